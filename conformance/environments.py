@@ -1,4 +1,4 @@
-"""Makes the environment of each SDK under test: pinned versions in the project's cache, made once.
+"""Installs each SDK under test: pinned versions in the project's cache, installed once.
 
 Every pinned SDK has its full set of versions in pins/. "newest" is whatever the registries offer now; it is asked for
 at most once a day, and being unable to ask is no error.
@@ -80,7 +80,7 @@ def columns(with_newest: bool) -> list[Column]:
 
 
 def prepare(wanted: list[Column]) -> None:
-    """Makes what is missing; a second call does nothing."""
+    """Installs what is missing. Idempotent."""
     for language, version, pinned in dict.fromkeys((c.language, c.version, c.pinned) for c in wanted):
         directory = CACHE / f"{language}-{version}"
         if language == "python":

@@ -1,4 +1,4 @@
-"""What a machine needs to use `https://PORT-ID.localhost:…` of a server: names that resolve, and an authority that is trusted.
+"""What a client needs to use `https://PORT-ID.localhost:…` of a server: names that resolve, and a trusted authority.
 
 Children of the run see a name server of ours, which knows every name under `localhost`, and the server's authority beside the
 system's roots. Nothing outside them changes: their files are bound in a mount namespace of their own.

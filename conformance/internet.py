@@ -1,4 +1,4 @@
-"""A small internet for one run: a network namespace joined to the host, in which one machine serves several names.
+"""A test network for one run: a network namespace linked to the host, in which one host serves several names.
 
 The machine has public-looking addresses, to which the host has a route, and serves HTTP on port 80 and TLS on port 443, whatever name is asked for; a name
 server on the host's loopback knows the names under `.test`. Gone when the run ends, however it ends: the

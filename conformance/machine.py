@@ -1,9 +1,9 @@
-"""A machine of one's own, for tests that make networks and mounts: an ordinary user is root there, and nowhere else.
+"""Namespaces for tests that create networks and mounts: an ordinary user is root there, and nowhere else.
 
     python3 conformance/machine.py COMMAND …
 
-It is a namespace of users (with the user's subordinate ids), one of networks and one of mounts. Of the host's network nothing is in
-it, its loopback is its own. A server that is started there is in all else an ordinary user's.
+They are a user namespace (with the user's subordinate ids), a network namespace and a mount namespace. The network namespace has
+nothing of the host's network and a loopback of its own. A server that is started there is otherwise an ordinary user's.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 IDS = 65536
-# Root's home is that of the host's root, and closed.
+# `/root` belongs to the host's root and cannot be read.
 START = 'mount -t tmpfs none /root && ip link set lo up && exec "$@"'
 
 
@@ -21,7 +21,7 @@ class NoIds(Exception):
 
 
 def enter(command: list[str]) -> None:
-    """Becomes the command, on such a machine."""
+    """Executes the command in the namespaces."""
     users, groups = (f"{_first(Path(file))},1,{IDS}" for file in ("/etc/subuid", "/etc/subgid"))
     unshare = ["unshare", "--user", "--map-root-user", f"--map-users={users}", f"--map-groups={groups}", "--net", "--mount"]
     os.execvp("unshare", [*unshare, "sh", "-c", START, "sh", *command])

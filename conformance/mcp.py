@@ -30,7 +30,7 @@ CALL_DEADLINE = 120.0
 
 
 class Failed(Exception):
-    """Something is not as the protocol or our promise has it."""
+    """The server violates the protocol or our documentation."""
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _launcher(scratch: Path, program: Path, target: Target) -> Path:
-    """`sandbar mcp` for a client that passes no environment on."""
+    """A script that runs `sandbar mcp`, for a client that passes no environment on."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in target.environment().items()]
     file = scratch / "sandbar-mcp"
     file.write_text("\n".join(["#!/bin/sh", "unset SANDBAR_SANDBOX", *lines, f'exec {shlex.quote(str(program))} mcp "$@"', ""]))
@@ -70,17 +70,17 @@ def _launcher(scratch: Path, program: Path, target: Target) -> Path:
 
 @contextlib.contextmanager
 def _http(launcher: Path):
-    """The HTTP server; its URL and token."""
+    """Starts the HTTP server and returns its URL and token."""
     command = [str(launcher), "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
-            said, deadline = b"", time.monotonic() + START_DEADLINE
-            while not (found := re.search(rb"(http://\S+)\s.*Bearer (\S+)\s", said, re.S)):
+            output, deadline = b"", time.monotonic() + START_DEADLINE
+            while not (found := re.search(rb"(http://\S+)\s.*Bearer (\S+)\s", output, re.S)):
                 if not select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0]:
                     raise Failed("`sandbar mcp --http` did not say where it is")
                 if not (piece := os.read(process.stdout.fileno(), 4096)):
                     raise Failed("`sandbar mcp --http` ended")
-                said += piece
+                output += piece
             yield found[1].decode(), found[2].decode()
         finally:
             process.terminate()
@@ -88,11 +88,11 @@ def _http(launcher: Path):
 
 
 def _inspect(packages: Path, where: list[str]) -> None:
-    """The inspector, one request a run."""
+    """Runs the inspector, one request per run."""
 
     def ask(*arguments: str) -> dict:
         inspector = packages / "node_modules" / "@modelcontextprotocol" / "inspector-cli" / "build"
-        # It looks for its own package.json from the current directory.
+        # The inspector reads its package.json from the current directory.
         return json.loads(_run(["node", "index.js", *where, *arguments], inspector))
 
     listed = ask("--method", "tools/list")["tools"]
@@ -100,10 +100,10 @@ def _inspect(packages: Path, where: list[str]) -> None:
         raise Failed(f"other tools than expected: {listed}")
     if not all(tool["outputSchema"] and "readOnlyHint" in tool["annotations"] for tool in listed):
         raise Failed("a tool has no output schema, or no annotations")
-    said = ask("--method", "tools/call", "--tool-name", "bash", "--tool-arg", "command=echo seen by the inspector")
-    texts = [block["text"] for block in said["content"] if block["type"] == "text"]
-    if texts[-1] != "seen by the inspector\n[exit 0]" or said["structuredContent"]["exit_code"] != 0:
-        raise Failed(f"bash said {said}")
+    result = ask("--method", "tools/call", "--tool-name", "bash", "--tool-arg", "command=echo seen by the inspector")
+    texts = [block["text"] for block in result["content"] if block["type"] == "text"]
+    if texts[-1] != "seen by the inspector\n[exit 0]" or result["structuredContent"]["exit_code"] != 0:
+        raise Failed(f"bash returned {result}")
     templates = ask("--method", "resources/templates/list")["resourceTemplates"]
     if not templates[0]["uriTemplate"].startswith("sandbox://"):
         raise Failed(f"other resource templates than expected: {templates}")

@@ -1,4 +1,4 @@
-"""Starts a Sandbar of our own for one run, and ends it whatever happens."""
+"""Starts a Sandbar server for one run, and ends it in any case."""
 
 import dataclasses
 import json
@@ -93,7 +93,7 @@ class OwnServer:
             self._lines.append(line)
             if line.startswith("ready: "):
                 ready.set()
-        ready.set()  # End of output: the server is gone; the waiter looks at what it said.
+        ready.set()  # End of output: the server is gone; the waiter reads its output.
 
     def _target(self, clean: dict[str, str]) -> Target | None:
         if not re.search(r"^ready: http", "".join(self._lines), re.M):
@@ -111,7 +111,7 @@ class OwnServer:
         return Target(url, sandbox_url, exported["E2B_API_KEY"], token, certificate)
 
     def __exit__(self, *_) -> None:
-        """Ends the server: by its own way first, then by force."""
+        """Ends the server: with SIGTERM first, then with SIGKILL."""
         process = self._process
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -2,7 +2,7 @@
 
     python3 conformance/studio.py --server target/release/sandbar
 
-Twice: whatever can be sent to every call, with ids that name nothing; then every look at a build that is there. No answer
+Twice: whatever can be sent to every call, with ids that name nothing; then every GET of an existing build. No response
 may be a failure of the server, none may differ from the document, and what breaks its rules must be refused.
 """
 
@@ -30,7 +30,7 @@ EXAMPLES_OF_ONE = 2
 
 # Streams without end, and what needs a WebSocket: tests of our own drive them.
 LEFT_OUT = r"/(events|terminal)$"
-# What the document cannot say is 422: a pattern that is no regular expression, a model that nobody knows. 402: no credit is left.
+# Rules that the document cannot express give 422: an invalid regular expression, an unknown model. 402: no credit is left.
 ALLOWED = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "402", "404", "409", "422", "429"]
@@ -55,9 +55,9 @@ def main() -> int:
             if target.token is None:
                 raise Failed("`sandbar up` printed no SANDBAR_TOKEN: the studio is not served")
             job = _build(target)
-            # Looks first: the other run may well forget the build.
-            looks = ["--include-name-regex", r"^GET /api/\w+/\{job_id\}"]
-            _run(schemathesis, target, Path(scratch), EXAMPLES_OF_ONE, f'[parameters]\n"path.job_id" = "{job}"\n', looks)
+            # Reads first: the other run may delete the build.
+            reads = ["--include-name-regex", r"^GET /api/\w+/\{job_id\}"]
+            _run(schemathesis, target, Path(scratch), EXAMPLES_OF_ONE, f'[parameters]\n"path.job_id" = "{job}"\n', reads)
             _run(schemathesis, target, Path(scratch), EXAMPLES, "", [])
     except (environments.SetupError, ServerError, Failed) as error:
         print(f"studio: {error}", file=sys.stderr)

@@ -1,5 +1,6 @@
-// Builds the dashboard into dist/: checked types, one small bundle, the terminal apart, hashed names, compressed beside.
-// Does nothing when nothing changed. Fails when what every visitor loads grows beyond the budget.
+// Builds the dashboard into dist/: type check, one small bundle, the terminal separately, hashed
+// names, compressed variants. Does nothing when nothing changed. Fails when the first page exceeds
+// its budget.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
@@ -8,7 +9,10 @@ import { fileURLToPath } from "node:url";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
-/** Scripts and styles of the first page together, gzipped. The terminal is loaded on demand and does not count. */
+/**
+ * Scripts and styles of the first page together, gzipped. The terminal is loaded on demand and does
+ * not count.
+ */
 const BUDGET = 150_000;
 
 process.chdir(dirname(fileURLToPath(import.meta.url)));
@@ -34,7 +38,7 @@ if (existsSync("dist/index.html") && existsSync(stamp) && readFileSync(stamp, "u
 const types = spawnSync(process.execPath, ["node_modules/typescript/bin/tsc", "--noEmit"], { stdio: "inherit" });
 if (types.status !== 0) process.exit(types.status ?? 1);
 
-// Made beside its place and renamed, so that nobody embeds half of it.
+// Written beside its final path and renamed, so that no build embeds half of it.
 const fresh = "build/dist";
 rmSync(fresh, { recursive: true, force: true });
 const { metafile } = await build({
@@ -49,7 +53,7 @@ const { metafile } = await build({
 const outputs = Object.entries(metafile.outputs);
 const [script, entry] = outputs.find(([, output]) => output.entryPoint === "src/main.tsx");
 const name = (path) => `/assets/${path.split("/").at(-1)}`;
-// What the first script imports at once is loaded beside it, not after it.
+// Static imports of the first script are preloaded, so that they are not fetched after it.
 const first = entry.imports.filter((each) => each.kind === "import-statement").map((each) => each.path);
 const head = [
   `<link rel="stylesheet" href="${name(entry.cssBundle)}">`,

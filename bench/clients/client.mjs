@@ -10,13 +10,13 @@ const [sdk, task, countText, file] = process.argv.slice(2)
 const count = Number(countText)
 const { Sandbox } = await import(pathToFileURL(createRequire(`${sdk}/`).resolve('e2b')))
 
-// Of small files in flight at once.
+// Limit of concurrent small files.
 const WINDOW = 16
 const SMALL = 'x'.repeat(1024)
-// One sandbox cannot hold five hundred shells at once.
+// One sandbox cannot run five hundred shells at once.
 const SANDBOXES = 5
 const LIFE = { timeoutMs: 600_000 }
-const PATIENT = { requestTimeoutMs: 300_000 }
+const TIMEOUT = { requestTimeoutMs: 300_000 }
 
 async function measured(work) {
   const cpu = process.cpuUsage()
@@ -71,17 +71,17 @@ const tasks = {
     await run(box)
     const content = await openAsBlob(file)
     const result = await measured(async () => {
-      await box.files.write('big', content, { ...PATIENT, useOctetStream: true })
+      await box.files.write('big', content, { ...TIMEOUT, useOctetStream: true })
     })
     await box.kill()
     return result
   },
   async download() {
     const box = await Sandbox.create(LIFE)
-    await box.files.write('big', await openAsBlob(file), { ...PATIENT, useOctetStream: true })
+    await box.files.write('big', await openAsBlob(file), { ...TIMEOUT, useOctetStream: true })
     let got = 0
     const result = await measured(async () => {
-      for await (const chunk of await box.files.read('big', { ...PATIENT, format: 'stream' })) got += chunk.length
+      for await (const chunk of await box.files.read('big', { ...TIMEOUT, format: 'stream' })) got += chunk.length
     })
     assert.equal(got, count)
     await box.kill()

@@ -8,10 +8,10 @@ import time
 
 from e2b import AsyncSandbox
 
-# Of small files in flight at once.
+# Limit of concurrent small files.
 WINDOW = 16
 SMALL = "x" * 1024
-# One sandbox cannot hold five hundred shells at once.
+# One sandbox cannot run five hundred shells at once.
 SANDBOXES = 5
 
 
@@ -96,5 +96,5 @@ TASKS = {"commands": commands, "concurrent": concurrent, "upload": upload, "down
 task, count, *rest = sys.argv[1:]
 measure, samples = asyncio.run(TASKS[task](int(count), rest[0] if rest else None))
 print(json.dumps({"wall": measure.wall, "cpu": measure.cpu, "samples": samples}), flush=True)
-# The client's native threads may abort the interpreter while it goes down, after all is done.
+# The client's native threads may abort the interpreter during its shutdown, after the work is done.
 os._exit(0)

@@ -1,4 +1,5 @@
-//! Our own client at the same work as the official ones: `sandbar-bench-client TASK COUNT [FILE]`, one JSON line as answer.
+//! Our own client at the same work as the official ones: `sandbar-bench-client TASK COUNT [FILE]`.
+//! It prints one line of JSON.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,11 @@ use serde_json::json;
 use tokio::fs::File;
 use tokio_util::io::ReaderStream;
 
-/// Of small files in flight at once.
+/// Limit of concurrent small files.
 const WINDOW: usize = 16;
-/// One sandbox cannot hold five hundred shells at once.
+/// One sandbox cannot run five hundred shells at once.
 const SANDBOXES: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(300);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
@@ -37,7 +38,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a piece of work took: by the clock, and of this process's processor time.
+/// Elapsed time and processor time of this process during a piece of work.
 struct Spent {
     wall: Duration,
     cpu: Duration,
@@ -107,7 +108,7 @@ async fn upload(client: &Client, file: &str) -> anyhow::Result<Spent> {
 async fn send(sandbox: &Sandbox, file: &str) -> anyhow::Result<()> {
     let content = File::open(file).await.with_context(|| format!("cannot open {file}"))?;
     let content = ReaderStream::with_capacity(content, 256 * 1024);
-    sandbox.within(PATIENCE).files().write_stream("big", content).await?;
+    sandbox.within(TRANSFER_TIMEOUT).files().write_stream("big", content).await?;
     Ok(())
 }
 
@@ -115,7 +116,7 @@ async fn download(client: &Client, size: usize, file: &str) -> anyhow::Result<Sp
     let sandbox = create(client).await?;
     send(&sandbox, file).await?;
     let (spent, got) = spent(async {
-        let mut content = sandbox.within(PATIENCE).files().read_stream("big").await?;
+        let mut content = sandbox.within(TRANSFER_TIMEOUT).files().read_stream("big").await?;
         let mut got = 0;
         while let Some(chunk) = content.try_next().await? {
             got += chunk.len();

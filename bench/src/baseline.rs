@@ -1,4 +1,5 @@
-//! What the machine does without Sandbar: processes started directly, and a plain HTTP server that copies to a file.
+//! Baselines without Sandbar: processes started directly, and a plain HTTP server that copies to a
+//! file.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -20,15 +21,16 @@ use tempfile::TempDir;
 
 use crate::sandbox::{COMMAND, Run, Sandbox};
 
-/// The user that commands run as in a sandbox.
+/// The user of commands in a sandbox.
 const SANDBOX_USER: u32 = 1000;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const BLOCK: usize = 256 * 1024;
 
 const PROFILE: &str = "/etc/profile";
 
-/// A login shell outside that reads what it reads in the sandbox: the user's files from a home directory of its own, and
-/// the sandbox's `/etc/profile` bound over the host's. Debian's starts `id` for every shell, which doubles the baseline.
+/// A login shell outside that reads the same files as in the sandbox: the user's files from a
+/// separate home directory, and the sandbox's `/etc/profile` bound over the host's. Debian's starts
+/// `id` for every shell, which doubles the baseline.
 pub(crate) struct Shell {
     home: TempDir,
 }
@@ -58,7 +60,7 @@ impl Shell {
         self.time(command)
     }
 
-    /// Starts the same login shell in namespaces of its own, by `unshare`, as root.
+    /// Starts the same login shell in new namespaces, by `unshare`, as root.
     pub(crate) fn unshare(&self) -> anyhow::Result<Run> {
         let mut command = Command::new("unshare");
         command.args(["-mpfiun", "/bin/bash", "-l", "-c", COMMAND]);
@@ -86,12 +88,12 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // Left bound, it would only be seen by this program, which ends soon.
+        // A mount that stays is visible to this program only, which ends soon.
         let _ = Command::new("umount").arg(PROFILE).stderr(Stdio::null()).status();
     }
 }
 
-/// A server on the loopback that writes a request's body to a file and reads it back, and nothing else.
+/// A server on the loopback that only writes a request's body to a file and reads it back.
 pub(crate) struct CopyServer {
     pub(crate) address: SocketAddr,
     file: PathBuf,
@@ -140,7 +142,7 @@ async fn copy(request: Request<Incoming>, file: PathBuf) -> Result<Response<Body
     }))
 }
 
-/// Writes straight from the server's thread: the fastest way a plain server has, so a strict baseline.
+/// Writes on the server's own thread: the fastest way for a plain server, so a strict baseline.
 async fn receive(mut body: Incoming, path: &Path) -> std::io::Result<Response<Body>> {
     let mut file = File::create(path)?;
     while let Some(frame) = body.frame().await {

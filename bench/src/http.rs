@@ -1,6 +1,7 @@
-//! A blocking HTTP/1.1 client over one kept connection: little enough that the server's time is what is measured.
+//! A blocking HTTP/1.1 client over one kept connection: small enough that a measurement is of the
+//! server's time.
 //!
-//! Invariant: a response is read to its end before the next request is sent, so the connection stays in step.
+//! Invariant: a response is read to its end before the next request is sent.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,14 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-/// No answer of the server takes this long; a socket silent for longer ends the run.
+/// No answer of the server takes this long; a socket that is silent for longer ends the run.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
 }
 
-/// Where the body of a response ends.
+/// How much of a response's body is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Remaining {
     Length(u64),
@@ -40,7 +41,7 @@ impl Connection {
         Ok(Self { reader: BufReader::with_capacity(256 * 1024, stream) })
     }
 
-    /// Sends a request whose body is already in memory and reads the answer's head.
+    /// Sends a request with a body in memory and reads the head of the answer.
     pub(crate) fn send(
         &mut self,
         method: &str,
@@ -52,7 +53,8 @@ impl Connection {
         self.answer()
     }
 
-    /// Sends the head of a request and the first part of its body in one write; the rest follows by [`Self::more`].
+    /// Sends the head of a request and the first part of its body in one write; [`Self::more`]
+    /// sends the rest.
     pub(crate) fn begin(
         &mut self,
         method: &str,
@@ -133,7 +135,7 @@ impl Response<'_> {
 }
 
 impl Read for Response<'_> {
-    /// Gives what has arrived of the body; 0 is its end.
+    /// Reads what has arrived of the body; 0 is its end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.remaining {
@@ -178,7 +180,7 @@ impl Response<'_> {
         Ok(())
     }
 
-    /// The empty line after a chunk.
+    /// Reads the empty line after a chunk.
     fn blank(&mut self) -> io::Result<()> {
         match self.connection.line().map_err(io::Error::other)?.as_str() {
             "" => Ok(()),
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server that answers every connection with `answer` and reads nothing.
+    /// Starts a server that sends `answer` to one connection and does not parse the request.
     fn canned(answer: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,7 +1,8 @@
-//! Measures a Sandbar server against what the same machine does without one, in the same run.
+//! Measures a Sandbar server against baselines of the same machine, in the same run.
 //!
-//! Every figure that has a baseline is taken alternately with it, round by round, so that a busy machine slows both;
-//! the targets are ratios of medians. The client is a blocking one over one kept connection, to cost next to nothing.
+//! Every figure that has a baseline is taken alternately with it, round by round, so that a busy
+//! machine slows both; the targets are ratios of medians. The client is blocking, over one kept
+//! connection, so that it costs next to nothing.
 
 mod baseline;
 mod http;
@@ -31,7 +32,8 @@ struct Args {
     /// The sandbar executable to start for this run; it needs root.
     #[arg(long)]
     server: PathBuf,
-    /// Where the server keeps its data during the run; on the file system whose speed matters to you.
+    /// Where the server keeps its data during the run; on the file system whose speed matters to
+    /// you.
     #[arg(long)]
     data: Option<PathBuf>,
     /// Few rounds, and only limits that no working server misses.
@@ -51,7 +53,7 @@ struct Args {
     only: Selection,
 }
 
-/// Set once this program runs in a mount namespace of its own.
+/// Set once this program runs in its own mount namespace.
 const OWN_MOUNTS: &str = "SANDBAR_BENCH_OWN_MOUNTS";
 
 fn main() -> ExitCode {
@@ -66,8 +68,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts this program again where the baselines can read the sandbox's `/etc/profile`, bound over the host's, and nobody
-/// else sees it. Returns only when that fails.
+/// Starts this program again in a mount namespace in which the baselines see the sandbox's
+/// `/etc/profile`, bound over the host's, and other processes do not. Returns only if that fails.
 fn enter_own_mounts() -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let error = Command::new("unshare")
@@ -83,7 +85,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = if args.quick { Plan::quick() } else { Plan::full() };
     let server = Server::start(&args.server, args.data.as_deref())?;
     let measured = measure::all(&server, &plan, &args.only);
-    // Whatever the measurements gave, the server and its sandboxes end first.
+    // The server and its sandboxes end first, also when a measurement failed.
     let closed = server.close();
     let rows = measured?;
     closed?;

@@ -8,7 +8,7 @@ use sdk::{Client, Command, Sandbox};
 use crate::server::Server;
 
 /// Longer than any command of a measurement takes.
-const LONG: Duration = Duration::from_secs(600);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(crate) fn client(server: &Server) -> anyhow::Result<Client> {
     let url = format!("http://{}", server.address);
@@ -16,9 +16,9 @@ pub(crate) fn client(server: &Server) -> anyhow::Result<Client> {
     Ok(client.api_url(&url).sandbox_url(&url).build()?)
 }
 
-/// What a command printed, which must succeed.
+/// Runs a command that must succeed, and returns its output.
 pub(crate) async fn run(sandbox: &Sandbox, command: Command) -> anyhow::Result<String> {
-    let output = sandbox.commands().run(command.timeout(LONG)).await?;
+    let output = sandbox.commands().run(command.timeout(COMMAND_TIMEOUT)).await?;
     ensure!(output.success(), "a command of the measurement failed: {}", output.stderr_text());
     Ok(output.stdout_text().into_owned())
 }

@@ -1,4 +1,4 @@
-//! The table of figures, and the document that keeps the last one.
+//! The table of figures, and the document that records the last run.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn describe(target: Target, unit: &str) -> String {
     }
 }
 
-/// Kernel, processors and memory: what a reader needs to judge the figures.
+/// Kernel, processors and memory, by which a reader judges the figures.
 fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
@@ -118,13 +118,13 @@ fn machine() -> String {
     format!("Machine: {cores} x {model}, {gib:.0} GiB, Linux {}.", kernel.trim())
 }
 
-/// What the server says it is, and whether it was built for speed.
+/// The server's version, and whether it is a release build.
 fn version(program: &Path) -> String {
-    let said = Command::new(program).arg("--version").output().ok();
-    let said = said.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
-    let said = if said.trim().is_empty() { "sandbar" } else { said.trim() };
+    let output = Command::new(program).arg("--version").output().ok();
+    let text = output.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    let version = if text.trim().is_empty() { "sandbar" } else { text.trim() };
     let build = if program.components().any(|part| part.as_os_str() == "debug") { "debug" } else { "release" };
-    format!("{said}, {build} build")
+    format!("{version}, {build} build")
 }
 
 #[cfg(test)]

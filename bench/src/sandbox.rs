@@ -1,4 +1,4 @@
-//! The few calls of the protocol that are measured, byte for byte as the SDKs send them.
+//! The calls of the protocol that are measured, byte for byte as the SDKs send them.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::http::Connection;
 use crate::server::Server;
 
-/// What both the sandbox and the baselines run.
+/// The command of both the sandbox and the baselines.
 pub(crate) const COMMAND: &str = "echo hi";
 
 #[derive(Debug, Deserialize)]
@@ -92,7 +92,7 @@ impl<'a> Sandbox<'a> {
         Ok(Run { first_output: first_output.context("the command printed nothing")?, end })
     }
 
-    /// Replaces what the sandbox may reach.
+    /// Replaces the sandbox's network rules.
     pub(crate) fn set_network(&mut self, body: &str) -> anyhow::Result<()> {
         let (path, key) = (format!("/sandboxes/{}/network", self.id), self.key);
         let headers = [("X-API-Key", key), ("Content-Type", "application/json")];
@@ -108,7 +108,8 @@ impl<'a> Sandbox<'a> {
         Ok(started.elapsed())
     }
 
-    /// Resumes, then asks the sandbox's daemon for its health: the time until that answer.
+    /// Resumes, then requests the health of the sandbox's guest; returns the time until that
+    /// answer.
     pub(crate) fn resume(&mut self) -> anyhow::Result<Duration> {
         let (path, key) = (format!("/v2/sandboxes/{}/connect", self.id), self.key);
         let headers = [("X-API-Key", key), ("Content-Type", "application/json")];
@@ -124,7 +125,7 @@ impl<'a> Sandbox<'a> {
         Ok(())
     }
 
-    /// A file's content, or None when it is absent.
+    /// A file's content, or `None` if it is absent.
     pub(crate) fn read_file(&mut self, path: &str) -> anyhow::Result<Option<String>> {
         let target = format!("/files?path={path}");
         let token = self.token.clone();
@@ -147,7 +148,7 @@ impl<'a> Sandbox<'a> {
         (headers, &mut self.connection)
     }
 
-    /// Ends the sandbox and gives the connection back.
+    /// Kills the sandbox and returns the connection.
     pub(crate) fn kill(mut self) -> anyhow::Result<Connection> {
         let path = format!("/sandboxes/{}", self.id);
         let key = self.key;

@@ -1,4 +1,4 @@
-//! Starts the server under measurement on a free port, with data of its own, and ends it.
+//! Starts the server under measurement on a free port, with its own data directory, and stops it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ pub(crate) struct Server {
     data: TempDir,
     pub(crate) address: SocketAddr,
     pub(crate) key: String,
-    /// Of the studio's first user; none when the server has no studio.
+    /// The token of the studio's first user; `None` if the server has no studio.
     pub(crate) token: Option<String>,
 }
 
-/// What a server says before it serves.
-struct Said {
+/// Address and credentials of a started server.
+struct StartInfo {
     address: SocketAddr,
     key: String,
     token: Option<String>,
@@ -38,8 +38,8 @@ fn exported(line: &str, name: &str) -> Option<String> {
 }
 
 impl Server {
-    /// Starts `sandbar up --ephemeral` and waits until it says that it serves. Its studio builds nothing: a build would be measured
-    /// along with everything else.
+    /// Starts `sandbar up --ephemeral` and waits until it prints that it is ready. Its studio runs
+    /// no builds: a build would affect every measurement.
     pub(crate) fn start(program: &Path, data: Option<&Path>) -> anyhow::Result<Self> {
         let data = match data {
             Some(parent) => TempDir::with_prefix_in("sandbar-bench-", parent),
@@ -60,8 +60,8 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        match Self::ready(&mut child, program, data.path()) {
-            Ok(Said { address, key, token }) => Ok(Self { child, data, address, key, token }),
+        match Self::wait_until_ready(&mut child, program, data.path()) {
+            Ok(StartInfo { address, key, token }) => Ok(Self { child, data, address, key, token }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -70,10 +70,11 @@ impl Server {
         }
     }
 
-    fn ready(child: &mut Child, program: &Path, data: &Path) -> anyhow::Result<Said> {
+    fn wait_until_ready(child: &mut Child, program: &Path, data: &Path) -> anyhow::Result<StartInfo> {
         let output = child.stdout.take().context("the server has no output")?;
         let (send, lines) = mpsc::channel();
-        // Reads on after the ready line too: a full pipe would stop the server. Ends with the server's output.
+        // Reads on after the ready line: a full pipe would block the server. Ends with the server's
+        // output.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let _ = send.send(line);
@@ -88,7 +89,7 @@ impl Server {
                 let printed = String::from_utf8(printed.context("cannot run `sandbar env`")?.stdout)?;
                 let find = |name: &str| printed.lines().find_map(|line| exported(line, name));
                 let key = find("E2B_API_KEY").context("`sandbar env` prints no E2B_API_KEY")?;
-                return Ok(Said { address: http::address(url.trim())?, key, token: find("SANDBAR_TOKEN") });
+                return Ok(StartInfo { address: http::address(url.trim())?, key, token: find("SANDBAR_TOKEN") });
             }
         }
     }
@@ -101,9 +102,10 @@ impl Server {
         self.child.id()
     }
 
-    /// A directory on the file system that holds the sandboxes' files, and what to call it.
+    /// A directory on the file system of the sandboxes' files, and its description.
     ///
-    /// The pool is mounted in the server's own mount namespace, which `/proc/PID/root` shows to root.
+    /// The pool is mounted in the server's own mount namespace, which root sees in
+    /// `/proc/PID/root`.
     pub(crate) fn pool_directory(&self) -> (PathBuf, &'static str) {
         let inside = self.data.path().join("pool");
         let relative = inside.strip_prefix("/").unwrap_or(&inside);
@@ -116,7 +118,7 @@ impl Server {
         (self.data.path().to_owned(), "the data directory's file system (the pool was not reachable)")
     }
 
-    /// Ends the server and with it every sandbox.
+    /// Stops the server, which kills every sandbox.
     pub(crate) fn close(mut self) -> anyhow::Result<()> {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().context("cannot signal the server")?;
@@ -133,7 +135,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // After `close` both do nothing; on the way out of an error they end what is left.
+        // Without effect after `close`; on an error they end the server.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

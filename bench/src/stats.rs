@@ -1,8 +1,8 @@
-//! Medians and high percentiles of what was measured.
+//! Medians and high percentiles of samples.
 
 use std::time::Duration;
 
-/// Durations of one thing, in the order they were taken.
+/// Durations of one operation, in the order in which they were measured.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(Vec<Duration>);
 
@@ -15,10 +15,10 @@ impl Samples {
         self.0.len()
     }
 
-    /// The sample below which `share` of all samples lie.
+    /// The sample below which `share` of all samples are.
     ///
     /// # Panics
-    /// Without samples there is no percentile.
+    /// If there are no samples.
     pub(crate) fn percentile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -41,7 +41,7 @@ impl FromIterator<Duration> for Samples {
     }
 }
 
-/// Milliseconds, with as many digits as mean something.
+/// Milliseconds, with as many digits as are significant.
 pub(crate) fn millis(duration: Duration) -> String {
     let value = duration.as_secs_f64() * 1e3;
     if value < 10.0 { format!("{value:.2} ms") } else { format!("{value:.1} ms") }

@@ -1,4 +1,4 @@
-// What a scenario is, and the loop that runs them: the JavaScript twin of ../python/harness.py, same JSON lines.
+// Scenarios, and the loop that runs them: the JavaScript twin of ../python/harness.py, same JSON lines.
 // Invariants: every scenario has a deadline; sandboxes it made are killed when it ends, passed or not.
 
 import { randomUUID } from 'node:crypto'
@@ -51,7 +51,7 @@ export async function until(test, deadline, what, pause = 0.1) {
   }
 }
 
-/** The error a promise must fail with; anything else is a failure that names what came instead. */
+/** The error that a promise must fail with; fails otherwise, and names the actual result. */
 export async function raises(kind, promise) {
   let result
   try {
@@ -178,7 +178,7 @@ export async function runAll(packages, { concurrency, quick, filter, list }) {
     for (const scenario of chosen) process.stdout.write(`${scenario.name} ${scenario.rows.join(' ')}\n`)
     return
   }
-  // Streams of killed sandboxes end with errors nobody awaits.
+  // Streams of killed sandboxes fail without an awaiting promise.
   process.on('unhandledRejection', () => {})
   write({ total: chosen.length })
   const queue = [...chosen]

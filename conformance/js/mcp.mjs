@@ -50,25 +50,25 @@ for (const [name, input, code] of [
 }
 await assert.rejects(call("sudo", {}), { code: -32602 });
 
-// Pictures.
+// Images.
 await call("bash", { command: `echo ${PIXEL} | base64 -d > /home/user/pixel.png` });
-const picture = await call("read_file", { path: "/home/user/pixel.png" });
-assert.equal(picture.content.find((block) => block.type === "image").mimeType, "image/png");
+const image = await call("read_file", { path: "/home/user/pixel.png" });
+assert.equal(image.content.find((block) => block.type === "image").mimeType, "image/png");
 
-// More than fits.
+// Truncated output.
 const long = await call("bash", { command: "seq 1 40000" });
 const link = long.content.find((block) => block.type === "resource_link");
 const { contents } = await client.readResource({ uri: link.uri });
 assert.ok(contents[0].text.startsWith("1\n2\n") && contents[0].text.includes("\n40000\n"));
 assert.ok((await client.listResources()).resources.some((resource) => resource.uri === link.uri));
 
-// How it goes.
+// Progress notifications.
 const heard = [];
 await call("bash", { command: "echo begun; sleep 2.5" }, { onprogress: (progress) => heard.push(progress) });
 assert.ok(heard.length >= 1, "progress");
 assert.ok(heard.some((progress) => progress.message === "begun"));
 
-// Enough of it.
+// Cancellation.
 const enough = new AbortController();
 setTimeout(() => enough.abort("enough"), 500);
 await assert.rejects(call("bash", { command: "sleep 987654 & sleep 987654", timeout: 600 }, { signal: enough.signal }));

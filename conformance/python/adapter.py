@@ -1,6 +1,6 @@
-"""The official Python SDK behind one face, so that a scenario is written once for every version, sync and async.
+"""The official Python SDK behind one interface, so that a scenario is written once for every version, sync and async.
 
-The face is thin: `await sdk.do(function, …)` calls an SDK function of either flavour, and a few classes even out where
+The interface is thin: `await sdk.do(function, …)` calls an SDK function of either flavour, and a few classes even out where
 the flavours truly differ (callbacks of background commands, terminals, watches, streams). What a version lacks is
 found by looking at the installed package, never by its number.
 """
@@ -27,7 +27,7 @@ def _parameters(function) -> set[str]:
 
 
 def _reads_is_symlink() -> bool:
-    """Whether entries that are links are told apart from their targets; older wire schemas have no field for it."""
+    """Whether links are distinguished from their targets; older wire schemas have no field for it."""
     try:
         from e2b.envd.filesystem import filesystem_pb
     except ImportError:
@@ -62,9 +62,9 @@ class Sdk:
         self.sandbox_url = os.environ["SANDBAR_CONFORMANCE_SANDBOX_URL"].rstrip("/")
         self.key = os.environ["E2B_API_KEY"]
         self.cycles = int(os.environ.get("SANDBAR_CONFORMANCE_CYCLES", "20"))
-        self._features = self._look()
+        self._features = self._detect_features()
 
-    def _look(self) -> set[str]:
+    def _detect_features(self) -> set[str]:
         if self.is_async:
             from e2b.sandbox_async.commands.command import Commands
             from e2b.sandbox_async.filesystem.filesystem import Filesystem
@@ -161,7 +161,7 @@ class Scope:
         return box
 
     async def raises(self, kind, function, *args, **options):
-        """Calls and gives back the expected exception; anything else is a failure that names what came instead."""
+        """Calls and returns the expected exception; fails otherwise, and names the actual result."""
         try:
             result = await self.do(function, *args, **options)
         except kind as error:
@@ -280,7 +280,7 @@ class Running:
         return "".join(self._output.out)
 
     def follow(self):
-        """Begins to read the stream, for those who look at `stdout` before the end."""
+        """Starts to read the stream, for scenarios that read `stdout` before the end."""
         if self._waiting is None:
             callbacks = {}
             if not self._scope.is_async:

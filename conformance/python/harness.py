@@ -1,8 +1,8 @@
-"""What a scenario is, and the loop that runs them in one child process.
+"""Scenarios, and the loop that runs them in one child process.
 
 A scenario is an `async def scenario_…(sdk)` marked with `@proves(…)`: the rows of the compatibility table (calls.json)
 that hold when it passes. It runs once per SDK version and flavour. Reports go to the runner as JSON lines.
-Invariants: every scenario has a deadline; what it started is ended when it ends, passed or not.
+Invariants: every scenario has a deadline; the sandboxes it started are killed when it ends, passed or not.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ def collect(package: str) -> list[Scenario]:
         members = [value for key, value in vars(module).items() if key.startswith("scenario_")]
         members.sort(key=lambda function: function.__code__.co_firstlineno)
         found += [member.scenario for member in members]
-    # Long ones first, so that they overlap with the many short ones.
+    # Long scenarios first, so that they overlap with the many short ones.
     return sorted(found, key=lambda scenario: -scenario.deadline)
 
 
@@ -100,14 +100,14 @@ def run_all(scenarios: list[Scenario], sdk, concurrency: int) -> None:
         report.flush()
 
     # httpcore guards its pool by a lock that is not reentrant, and closes a stream under it. A collection that starts
-    # while a thread holds the lock and finds a stream somebody dropped closes it there: that thread waits for itself,
+    # while a thread holds the lock and finds a dropped stream closes it there: that thread deadlocks on its own lock,
     # and every other one for it. So the cycles are collected between scenarios, where no lock is held.
     gc.disable()
 
     async def main():
         loop = asyncio.get_running_loop()
         loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(max_workers=64))
-        loop.set_exception_handler(lambda *_: None)  # Streams of killed sandboxes end with errors nobody awaits.
+        loop.set_exception_handler(lambda *_: None)  # Streams of killed sandboxes fail without an awaiting task.
         gate = asyncio.Semaphore(concurrency)
 
         async def one(scenario: Scenario):
@@ -118,7 +118,7 @@ def run_all(scenarios: list[Scenario], sdk, concurrency: int) -> None:
         write(total=len(scenarios))
         await asyncio.gather(*(one(scenario) for scenario in scenarios))
         write(finished=True)
-        # `asyncio.run` would join threads that a scenario out of time left hanging in a socket.
+        # `asyncio.run` would join threads that a timed-out scenario left blocked on a socket.
         os._exit(0)
 
     asyncio.run(main())

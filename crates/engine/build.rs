@@ -1,7 +1,7 @@
 //! Builds the launcher, which the crate embeds.
 
 fn main() {
-    embed::Static {
+    embed::StaticProgram {
         package: "sandbar-launcher",
         sources: &["crates/launcher"],
         prebuilt: "SANDBAR_LAUNCHER",

@@ -1,7 +1,7 @@
 //! Builds the guest, which the crate embeds.
 
 fn main() {
-    embed::Static {
+    embed::StaticProgram {
         package: "sandbar-guest",
         sources: &["crates/guest", "crates/protocol"],
         prebuilt: "SANDBAR_GUEST",

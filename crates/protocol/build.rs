@@ -1,4 +1,4 @@
-//! Compiles the schemas without protoc: protox reads them, connectrpc-build writes the Rust.
+//! Compiles the schemas without protoc: protox parses them, connectrpc-build generates the Rust.
 
 use std::path::PathBuf;
 

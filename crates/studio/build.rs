@@ -1,5 +1,5 @@
-//! Embeds the dashboard as `npm run build` left it in `web/dist`. Without it a page says how to make it: Rust is enough to build
-//! and test everything else.
+//! Embeds the dashboard that `npm run build` left in `web/dist`. Without it, the server serves a
+//! page that explains the build, so that Rust alone builds and tests everything else.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let (dist, kept) = (root.join("../../web/dist"), out.join("pages"));
-    // Cargo takes a path that is missing for one that has changed, every time; an empty directory it can watch.
+    // Cargo reruns the script every time when a watched path is missing, but not when it is empty.
     let _ = fs::create_dir_all(&dist);
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={}", dist.display());
-    // A copy: the web build may run again before the compiler reads what is named here.
+    // A copy, because the web build may run again before the compiler reads the files.
     let _ = fs::remove_dir_all(&kept);
     let mut files = Vec::new();
     copy(&dist, &kept, "", &mut files)?;
@@ -21,7 +21,7 @@ fn main() -> io::Result<()> {
     fs::write(out.join("pages.rs"), table(&kept, &files))
 }
 
-/// Copies a directory and notes its files' paths below the first one.
+/// Copies a directory and collects its files' paths relative to the root.
 fn copy(from: &Path, to: &Path, below: &str, files: &mut Vec<String>) -> io::Result<()> {
     fs::create_dir_all(to)?;
     let Ok(entries) = fs::read_dir(from) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! Builds the search helper, which the crate embeds.
 
 fn main() {
-    embed::Static {
+    embed::StaticProgram {
         package: "sandbar-search",
         sources: &["crates/search"],
         prebuilt: "SANDBAR_SEARCH",

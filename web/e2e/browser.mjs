@@ -1,48 +1,49 @@
-// Debian's Chromium, and how the tests look at a page: everything waits for what it wants to see, with a deadline.
+// Debian's Chromium, and helpers that wait for conditions on a page, with a deadline.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import axe from "axe-core";
 import puppeteer from "puppeteer-core";
 
-export const PATIENCE_MS = 60_000;
-/** Colours change at once, so that a picture shows none on its way. */
+export const TIMEOUT_MS = 60_000;
+/** Colours change at once, so that no screenshot shows a transition. */
 const STILL = { name: "prefers-reduced-motion", value: "reduce" };
 const WIDE = { width: 1360, height: 860 };
 const PHONE = { width: 390, height: 844, isMobile: true, hasTouch: true };
 
-export async function launch(pictures) {
-  mkdirSync(pictures, { recursive: true });
+export async function launch(screenshots) {
+  mkdirSync(screenshots, { recursive: true });
   const browser = await puppeteer.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     headless: true,
-    // Only pages of our own scripts on loopback are opened, and the tests run as root, where Chromium's sandbox does not start.
+    // Only our own pages on loopback are opened, and the tests run as root, where Chromium's
+    // sandbox does not start.
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
     defaultViewport: WIDE,
   });
   const page = await browser.newPage();
-  page.setDefaultTimeout(PATIENCE_MS);
+  page.setDefaultTimeout(TIMEOUT_MS);
   await page.emulateMediaFeatures([STILL]);
-  return new View(browser, page, pictures);
+  return new View(browser, page, screenshots);
 }
 
 class View {
-  /** What the page complained about by itself: scripts that failed, policies that were broken. */
+  /** Errors of the page itself: failed scripts, violated policies. */
   complaints = [];
-  /** Requests without an answer yet. */
+  /** Requests without a response yet. */
   #asked = new Set();
   #number = 0;
 
-  constructor(browser, page, pictures) {
-    Object.assign(this, { browser, page, pictures });
+  constructor(browser, page, screenshots) {
+    Object.assign(this, { browser, page, screenshots });
     page.on("request", (request) => this.#asked.add(request));
     page.on("requestfinished", (request) => this.#asked.delete(request));
     page.on("requestfailed", (request) => this.#asked.delete(request));
-    // What a page that is gone has asked for is answered to nobody.
+    // Requests of a previous page get no response.
     page.on("framenavigated", (frame) => frame === page.mainFrame() && this.#asked.clear());
     page.on("pageerror", (error) => this.complaints.push(String(error)));
     page.on("console", (message) => {
-      // A refused or broken request is what some of the tests are about.
+      // Some of the tests are about refused or failed requests.
       if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) this.complaints.push(message.text());
     });
   }
@@ -56,7 +57,7 @@ class View {
   }
 
   /** Waits until `selector` is there and visible, with `text` in it if given. */
-  async see(selector, text = "", timeout = PATIENCE_MS) {
+  async see(selector, text = "", timeout = TIMEOUT_MS) {
     try {
       return await this.page.waitForFunction(
         (wanted, words) =>
@@ -86,7 +87,7 @@ class View {
         [...document.querySelectorAll("button, a, summary")].find(
           (each) => (each.textContent.trim() === words || each.ariaLabel === words) && each.checkVisibility() && !each.disabled,
         ) ?? null,
-      { timeout: PATIENCE_MS, polling: 50 },
+      { timeout: TIMEOUT_MS, polling: 50 },
       title,
     );
     await found.asElement().click();
@@ -94,7 +95,7 @@ class View {
 
   /** Waits until the control of this name has the focus. */
   async seesFocus(title) {
-    await this.page.waitForFunction((words) => document.activeElement?.textContent.trim() === words, { timeout: PATIENCE_MS, polling: 50 }, title);
+    await this.page.waitForFunction((words) => document.activeElement?.textContent.trim() === words, { timeout: TIMEOUT_MS, polling: 50 }, title);
   }
 
   async tab(name) {
@@ -110,7 +111,7 @@ class View {
   async frameSays(text) {
     const handle = await this.see("iframe");
     const frame = await handle.asElement().contentFrame();
-    await frame.waitForFunction((words) => document.body?.textContent.includes(words), { timeout: PATIENCE_MS }, text);
+    await frame.waitForFunction((words) => document.body?.textContent.includes(words), { timeout: TIMEOUT_MS }, text);
   }
 
   async inFrame(what) {
@@ -119,8 +120,8 @@ class View {
   }
 
   /**
-   * While `work` is done, requests that match wait; they go on afterwards. What was asked before is answered before `work` begins:
-   * nothing that is held here reaches the page late.
+   * While `work` runs, matching requests are held; they continue afterwards. Earlier requests are
+   * answered before `work` starts, so that no held response reaches the page late.
    */
   async hold(pattern, work) {
     const client = await this.page.createCDPSession();
@@ -130,7 +131,7 @@ class View {
     const matches = new RegExp(`^${pattern.split("*").map((part) => part.replace(/[.?+^$|()[\]{}\\]/g, "\\$&")).join(".*")}$`);
     try {
       const asked = () => [...this.#asked].filter((request) => matches.test(request.url()) && !held.has(request.id));
-      const deadline = Date.now() + PATIENCE_MS;
+      const deadline = Date.now() + TIMEOUT_MS;
       while (asked().length) {
         assert.ok(Date.now() < deadline, `never answered: ${pattern}`);
         await new Promise((resolve) => setTimeout(resolve, 20));
@@ -142,23 +143,23 @@ class View {
     }
   }
 
-  async picture(name) {
+  async screenshot(name) {
     this.#number += 1;
-    await this.page.screenshot({ path: join(this.pictures, `${String(this.#number).padStart(2, "0")}-${name}.png`) });
+    await this.page.screenshot({ path: join(this.screenshots, `${String(this.#number).padStart(2, "0")}-${name}.png`) });
   }
 
-  /** The page in the light and in the dark, and whether everybody can use it. */
-  async everyLook(name) {
+  /** Checks the page in the light and in the dark theme, and its accessibility. */
+  async everyTheme(name) {
     for (const [scheme, suffix] of [["light", ""], ["dark", "-dark"]]) {
       await this.page.emulateMediaFeatures([STILL, { name: "prefers-color-scheme", value: scheme }]);
-      await this.picture(name + suffix);
-      // In the dark only the colours are others.
+      await this.screenshot(name + suffix);
+      // The dark theme differs in colours only.
       await this.#accessible(name + suffix, suffix ? { runOnly: ["color-contrast"] } : {});
     }
     await this.page.emulateMediaFeatures([STILL]);
   }
 
-  /** The app in the preview is not ours: only the page around it is looked at. */
+  /** The app in the preview is not ours: only the page around it is checked. */
   async #accessible(name, rules) {
     await this.page.evaluate(axe.source);
     const found = await this.page.evaluate((options) => globalThis.axe.run(document, { iframes: false, ...options }), rules);

@@ -1,5 +1,6 @@
-// The dashboard end to end: real Chromium, a real `sandbar up`, real sandboxes; only the model follows a script.
-// Leaves a picture of everything it saw in target/studio-e2e. Usage: node web/e2e/run.mjs [path of the program]
+// The dashboard end to end: real Chromium, a real `sandbar up`, real sandboxes; only the model is
+// scripted. Leaves screenshots of every state in target/studio-e2e. Usage: node web/e2e/run.mjs
+// [path of the program]
 import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
@@ -9,21 +10,21 @@ import { VISITS } from "./scenes.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const root = resolve(here, "../..");
-const pictures = join(root, "target/studio-e2e");
+const screenshots = join(root, "target/studio-e2e");
 const program = resolve(process.argv[2] ?? join(root, "target/debug/sandbar"));
 
-rmSync(pictures, { recursive: true, force: true });
-const view = await launch(pictures);
+rmSync(screenshots, { recursive: true, force: true });
+const view = await launch(screenshots);
 const began = Date.now();
 const servers = [];
 let title = "start";
 let failed = false;
 try {
   for (const { make, scenes } of VISITS) {
-    const server = await make(program, join(pictures, `server-${servers.length + 1}.log`));
+    const server = await make(program, join(screenshots, `server-${servers.length + 1}.log`));
     servers.push(server);
     await server.start();
-    // Each scene begins where the one before ended: it is one person's visit.
+    // Each scene starts where the previous one ended: it is one person's visit.
     const visit = { view, server };
     for (const [name, scene] of scenes) {
       const begun = Date.now();
@@ -37,8 +38,8 @@ try {
 } catch (error) {
   failed = true;
   console.error(`FAILED  ${title}\n`, error, "\n", view.complaints);
-  await view.picture("failure").catch(() => {});
-  console.error(`pictures and the server's log: ${pictures}`);
+  await view.screenshot("failure").catch(() => {});
+  console.error(`screenshots and the server's log: ${screenshots}`);
 } finally {
   await view.close();
   for (const server of servers) server.end();

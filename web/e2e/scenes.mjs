@@ -1,6 +1,7 @@
-// What a person does with the dashboard, scene by scene. Texts are compared with the words of the product, not with its code.
+// What a person does with the dashboard, scene by scene. Texts are compared with the product's
+// words, not with its code.
 import assert from "node:assert/strict";
-import { PATIENCE_MS } from "./browser.mjs";
+import { TIMEOUT_MS } from "./browser.mjs";
 import { Server } from "./server.mjs";
 
 const GOAL = "A page that shows the time";
@@ -12,7 +13,7 @@ const rows = ({ view }) =>
   view.page.$$eval(".rows > .row:not(.working-row)", (all) => all.map((row) => `${row.dataset.row}: ${row.firstElementChild.textContent.trim()}`));
 const tool = (name, state) => `[data-tool="${name}"][data-state="${state}"]`;
 
-/** The page has all there is: what it shows is what a page that is loaded anew shows. */
+/** The page is complete: a reloaded page shows the same. */
 async function sameAfterReload(visit) {
   const { view } = visit;
   const shown = await rows(visit);
@@ -37,25 +38,25 @@ async function startBuild({ view }, { goal, name, model, ask = false }) {
 async function signIn({ view, server }) {
   await view.open(`${server.url}/`);
   await view.see("h1", "Sign in");
-  await view.everyLook("login");
+  await view.everyTheme("login");
   await view.page.type("input[name=token]", "sbt_wrong");
   await view.page.keyboard.press("Enter");
   await view.see("[role=alert]", "not known");
-  await view.picture("login-refused");
+  await view.screenshot("login-refused");
   await view.page.$eval("input[name=token]", (field) => field.select());
   await view.page.keyboard.type(server.token);
   await view.page.keyboard.press("Enter");
   await view.see("h2", "Nothing built yet");
-  await view.picture("dashboard-empty");
+  await view.screenshot("dashboard-empty");
 }
 
-/** The best of three: another program may have the processor for a moment. */
+/** The best of three: another program may use the processor for a moment. */
 async function paintsSoon({ view, server }) {
   const paints = [];
   for (let round = 0; round < 3; round++) {
     await view.open(`${server.url}/`);
     await view.see("h1", "New build");
-    // What is in the document may not have been painted yet.
+    // Content of the document may not be painted yet.
     const painted = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime;
     const paint = await view.page.waitForFunction(painted, { timeout: 10_000 });
     paints.push(await paint.jsonValue());
@@ -74,7 +75,7 @@ async function buildIsWatched(visit) {
   await view.see(".said", "Before I go on I wait for a sign.");
   await view.see(tool("bash", "running"));
   await view.see("[data-status=building]");
-  await view.everyLook("preview-checking");
+  await view.everyTheme("preview-checking");
 }
 
 async function callsOpen({ view }) {
@@ -82,7 +83,7 @@ async function callsOpen({ view }) {
   await view.page.$eval(`${tool("bash", "done")} summary`, (summary) => summary.focus());
   await view.page.keyboard.press("Enter");
   await view.see(`${tool("bash", "done")} .output`, "written");
-  await view.picture("timeline-call-open");
+  await view.screenshot("timeline-call-open");
   await view.page.keyboard.press("Enter");
   await view.page.waitForSelector(`${tool("bash", "done")} .output`, { hidden: true });
 }
@@ -93,18 +94,21 @@ async function serverIsKilled(visit) {
   await server.kill();
   await view.see(".offline", "Connection lost");
   await view.preview("error");
-  await view.everyLook("preview-error");
+  await view.everyTheme("preview-error");
   await server.start();
   await view.page.waitForSelector(".offline", { hidden: true });
   await view.preview("checking");
   await view.see(".note", "The run goes on where it was");
-  // The call that was under way has ended since; all else is as it was.
+  // The call that was running has ended since; everything else is unchanged.
   const ended = (row) => !row.includes("until test -e");
   const after = (await rows(visit)).slice(0, before.length);
   assert.deepEqual(after.filter(ended), before.filter(ended), "rows were lost");
 }
 
-/** Pastes a line into the terminal, and waits until `answer` stands there. Answers are sums, so that the line itself is none. */
+/**
+ * Pastes a line into the terminal and waits for `answer`. Answers are sums, so that the line itself
+ * does not match.
+ */
 async function inTerminal(view, line, answer) {
   await view.see(".terminal .xterm-rows", "$");
   await view.page.focus(".terminal textarea");
@@ -121,12 +125,12 @@ async function terminalWorks({ view }) {
   await view.tab("terminal");
   await view.press("Open terminal");
   await inTerminal(view, "pwd", "typed");
-  await view.picture("terminal");
+  await view.screenshot("terminal");
   await inTerminal(view, "touch /home/user/go", "touched");
   await view.tab("preview");
 }
 
-/** What the page was answered with 502 while `work` was done: by the edge, where nothing serves. */
+/** Responses with status 502 to the page during `work`: from the edge, where no server listens. */
 async function gatewayErrors(view, work) {
   const failed = [];
   const listen = (answer) => answer.status() === 502 && failed.push(answer.url());
@@ -136,11 +140,14 @@ async function gatewayErrors(view, work) {
   return failed;
 }
 
-/** The page has heard that the sandbox is paused. */
+/** The page has received the pause. */
 const hearsOfPause = ({ view }) =>
   view.page.waitForResponse(async (answer) => answer.url().endsWith("/preview") && (await answer.json()).state === "paused", { timeout: BUILD_MS });
 
-/** The sandbox is paused behind the frame as soon as the frame is loaded, and nothing on the page changes. */
+/**
+ * The sandbox is paused behind the frame as soon as the frame is loaded, and nothing on the page
+ * changes.
+ */
 async function becomesReady(visit) {
   const { view, server, job } = visit;
   const failed = await gatewayErrors(view, async () => {
@@ -161,18 +168,18 @@ async function becomesReady(visit) {
   await clockIs(view, "64px");
   await view.missing("[data-mark=sleep]");
   await view.missing(".preview-bar button.small");
-  await view.everyLook("ready-asleep-silently");
-  // The person turns to the application, which has no server now.
+  await view.everyTheme("ready-asleep-silently");
+  // The user focuses the application, which has no server now.
   await view.page.click("iframe");
   await view.see(".preview-bar button", "Resume preview");
   assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was loaded a second time");
-  await view.picture("ready-asleep-offered");
-  await view.page.waitForFunction(() => [...document.querySelectorAll(".pictures img")].some((image) => image.naturalWidth > 0));
-  await view.picture("ready");
+  await view.screenshot("ready-paused-offered");
+  await view.page.waitForFunction(() => [...document.querySelectorAll(".images img")].some((image) => image.naturalWidth > 0));
+  await view.screenshot("ready");
   await sameAfterReload(visit);
 }
 
-/** The server was killed in the middle: the records have everything once, and the page has what they have. */
+/** The server was killed in the middle: the records have every event once, and so has the page. */
 async function nothingIsLostOrTwice(visit) {
   const { server, job } = visit;
   const events = await server.events(job, (event) => event.type === "job_status" && event.sandbox_paused);
@@ -188,22 +195,22 @@ async function nothingIsLostOrTwice(visit) {
   assert.equal(of("run_finished", ({ stop_reason: reason }) => reason).join(), "completed");
   const shown = (await rows(visit)).filter((row) => row.startsWith("tool:"));
   assert.equal(shown.length, started.length, "the page shows every call once");
-  const said = of("message", ({ text }) => text.trim()).filter(Boolean);
+  const messages = of("message", ({ text }) => text.trim()).filter(Boolean);
   const texts = (await rows(visit)).filter((row) => row.startsWith("text:"));
-  assert.equal(texts.length, said.length, "and every message");
+  assert.equal(texts.length, messages.length, "and every message");
 }
 
 async function sleeps({ view }) {
   await view.preview("paused");
   assert.equal(await view.text(".preview-card"), "Your preview is sleeping.Resume preview");
   await view.missing(".preview-card img");
-  await view.everyLook("preview-paused");
+  await view.everyTheme("preview-paused");
   await view.onPhone(async () => {
     await view.tab("timeline");
-    await view.picture("phone-timeline");
+    await view.screenshot("phone-timeline");
     await view.tab("preview");
     await view.preview("paused");
-    await view.picture("phone-preview-paused");
+    await view.screenshot("phone-preview-paused");
   });
 }
 
@@ -214,15 +221,15 @@ async function cardOffersResume(visit) {
   await view.see(card, "Resume preview");
   await view.see(`${card} [data-status=ready]`, "Ready");
   await view.missing(`${card} img`);
-  await view.everyLook("dashboard-sleeping");
-  // A phone is another device: the page is loaded anew for it.
+  await view.everyTheme("dashboard-sleeping");
+  // A phone is another device: the page is loaded again for it.
   await view.onPhone(async () => {
     await view.see(card, "Resume preview");
-    await view.picture("phone-dashboard");
+    await view.screenshot("phone-dashboard");
   });
 }
 
-/** A second project of a name would start from the files of the first. */
+/** A second project with the same name would start from the files of the first. */
 async function projectNamesAreUnique({ view, server }) {
   // For the wide screen the page is loaded a second time.
   await view.open(`${server.url}/`);
@@ -231,7 +238,7 @@ async function projectNamesAreUnique({ view, server }) {
   await view.page.type("input[name=name]", "World clock");
   await view.press("Build");
   await view.see(".new-build .problem", "There is already a project named \"World clock\".");
-  await view.everyLook("project-exists");
+  await view.everyTheme("project-exists");
   await view.press("Build in “World clock”");
   await view.page.waitForSelector(".new-build .problem", { hidden: true });
   const chosen = await view.page.$eval("select[name=project_id]", (list) => list.selectedOptions[0].textContent);
@@ -247,7 +254,7 @@ async function resumes(visit) {
     await view.press("Resume preview");
     await view.preview("resuming");
     assert.equal(await view.text(".preview-card"), "Resuming preview...");
-    await view.everyLook("preview-resuming");
+    await view.everyTheme("preview-resuming");
     // The rest of the page stays usable.
     await view.tab("files");
     await view.see(".entry", "born.txt");
@@ -256,16 +263,16 @@ async function resumes(visit) {
   });
   await view.preview("active");
   await view.frameSays(PAGE);
-  // Where the model has served it, not where it might be served.
+  // The port that the model served, not the default port.
   assert.match(await view.page.$eval("iframe", (frame) => frame.src), /^http:\/\/3000-/);
-  await view.everyLook("preview-active");
+  await view.everyTheme("preview-active");
 }
 
 /** Whether the page still has this very frame. */
 const keeps = (view, frame) => view.page.evaluate((before) => before === document.querySelector("iframe"), frame);
 
-/** Nobody asks whether somebody looks: what they look at stays as it is. */
-async function shownFrameOutlivesSleep({ view }) {
+/** A pause keeps the frame that the user views. */
+async function shownFrameOutlivesPause({ view }) {
   const frame = await view.page.waitForSelector("iframe");
   await view.inFrame(() => { globalThis.wasHere = true; });
   const naps = await view.page.$$eval("[data-mark=sleep]", (all) => all.length);
@@ -275,12 +282,12 @@ async function shownFrameOutlivesSleep({ view }) {
   await view.see(".preview-bar button", "Resume preview");
   await view.preview("active");
   assert.ok(await keeps(view, frame), "the frame was replaced");
-  assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was loaded anew");
+  assert.equal(await view.inFrame(() => globalThis.wasHere), true, "the frame was reloaded");
   await view.frameSays(PAGE);
-  await view.everyLook("preview-active-asleep");
+  await view.everyTheme("preview-active-asleep");
 }
 
-/** A phone's page of a build begins with the timeline, but not for somebody who comes for the preview. */
+/** A phone's page of a build starts with the timeline, but not after a requested resume. */
 async function resumesOnPhone(visit) {
   const { view } = visit;
   await view.press("All builds");
@@ -292,13 +299,13 @@ async function resumesOnPhone(visit) {
       await view.press("Resume preview");
       await view.see("#tab-preview[aria-selected=true]");
       await view.preview("resuming");
-      await view.picture("phone-preview-resuming");
+      await view.screenshot("phone-preview-resuming");
     });
     await view.preview("active");
     await view.frameSays(PAGE);
-    await view.picture("phone-preview-active");
+    await view.screenshot("phone-preview-active");
   });
-  // For the wide screen the page is loaded anew.
+  // For the wide screen the page is loaded again.
   await view.preview("active");
   await view.frameSays(PAGE);
 }
@@ -308,7 +315,7 @@ async function loadingIsShown({ view }) {
   await view.hold(`${address}*`, async () => {
     await view.press("Reload the preview");
     await view.preview("loading");
-    await view.picture("preview-loading");
+    await view.screenshot("preview-loading");
   });
   await view.preview("active");
   await view.frameSays(PAGE);
@@ -320,7 +327,7 @@ async function filesAndDifferences(visit) {
   const entry = await view.see(".entry", "style.css");
   await entry.asElement().click();
   await view.see(".source", "linear-gradient");
-  await view.picture("files");
+  await view.screenshot("files");
   const born = await view.see(".entry", "born.txt");
   await born.asElement().click();
   await view.see(".file-head", "born.txt");
@@ -329,7 +336,7 @@ async function filesAndDifferences(visit) {
 }
 
 async function differenceToSnapshot({ view }) {
-  // Changed in the running sandbox: what is there now differs from what the snapshot has.
+  // Changed in the running sandbox: the current file differs from the snapshot's.
   await view.tab("terminal");
   await view.press("Open terminal");
   await inTerminal(view, "sed -i 's/4rem/5rem/' /home/user/project/style.css", "changed");
@@ -340,14 +347,17 @@ async function differenceToSnapshot({ view }) {
   await view.page.select("[data-select=against]", newest);
   await view.see(".diff-line.removed", "4rem");
   await view.see(".diff-line.added", "5rem");
-  await view.picture("files-difference");
+  await view.screenshot("files-difference");
   await view.tab("preview");
   await view.press("Reload the preview");
   await view.frameSays(PAGE);
   await clockIs(view, "80px");
 }
 
-/** No timeline tells what is done in the terminal: the files are read anew because somebody comes back to them. */
+/**
+ * The timeline has no events of terminal commands: the files are read again when the user returns
+ * to them.
+ */
 async function filesFollowTerminal(visit) {
   const { view } = visit;
   // The style is still open, and compared with the newest snapshot.
@@ -355,7 +365,7 @@ async function filesFollowTerminal(visit) {
   await inTerminal(view, "cd /home/user/project; mv born.txt /tmp/; echo fresh > new.txt; echo '/* later */' >> style.css", "edited");
   await view.hold("*/files*", async () => {
     await view.tab("files");
-    // What is known is shown until the answer is there.
+    // The known files are shown until the response arrives.
     await view.see(".entry:not(.removed)", "born.txt");
     await view.missing(".entry.added");
   });
@@ -366,7 +376,7 @@ async function filesFollowTerminal(visit) {
   await view.see(".file-head", "Removed");
   await view.see(".diff-line.removed", visit.born);
   await view.missing(".diff-line.added");
-  await view.everyLook("files-added-and-removed");
+  await view.everyTheme("files-added-and-removed");
   await view.tab("terminal");
   await inTerminal(view, "mv /tmp/born.txt .", "returned");
   await view.tab("files");
@@ -377,7 +387,10 @@ async function filesFollowTerminal(visit) {
   await listed;
 }
 
-/** A file that is selected and not in the snapshot: the page says so, and has it again on the way back. */
+/**
+ * A selected file that the snapshot does not have: the page says so, and shows it again on the way
+ * back.
+ */
 async function fileIsNotInSnapshot({ view }) {
   const entry = await view.see(".entry.added", "new.txt");
   await entry.asElement().click();
@@ -388,36 +401,39 @@ async function fileIsNotInSnapshot({ view }) {
   await view.page.select("[data-select=shown]", newest);
   await view.see(".file", "This file is not in that snapshot.");
   await view.missing(".file [role=alert]");
-  await view.everyLook("files-not-in-snapshot");
+  await view.everyTheme("files-not-in-snapshot");
   await view.page.select("[data-select=shown]", "");
   await view.see(".source", "fresh");
   await view.see(".entry[aria-current]", "new.txt");
 }
 
-/** The page's style sheet is as the file is: nothing older, or newer, that the browser has kept. */
+/** The page's style sheet is the file's content: the browser has cached nothing older or newer. */
 async function clockIs(view, size) {
-  // Looked for anew each time: a frame that is being loaded has no clock, and one that was replaced is no more.
-  const look = () => view.inFrame(() => getComputedStyle(document.getElementById("clock")).fontSize).catch(() => null);
-  const deadline = Date.now() + PATIENCE_MS;
-  for (let shown = await look(); shown !== size; shown = await look()) {
+  // Queried again each time: a loading frame has no clock, and a replaced frame is detached.
+  const readSize = () => view.inFrame(() => getComputedStyle(document.getElementById("clock")).fontSize).catch(() => null);
+  const deadline = Date.now() + TIMEOUT_MS;
+  for (let shown = await readSize(); shown !== size; shown = await readSize()) {
     assert.ok(Date.now() < deadline, `the clock has ${shown} instead of ${size}`);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
 
-async function picturesAndUsage({ view }) {
+async function screenshotsAndUsage({ view }) {
   await view.tab("screenshots");
   await view.page.waitForFunction(() => {
     const all = [...document.querySelectorAll(".shots img")];
     return all.length === 2 && all.every((image) => image.naturalWidth > 0);
   });
-  await view.picture("screenshots");
+  await view.screenshot("screenshots");
   await view.tab("usage");
   await view.see(".usage table", "Together");
-  await view.picture("usage");
+  await view.screenshot("usage");
 }
 
-/** The sandbox runs and nothing serves: in the terminal of the scene before, the server is ended, and at first cannot start again. */
+/**
+ * The sandbox runs without a server: in the terminal of the previous scene, the server is ended,
+ * and at first cannot start again.
+ */
 async function appIsBroughtBack({ view }) {
   const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
@@ -428,11 +444,11 @@ async function appIsBroughtBack({ view }) {
   await view.preview("checking");
   await view.preview("error");
   assert.equal(await view.text(".preview-card"), "The app doesn't answer.Resume preview");
-  await view.everyLook("preview-error-silent");
+  await view.everyTheme("preview-error-silent");
   await view.press("Resume preview");
   await view.see(".preview-card .output", "no such module");
   await view.see(".preview-card", "The application does not start:");
-  await view.everyLook("preview-error-application");
+  await view.everyTheme("preview-error-application");
   await view.tab("terminal");
   await inTerminal(view, "rm ~/.bash_profile", "mended");
   await view.tab("preview");
@@ -444,7 +460,7 @@ async function appIsBroughtBack({ view }) {
 async function framesAreForbidden({ view }) {
   const port = /^http:\/\/(\d+)-/.exec(await view.page.$eval("iframe", (frame) => frame.src))[1];
   await view.tab("terminal");
-  // Going back has ended what ran.
+  // The restore has ended running processes.
   await view.press("Open again");
   const handler = "class H(http.server.SimpleHTTPRequestHandler):\n def end_headers(s): s.send_header('X-Frame-Options', 'DENY'); super().end_headers()";
   const program = `import http.server\n${handler}\nhttp.server.ThreadingHTTPServer(('', ${port}), H).serve_forever()`;
@@ -455,10 +471,12 @@ async function framesAreForbidden({ view }) {
   await view.tab("preview");
   await view.press("Reload the preview");
   await view.preview("blocked");
-  await view.everyLook("preview-blocked");
+  await view.everyTheme("preview-blocked");
 }
 
-/** Back to the newest snapshot, from the sandbox that was changed since: with the keyboard alone from the question on. */
+/**
+ * Restores the newest snapshot over the changed sandbox: by keyboard alone from the question on.
+ */
 async function goesBackToSnapshot(visit) {
   const { view } = visit;
   await view.inFrame(() => { globalThis.wasHere = true; });
@@ -468,29 +486,29 @@ async function goesBackToSnapshot(visit) {
   await view.page.select("[data-select=against]", "-");
   await view.press("Go back to this");
   await view.see("dialog[open]", "What is there now is saved first.");
-  await view.everyLook("restore-question");
+  await view.everyTheme("restore-question");
   await view.page.keyboard.press("Tab");
   await view.seesFocus("Go back");
   await view.page.keyboard.press("Enter");
   await view.see(".stage", "Restoring the files");
   await view.tab("preview");
-  await view.picture("restoring");
+  await view.screenshot("restoring");
   await view.page.waitForSelector(".stage", { hidden: true });
   await view.see("[data-mark=snapshot]", "Back to an earlier snapshot");
   await view.preview("active", BUILD_MS);
   await view.frameSays(PAGE);
-  assert.equal(await view.inFrame(() => globalThis.wasHere), undefined, "the frame was loaded anew");
+  assert.equal(await view.inFrame(() => globalThis.wasHere), undefined, "the frame was reloaded");
   await clockIs(view, "64px");
   await view.tab("files");
   await view.page.select("[data-select=shown]", "");
-  // The file that was selected is gone: the first one takes its place.
+  // The selected file is gone: the first one is selected instead.
   await view.see(".entry[aria-current]", "born.txt");
   await view.see(".source", visit.born);
   await view.page.waitForFunction(() => ![...document.querySelectorAll(".entry")].some((each) => each.textContent.includes("new.txt")));
   const entry = await view.see(".entry", "style.css");
   await entry.asElement().click();
   await view.see(".source", "4rem");
-  await view.picture("restored");
+  await view.screenshot("restored");
   await view.tab("preview");
 }
 
@@ -503,27 +521,30 @@ async function goesToSleepByHand({ view }) {
 async function expiresBehindItsBack(visit) {
   const { view, server } = visit;
   const { sandbox_id: sandbox } = await server.api(`/api/jobs/${visit.job}`);
+  // The first check of the reloaded page is answered before the sandbox ends; later ones are held,
+  // so that only the resume reports the end.
+  const checked = view.page.waitForResponse((answer) => answer.url().endsWith("/preview"));
   await view.reload();
+  await checked;
   await view.preview("paused");
-  // The page's own looks wait, so that it learns of the end by the resume.
   await view.hold("*/preview", async () => {
     await server.endSandbox(sandbox);
     await view.press("Resume preview");
     await view.preview("resume_failed");
   });
   assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox has expired and can't be recovered.Rebuild");
-  await view.everyLook("preview-resume-failed-expired");
+  await view.everyTheme("preview-resume-failed-expired");
   await view.reload();
   await view.preview("expired");
   assert.match(await view.text(".preview-card"), /Rebuild$/);
-  await view.everyLook("preview-expired");
+  await view.everyTheme("preview-expired");
 }
 
 async function rebuildBringsFilesBack(visit) {
   const { view } = visit;
   await view.press("Rebuild");
   await view.see("dialog[open]", "This will use 1 build credit. Continue?");
-  await view.picture("rebuild-question");
+  await view.screenshot("rebuild-question");
   await view.page.keyboard.press("Escape");
   await view.page.waitForSelector("dialog[open]", { hidden: true });
   await view.press("Rebuild");
@@ -537,7 +558,7 @@ async function rebuildBringsFilesBack(visit) {
   await entry.asElement().click();
   await view.see(".file-head", "born.txt");
   assert.equal(await view.text(".source"), visit.born, "the rebuild began without the files");
-  await view.picture("rebuilt-files");
+  await view.screenshot("rebuilt-files");
 }
 
 async function asksForPermission(visit) {
@@ -545,7 +566,7 @@ async function asksForPermission(visit) {
   await view.press("All builds");
   await startBuild(visit, { goal: "Look around and report", name: "Questions", model: "ask.yaml", ask: true });
   await view.see(".approval", "echo the first");
-  await view.everyLook("approval");
+  await view.everyTheme("approval");
   await view.press("Allow");
   await view.see(".note", "Allowed");
   await view.see(".approval", "echo the second");
@@ -553,30 +574,30 @@ async function asksForPermission(visit) {
   await view.see(".note", "Denied");
   await view.see("[data-status=ready], [data-status=failed]", "", BUILD_MS);
   await view.preview("error");
-  await view.picture("no-preview");
+  await view.screenshot("no-preview");
 }
 
 /** By keyboard alone, from the menu on. */
 async function isCancelled(visit) {
   const { view } = visit;
   await view.press("All builds");
-  await startBuild(visit, { goal: "A clock that nobody waits for", name: "Given up", model: "clock.yaml" });
+  await startBuild(visit, { goal: "A clock that is cancelled", name: "Given up", model: "clock.yaml" });
   visit.cancelled = current(visit);
   await view.see(".said", "Before I go on I wait for a sign.");
   await view.page.focus("[aria-label='Actions for this build']");
   await view.page.keyboard.press("Enter");
   await view.seesFocus("Cancel build");
-  await view.picture("menu-while-building");
+  await view.screenshot("menu-while-building");
   await view.page.keyboard.press("Enter");
   await view.see("dialog[open]", "The files it has written so far are saved.");
-  await view.everyLook("cancel-question");
+  await view.everyTheme("cancel-question");
   await view.page.keyboard.press("Tab");
   await view.seesFocus("Cancel build");
   await view.page.keyboard.press("Enter");
   await view.see("[data-status=cancelled]", "Cancelled");
   await view.preview("error");
   await view.see(".preview-card", "This build was cancelled before there was a preview.");
-  await view.everyLook("cancelled");
+  await view.everyTheme("cancelled");
 }
 
 async function isDeleted(visit) {
@@ -584,25 +605,25 @@ async function isDeleted(visit) {
   await view.press("Actions for this build");
   await view.press("Delete build");
   await view.see("dialog[open]", "This can't be undone.");
-  await view.picture("delete-question");
+  await view.screenshot("delete-question");
   await view.press("Delete");
   await view.see("h1", "New build");
   await view.page.waitForFunction((job) => !document.querySelector(`[data-job="${job}"]`), {}, visit.cancelled);
   await view.see(".project", "No builds here.");
-  await view.picture("dashboard-after-delete");
+  await view.screenshot("dashboard-after-delete");
   assert.equal(await server.status(`/api/jobs/${visit.cancelled}`), 404);
-  // What was deleted and what never was look the same.
+  // Deleted builds and builds that never existed look the same.
   for (const job of ["%E0%A4", visit.cancelled]) {
     await view.open(`${server.url}/jobs/${job}`);
     await view.see("h1", "This build is not here");
   }
   await view.see("main", "It was deleted, or it belongs to somebody else.");
-  await view.everyLook("build-deleted");
+  await view.everyTheme("build-deleted");
   await view.page.click("main a");
   await view.see("h1", "New build");
 }
 
-/** The builds' files are known to be in snapshots, so that nothing stands in the way. */
+/** The builds' files are in snapshots, so that nothing blocks the shutdown. */
 async function isEnded({ server }) {
   const { saved, unsaved } = server.down();
   assert.deepEqual(unsaved, []);
@@ -628,23 +649,23 @@ async function sandboxIsOutOfReach({ view, server }) {
     await view.preview("resume_failed");
   });
   assert.equal(await view.text(".preview-card"), "Resume failedThe sandbox couldn't be reached. It may be corrupted.Rebuild");
-  await view.everyLook("preview-resume-failed-unreachable");
+  await view.everyTheme("preview-resume-failed-unreachable");
   await view.reload();
   await view.preview("error");
-  await view.picture("preview-error-unreachable");
+  await view.screenshot("preview-error-unreachable");
 }
 
 async function comesBackIntoReach({ view, server }) {
   await server.wire.mend();
-  // The page looks again by itself.
+  // The page checks again by itself.
   await view.preview("paused");
   await view.press("Resume preview");
   await view.preview("active");
   await view.frameSays(PAGE);
 }
 
-/** What was wanted is not done, and the page says so; what is looked at is not taken away. */
-async function staysAwakeOutOfReach({ view, server }) {
+/** The pause fails, and the page says so; the shown frame stays. */
+async function staysRunningWhenUnreachable({ view, server }) {
   const frame = await view.page.waitForSelector("iframe");
   server.wire.cut();
   const looked = view.page.waitForResponse(async (answer) => answer.url().endsWith("/preview") && (await answer.json()).state === "unreachable");
@@ -652,7 +673,7 @@ async function staysAwakeOutOfReach({ view, server }) {
   await view.press("Let the preview sleep");
   await view.see(".build-problem[role=alert]", "The preview could not be put to sleep.");
   await looked;
-  await view.everyLook("pause-failed");
+  await view.everyTheme("pause-failed");
   await view.preview("active");
   assert.ok(await keeps(view, frame), "the frame was taken away");
   await view.press("Dismiss");
@@ -660,17 +681,17 @@ async function staysAwakeOutOfReach({ view, server }) {
   await server.wire.mend();
 }
 
-/** A build whose preview is awake, and bars for the plan and the budget. */
+/** A build with a running preview, and bars for the plan and the budget. */
 async function usageHasBars({ view }) {
   await view.press("All builds");
   await view.see(".usage-card [role=meter][aria-label='This month']");
   await view.see(".usage-card [role=meter][aria-label='far: running minutes this month']");
   await view.page.waitForFunction(() => [...document.querySelectorAll(".job-card img")].some((image) => image.naturalWidth > 0));
-  // The model of a script costs nothing, its sandbox does.
+  // A scripted model costs nothing, its sandbox does.
   assert.doesNotMatch(await view.text(".job-facts"), /\$0\.00/);
-  await view.everyLook("dashboard-awake");
+  await view.everyTheme("dashboard-awake");
   await view.press("More options");
-  await view.picture("new-build-options");
+  await view.screenshot("new-build-options");
 }
 
 async function signsInAgain({ view, server }) {
@@ -690,17 +711,17 @@ const A_VISIT = [
   ["the build becomes ready, and its frame stays when the sandbox is paused; a reload shows the same timeline", becomesReady],
   ["nothing of it was lost or told twice", nothingIsLostOrTwice],
   ["a sleeping preview says so", sleeps],
-  ["the dashboard's card says Ready and offers to resume, without a picture", cardOffersResume],
+  ["the dashboard's card says Ready and offers to resume, without a screenshot", cardOffersResume],
   ["a new project of a known name is refused, and the page leads to the project", projectNamesAreUnique],
   ["resume brings the page back, and the rest is usable meanwhile", resumes],
-  ["a frame that is loaded stays as it is when its sandbox falls asleep", shownFrameOutlivesSleep],
+  ["a frame that is loaded stays as it is when its sandbox falls asleep", shownFrameOutlivesPause],
   ["on a phone the dashboard's resume leads to the preview", resumesOnPhone],
   ["a frame that is loading is said to", loadingIsShown],
   ["files can be read", filesAndDifferences],
   ["what changed since a snapshot is shown", differenceToSnapshot],
   ["files follow what the terminal does, with what was added and removed", filesFollowTerminal],
   ["a file that a snapshot does not have is said to be missing there", fileIsNotInSnapshot],
-  ["screenshots side by side, and usage", picturesAndUsage],
+  ["screenshots side by side, and usage", screenshotsAndUsage],
   ["an app that does not answer any more is resumed; one that cannot start says why", appIsBroughtBack],
   ["the files go back to a snapshot, asked for by keyboard", goesBackToSnapshot],
   ["an app that forbids frames opens in a tab", framesAreForbidden],
@@ -718,7 +739,7 @@ const A_CUT_WIRE = [
   ["a build there becomes ready and its preview sleeps", buildSleeps],
   ["a sandbox that cannot be reached: resume fails after its second attempt", sandboxIsOutOfReach],
   ["back in reach it resumes", comesBackIntoReach],
-  ["out of reach it cannot be put to sleep: the page says so and keeps the frame", staysAwakeOutOfReach],
+  ["out of reach it cannot be put to sleep: the page says so and keeps the frame", staysRunningWhenUnreachable],
   ["the dashboard shows it awake, and what is used of plan and budget", usageHasBars],
 ];
 

@@ -1,7 +1,8 @@
-// A real `sandbar up` in a directory of its own, for the tests to kill and start again.
+// A real `sandbar up` in a directory of its own, for the tests to kill and restart.
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { createWriteStream, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { request } from "node:http";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
@@ -9,12 +10,12 @@ import { fileURLToPath } from "node:url";
 import { freePort, Wire } from "./wire.mjs";
 
 const START_MS = 60_000;
-/** Where the models' parts stand. */
+/** The scripts of the models. */
 const SCRIPTS = dirname(fileURLToPath(import.meta.url));
-/** A key for one test: nothing that anybody keeps. */
+/** A key for one test, which is no secret. */
 const FAR_KEY = `e2b_${"0123456789".repeat(4)}`;
 
-/** Without anything of the machine's own settings. */
+/** An environment without settings of this machine. */
 function environment(home) {
   const kept = Object.entries(process.env).filter(([name]) => !/^(E2B_|SANDBAR_|XDG_|ANTHROPIC_|OPENAI_)/.test(name));
   return { ...Object.fromEntries(kept), HOME: home, XDG_CONFIG_HOME: join(home, "config"), XDG_DATA_HOME: join(home, "share"), FAR_API_KEY: FAR_KEY };
@@ -26,18 +27,24 @@ export class Server {
   #process = null;
   #listen = "127.0.0.1:0";
   #ended = false;
-  /** What `sandbar env` tells. */
+  #flags;
+  /** The variables that `sandbar env` prints. */
   exported = {};
   url = "";
 
-  constructor(program, logFile) {
+  /** `flags` are further ones for `sandbar up`. */
+  constructor(program, logFile, flags = []) {
     this.#program = program;
+    this.#flags = flags;
     this.#log = createWriteStream(logFile);
     this.home = mkdtempSync(join(tmpdir(), "sandbar-e2e-"));
     this.data = join(this.home, "data");
   }
 
-  /** A server that reaches its own sandboxes over a wire that can be cut, as if they were another's. */
+  /**
+   * A server that reaches its own sandboxes through a proxy that can be cut, as if they were on
+   * another server.
+   */
   static async overWire(program, logFile) {
     const server = new Server(program, logFile);
     const port = await freePort();
@@ -47,7 +54,7 @@ export class Server {
     const provider = { name: "far", kind: "e2b", deployment_mode: "self_hosted", api_key_env: "FAR_API_KEY", api_url: server.wire.url, domain: `localhost:${port}` };
     mkdirSync(join(server.home, "config/sandbar"), { recursive: true });
     const lines = Object.entries(provider).map(([name, value]) => `${name} = ${JSON.stringify(value)}`);
-    // It has a price and a plan, as others' have, and there is a budget.
+    // With a price and a plan, as other providers have, and a budget.
     const money = "[providers.plan]\nminutes_per_month = 60\n[providers.price]\nusd_per_hour = 3.6\n[[budgets]]\nusd = 5\n";
     writeFileSync(join(server.home, "config/sandbar/config.toml"), `api_key = "${FAR_KEY}"\n[[providers]]\n${lines.join("\n")}\n${money}`);
     return server;
@@ -61,10 +68,10 @@ export class Server {
     return this.exported.E2B_API_KEY;
   }
 
-  /** Starts it, on the address it had before if there was one, and returns when it serves. */
+  /** Starts it, on its previous address if there was one, and returns when it serves. */
   async start() {
-    // Tied to this process: a test that is killed leaves no server behind.
-    const command = [this.#program, "up", "--listen", this.#listen, "--data", this.data, "--scripts", SCRIPTS];
+    // Tied to this process: a killed test leaves no server behind.
+    const command = [this.#program, "up", "--listen", this.#listen, "--data", this.data, "--scripts", SCRIPTS, ...this.#flags];
     const child = spawn("setpriv", ["--pdeathsig", "KILL", ...command], {
       env: environment(this.home),
       stdio: ["ignore", "pipe", "pipe"],
@@ -90,14 +97,14 @@ export class Server {
     this.exported = JSON.parse(stdout);
   }
 
-  /** Without any warning, as a power cut would. Its sandboxes go on. */
+  /** Kills it without warning, like a power cut. Its sandboxes keep running. */
   async kill() {
     const ended = once(this.#process, "exit");
     this.#process.kill("SIGKILL");
     await ended;
   }
 
-  /** Ends a sandbox behind the studio's back, as its provider might. */
+  /** Deletes a sandbox without the studio, as its provider might. */
   async endSandbox(id) {
     const answer = await fetch(`${this.url}/sandboxes/${id}`, { method: "DELETE", headers: { "x-api-key": this.key } });
     if (!answer.ok) throw new Error(`the sandbox ${id} could not be ended: ${answer.status}`);
@@ -113,7 +120,7 @@ export class Server {
     return answer.json();
   }
 
-  /** The job, once it is as `wanted`. */
+  /** Polls the job until `wanted` holds. */
   async until(job, what, wanted) {
     const deadline = Date.now() + 2 * START_MS;
     for (;;) {
@@ -124,7 +131,7 @@ export class Server {
     }
   }
 
-  /** What a job's timeline has, from its beginning to the first event that is `last`. */
+  /** The events of a job's timeline up to the first one that is `last`. */
   async events(job, last) {
     const stop = new AbortController();
     const late = setTimeout(() => stop.abort(new Error(`the timeline of ${job} did not end as it should`)), START_MS);
@@ -145,7 +152,28 @@ export class Server {
     throw new Error(`the timeline of ${job} broke off`);
   }
 
-  /** As somebody ends it who wants to lose nothing; what it told. */
+  /** Makes a user of the studio; its token. */
+  addUser(name) {
+    const { status, stdout, stderr } = spawnSync(this.#program, ["user", "add", name, "--json", "--data", this.data], {
+      env: environment(this.home), encoding: "utf8", timeout: START_MS,
+    });
+    if (status !== 0) throw new Error(`sandbar user add ended with ${status}: ${stderr}`);
+    return JSON.parse(stdout).token;
+  }
+
+  /** A request to one of the server's host names: its status and the first cookie it sets. */
+  post(host, path, headers, body) {
+    const { hostname, port } = new URL(this.url);
+    return new Promise((resolve, reject) => {
+      const sent = request({ hostname, port, path, method: "POST", headers: { ...headers, host: `${host}:${port}` } }, (answer) => {
+        answer.resume();
+        resolve({ status: answer.statusCode, cookie: answer.headers["set-cookie"]?.[0] });
+      });
+      sent.once("error", reject).end(body);
+    });
+  }
+
+  /** Runs `sandbar down`, which loses nothing, and returns its output. */
   down() {
     const { status, stdout, stderr } = spawnSync(this.#program, ["down", "--json", "--data", this.data], {
       env: environment(this.home), encoding: "utf8", timeout: START_MS,
@@ -154,7 +182,7 @@ export class Server {
     return JSON.parse(stdout);
   }
 
-  /** Ends it and its sandboxes, and removes all it has written. */
+  /** Ends it and its sandboxes, and removes its files. */
   end() {
     if (this.#ended) return;
     this.#ended = true;

@@ -1,4 +1,4 @@
-// A wire between the studio and its provider of sandboxes, for tests that cut it.
+// A proxy between the studio and its provider, for tests that cut the connection.
 import { connect, createServer } from "node:net";
 
 export class Wire {
@@ -14,7 +14,7 @@ export class Wire {
     return `http://127.0.0.1:${this.#port}`;
   }
 
-  /** Lets traffic through; after a cut, on the same port. */
+  /** Forwards traffic; after a cut, on the same port. */
   mend() {
     this.#server = createServer((near) => {
       const far = connect(this.target);
@@ -41,14 +41,14 @@ export class Wire {
     });
   }
 
-  /** From here on nobody is reached. */
+  /** Refuses all traffic from here on. */
   cut() {
     this.#server.close();
     for (const socket of this.#sockets) socket.destroy();
   }
 }
 
-/** A port that nobody has right now. */
+/** A port that is free right now. */
 export function freePort() {
   return new Promise((resolve, reject) => {
     const probe = createServer();

@@ -4,7 +4,7 @@ import { ApiError, Offline, explain } from "./api";
 
 const refused = (message: string, hint?: string) => explain(new ApiError(409, { code: 409, message, ...(hint ? { hint } : {}) }));
 
-test("a refusal is told in sentences, with what to do about it", () => {
+test("a refusal is explained in sentences with a hint", () => {
   assert.equal(refused("too many requests", "wait a moment"), "Too many requests. Wait a moment.");
   assert.equal(refused("the build is still being finished; try again"), "The build is still being finished; try again.");
   assert.equal(refused("This will use 1 build credit. Continue?"), "This will use 1 build credit. Continue?");

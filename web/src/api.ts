@@ -1,5 +1,6 @@
-// The calls of /api. A refusal becomes an `ApiError`; a server that cannot be reached becomes `Offline`.
-// The session is the http-only cookie; the header below is what a foreign page cannot send along with it.
+// The calls of /api. An error response becomes an `ApiError`; an unreachable server becomes
+// `Offline`. The session is an http-only cookie; a foreign page cannot send the header below with
+// it.
 
 import type {
   Dashboard, ErrorBody, FileList, FileText, Job, NewBuild, PreviewCheck, Screenshot, Snapshot, Started, UsageReport,
@@ -18,25 +19,25 @@ export class ApiError extends Error {
   }
 }
 
-/** Nobody answered: the server is restarting, or the network is gone. */
+/** No response: the server restarts, or the network is down. */
 export class Offline extends Error {
   constructor() {
     super("Sandbar can't be reached right now.");
   }
 }
 
-/** There is no such thing, or it is somebody else's: asking again changes nothing. */
+/** The thing does not exist, or belongs to another user: a retry changes nothing. */
 export function isMissing(error: unknown): boolean {
   return error instanceof ApiError && error.status === 404;
 }
 
-/** What to tell a person about any failure of a call. */
+/** The message for a person about any failed call. */
 export function explain(error: unknown): string {
   if (error instanceof ApiError) return [error.message, error.body.hint ?? ""].filter(Boolean).map(sentence).join(" ");
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The server writes for programs and logs, too: what it says has neither a capital nor an end. */
+/** The server's messages are written for logs, too: they have neither a capital nor a full stop. */
 function sentence(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
@@ -44,12 +45,12 @@ function sentence(text: string): string {
 type SignedOut = () => void;
 let signedOut: SignedOut = () => {};
 
-/** What happens when the session has ended. */
+/** Sets the action for an ended session. */
 export function onSignedOut(action: SignedOut): void {
   signedOut = action;
 }
 
-/** A deadline for every call; the server ends a resume by 150 s at the latest, so only that one may take longer. */
+/** The timeout of every call except the resume, which the server ends after 150 s. */
 const DEADLINE_MS = 30_000;
 const RESUME_DEADLINE_MS = 170_000;
 
@@ -76,7 +77,7 @@ async function refusal(answer: Response): Promise<ErrorBody> {
     const body = (await answer.json()) as Partial<ErrorBody>;
     if (typeof body.message === "string") return { code: answer.status, ...body, message: body.message };
   } catch {
-    // A proxy's page, or nothing at all: the status says what there is to say.
+    // A proxy's page or an empty body: only the status is known.
   }
   return { code: answer.status, message: `The server answered ${answer.status} ${answer.statusText}`.trim() + "." };
 }
@@ -130,7 +131,7 @@ export const api = {
   terminalUrl: (id: string) => `${location.origin.replace(/^http/, "ws")}${job(id)}/terminal`,
 };
 
-/** Signs in with a token. The answer to a right one is a redirect, which is not followed here. */
+/** Signs in with a token. The response to a valid token is a redirect, which is not followed. */
 export async function signIn(token: string): Promise<"signed_in" | "refused"> {
   let answer: Response;
   try {

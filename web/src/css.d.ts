@@ -1,2 +1,2 @@
-// esbuild bundles what is imported for its effect.
+// esbuild bundles style sheets that are imported for their side effect.
 declare module "*.css";

@@ -5,7 +5,7 @@ import { diff, type Diff } from "./diff";
 const SIGN = { same: " ", added: "+", removed: "-" };
 const text = (result: Diff) => result.hunks.flatMap((hunk) => hunk.lines.map((line) => SIGN[line.kind] + line.text));
 
-/** What the shown lines give when nothing is skipped. */
+/** Both texts, reassembled from a difference without skipped lines. */
 function sides(result: Diff): [string[], string[]] {
   const lines = result.hunks.flatMap((hunk) => hunk.lines);
   return [

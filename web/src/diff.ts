@@ -1,14 +1,15 @@
-// The difference of two texts by lines: Myers' shortest edit script, with a way out for texts that have little in common.
+// The difference of two texts by lines: Myers' shortest edit script, with a fallback for texts that
+// have little in common.
 
 export interface Line {
   kind: "same" | "added" | "removed";
   text: string;
-  /** Line numbers from 1; null where the line does not stand. */
+  /** Line numbers from 1; null on the side without the line. */
   before: number | null;
   after: number | null;
 }
 
-/** Lines that changed with a few around them; `skipped` lines lie before. */
+/** Changed lines with context; `skipped` unchanged lines precede them. */
 export interface Hunk {
   skipped: number;
   lines: Line[];
@@ -22,7 +23,9 @@ export interface Diff {
   rest: number;
 }
 
-/** More edits than this are shown as one whole replacement: the search takes their square in time and room. */
+/**
+ * More edits are shown as one replacement: time and memory of the search grow with their square.
+ */
 const MOST_EDITS = 2_000;
 const CONTEXT = 3;
 
@@ -35,7 +38,7 @@ export function diff(before: string, after: string): Diff {
   };
 }
 
-/** Without the empty piece after a last line's end. */
+/** Without the empty string after a final newline. */
 function split(text: string): string[] {
   const lines = text.split("\n");
   if (lines.at(-1) === "") lines.pop();

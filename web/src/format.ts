@@ -1,4 +1,4 @@
-// Figures and times as people read them.
+// Formats figures and times for people.
 
 export function money(usd: number | null | undefined): string {
   if (usd == null) return "–";
@@ -20,7 +20,7 @@ export function thousands(count: number): string {
   return `${(count / 1_000_000).toFixed(1)}M`;
 }
 
-/** A quantity with as many digits as help. */
+/** A quantity with as many digits as are useful. */
 export function quantity(value: number): string {
   if (value > 0 && value < 0.005) return "<0.01";
   return value >= 10_000 ? thousands(value) : String(Math.round(value * 100) / 100);
@@ -31,7 +31,7 @@ export function unit(value: number, many: string): string {
   return quantity(value) === "1" ? many.replace(/(?<=x)es$|s$/, "") : many;
 }
 
-/** A script's path says nothing to whoever reads it; its name does. */
+/** The file name of a script; its path means nothing to the reader. */
 export function modelName(model: string): string {
   return model.replace(/^scripted:.*\//, "scripted:");
 }

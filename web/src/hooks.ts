@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { explain, isMissing } from "./api";
 
-/** The time, renewed now and then, for ages. */
+/** The current time, updated at an interval, for ages. */
 export function useNow(everyMs = 15_000): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -26,8 +26,8 @@ export function useMedia(query: string): boolean {
 }
 
 /**
- * Calls `action` again `everyMs` after it has ended, while the page is looked at; at once when it comes back into view.
- * `null` stops it.
+ * Calls `action` again `everyMs` after it has ended, while the page is visible; at once when it
+ * becomes visible again. `null` stops it.
  */
 export function usePoll(action: () => Promise<void>, everyMs: number | null): void {
   const latest = useRef(action);
@@ -58,7 +58,7 @@ export function usePoll(action: () => Promise<void>, everyMs: number | null): vo
   }, [everyMs]);
 }
 
-/** How often something was looked at again, after it was not. */
+/** How often the value has become visible again. */
 export function useReturns(visible: boolean): number {
   const [returns, setReturns] = useState(0);
   const before = useRef(visible);
@@ -72,14 +72,14 @@ export function useReturns(visible: boolean): number {
 export type Loaded<T> = { state: "loading" } | { state: "loaded"; value: T } | { state: "failed"; message: string; missing: boolean };
 
 /**
- * Loads a value, and again when `version` is another: what was loaded stays on the page meanwhile. Another `key` is another value,
- * and nothing of the one before is shown.
+ * Loads a value, and again when `version` changes: the loaded value stays meanwhile. A changed
+ * `key` is another value, and nothing of the previous one is shown.
  */
 export function useLoaded<T>(key: string, load: () => Promise<T>, version = 0): [Loaded<T>, () => Promise<void>] {
   const [loaded, setLoaded] = useState<Loaded<T> & { key: string }>({ state: "loading", key });
   const latest = useRef({ key, load });
   latest.current = { key, load };
-  // Answers may overtake each other: one to an older question than the last that was answered is out of date.
+  // Responses may arrive out of order: one older than the last that was applied is dropped.
   const asked = useRef(0);
   const answered = useRef(0);
   const again = useCallback(async () => {
@@ -106,7 +106,7 @@ export function useLoaded<T>(key: string, load: () => Promise<T>, version = 0): 
   return [loaded.key === key ? loaded : { state: "loading" }, again];
 }
 
-/** An action of a button: whether it is under way, and what went wrong with the last one. */
+/** The action of a button: whether it is running, and what failed the last time. */
 export function useAction(): {
   busy: boolean;
   problem: string | null;

@@ -12,7 +12,7 @@ function App() {
     case "login":
       return <LoginPage next={route.next} />;
     case "build":
-      // The key makes another build another page: nothing of the one before stays.
+      // The key remounts the page for another build, so that no state of the previous one stays.
       return <BuildPage key={route.job} id={route.job} />;
     case "dashboard":
       return <DashboardPage />;

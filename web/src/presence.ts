@@ -1,16 +1,20 @@
-// Whether anybody is there. A browser gives a server six connections at most, and pages in the background, or kept for the
-// "back" button, hold on to theirs: so an open stream is given up when nobody looks, and taken up again when somebody does.
+// Page visibility. A browser opens at most six connections per server, and pages in the background
+// or in the back-forward cache keep theirs: so an event stream is closed while the page is hidden,
+// and opened again when it is visible.
 
-/** Looking elsewhere for a moment is not being away. */
-const AWAY_MS = 60_000;
+/** A page that is hidden for a shorter time keeps its stream. */
+const HIDDEN_MS = 60_000;
 
-/** Calls `action` once nobody looks any more. The returned function ends the watch. */
-export function whenAway(action: () => void): () => void {
+/**
+ * Calls `action` once the page is hidden for long enough. The returned function removes the
+ * listeners.
+ */
+export function onHidden(action: () => void): () => void {
   if (typeof document === "undefined") return () => {};
   let timer = 0;
   const changed = () => {
     clearTimeout(timer);
-    if (document.visibilityState === "hidden") timer = window.setTimeout(action, AWAY_MS);
+    if (document.visibilityState === "hidden") timer = window.setTimeout(action, HIDDEN_MS);
   };
   changed();
   document.addEventListener("visibilitychange", changed);
@@ -22,8 +26,8 @@ export function whenAway(action: () => void): () => void {
   };
 }
 
-/** Resolves when the page is looked at, at once if it is. */
-export async function untilHere(stop: AbortSignal): Promise<void> {
+/** Resolves when the page is visible, at once if it is. */
+export async function untilVisible(stop: AbortSignal): Promise<void> {
   if (typeof document === "undefined" || document.visibilityState === "visible") return;
   await new Promise<void>((resolve) => {
     const here = () => {

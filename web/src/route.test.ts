@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buildPath, parse, resumeOnArrival, takeWantedResume, wantsResume } from "./route";
+import { buildPath, parse, requestResume, consumeResumeRequest, hasResumeRequest } from "./route";
 
 test("paths and pages", () => {
   assert.deepEqual(parse("/"), { page: "dashboard" });
@@ -17,13 +17,13 @@ test("signing in leads to a page of ours only", () => {
   }
 });
 
-test("a wanted resume is known until it is taken, and only to its build", () => {
+test("a resume request is consumed once, by its build", () => {
   Object.assign(globalThis, { history: { pushState() {} }, dispatchEvent() {}, scrollTo() {} });
-  resumeOnArrival("job_1");
-  assert.equal(wantsResume("job_2"), false);
-  assert.equal(takeWantedResume("job_2"), false);
-  assert.equal(wantsResume("job_1"), true);
-  assert.equal(takeWantedResume("job_1"), true);
-  assert.equal(wantsResume("job_1"), false);
-  assert.equal(takeWantedResume("job_1"), false);
+  requestResume("job_1");
+  assert.equal(hasResumeRequest("job_2"), false);
+  assert.equal(consumeResumeRequest("job_2"), false);
+  assert.equal(hasResumeRequest("job_1"), true);
+  assert.equal(consumeResumeRequest("job_1"), true);
+  assert.equal(hasResumeRequest("job_1"), false);
+  assert.equal(consumeResumeRequest("job_1"), false);
 });

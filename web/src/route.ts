@@ -1,4 +1,4 @@
-// Which page is shown: the path of the address, and nothing else.
+// Routing: the path of the address, and nothing else, decides which page is shown.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -9,13 +9,15 @@ export function parse(path: string, search = ""): Route {
   if (build) return { page: "build", job: decoded(build[1]!) };
   if (path === "/login") {
     const next = new URLSearchParams(search).get("next") ?? "/";
-    // Only a path of ours: a foreign address here would send people away right after they signed in.
+    // Only a path of ours: a foreign address would redirect people right after they signed in.
     return { page: "login", next: /^\/(?![/\\])/.test(next) ? next : "/" };
   }
   return { page: "dashboard" };
 }
 
-/** As it stands where it is no encoding of anything: such a build is not there, and the page says so. */
+/**
+ * The part itself when it is no valid encoding: such a build does not exist, and the page says so.
+ */
 function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
@@ -53,20 +55,20 @@ export function useRoute(): Route {
   return route;
 }
 
-/** The build whose preview shall be resumed as soon as its page is there: the dashboard's button sets it. */
-let wanted: string | null = null;
+/** The build whose preview is resumed once its page is open: the dashboard's button sets it. */
+let resumeRequest: string | null = null;
 
-export function resumeOnArrival(job: string): void {
-  wanted = job;
+export function requestResume(job: string): void {
+  resumeRequest = job;
   go(buildPath(job));
 }
 
-export function wantsResume(job: string): boolean {
-  return wanted === job;
+export function hasResumeRequest(job: string): boolean {
+  return resumeRequest === job;
 }
 
-export function takeWantedResume(job: string): boolean {
-  const taken = wantsResume(job);
-  if (taken) wanted = null;
+export function consumeResumeRequest(job: string): boolean {
+  const taken = hasResumeRequest(job);
+  if (taken) resumeRequest = null;
   return taken;
 }

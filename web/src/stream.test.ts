@@ -4,7 +4,7 @@ import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { MessageParser, watch } from "./stream";
 
-test("messages come out whole, wherever the stream was cut", () => {
+test("messages are parsed across chunk boundaries", () => {
   const stream = ': hello\n\nid: 1\ndata: {"a":1}\n\ndata: x\r\ndata: y\r\n\r\nid: 3\n\n';
   for (let cut = 1; cut < stream.length; cut++) {
     const parser = new MessageParser();
@@ -16,7 +16,7 @@ test("messages come out whole, wherever the stream was cut", () => {
   }
 });
 
-test("after every break it goes on behind the last event, and none comes twice", async () => {
+test("a reconnect continues after the last event without repeats", async () => {
   const asked: (string | undefined)[] = [];
   // Each connection is cut after two events; one of the connections is refused.
   const server = createServer((request: IncomingMessage, answer: ServerResponse) => {
@@ -28,7 +28,7 @@ test("after every break it goes on behind the last event, and none comes twice",
     }
     answer.writeHead(200, { "content-type": "text/event-stream" });
     const from = Number(after ?? 0);
-    // The last one seen is repeated, as a careless server might.
+    // Repeats the last event seen, as a careless server might.
     for (const seq of [from, from + 1, from + 2]) {
       if (seq > 0) answer.write(`id: ${seq}\ndata: {"seq":${seq},"ts":"","type":"turn_started"}\n\n`);
     }

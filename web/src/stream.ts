@@ -1,10 +1,11 @@
-// A job's events as they happen. Read with `fetch` rather than `EventSource`, because a silent connection must be noticed
-// (heartbeats are comments, which `EventSource` hides) and because a refused reconnect must not be the end.
+// A job's events as they happen. Read with `fetch` and not with `EventSource`, because a silent
+// connection must be detected (heartbeats are comments, which `EventSource` hides) and because a
+// refused reconnect must be retried.
 //
-// Invariant: an event with a `seq` is handed on once and in order. After any break the stream goes on behind the last one
-// seen, by `Last-Event-ID`; nothing is asked for twice and nothing is left out.
+// Invariant: an event with a `seq` is delivered once and in order. After any disconnect the stream
+// continues after the last event seen, by `Last-Event-ID`; no event is repeated or lost.
 
-import { untilHere, whenAway } from "./presence";
+import { untilVisible, onHidden } from "./presence";
 import type { TimelineEvent } from "./wire";
 
 export interface Watcher {
@@ -14,7 +15,7 @@ export interface Watcher {
   onGone(): void;
 }
 
-/** The server sends a heartbeat every 15 s: three missed ones are a dead connection. */
+/** The server sends a heartbeat every 15 s: three missed ones mean a dead connection. */
 const SILENCE_MS = 45_000;
 const FIRST_WAIT_MS = 400;
 const LONGEST_WAIT_MS = 5_000;
@@ -25,7 +26,7 @@ export interface Message {
   data: string;
 }
 
-/** Cuts a stream of text into messages, wherever the pieces were cut. */
+/** Splits a stream of text into messages, across chunk boundaries. */
 export class MessageParser {
   private rest = "";
   private id: string | null = null;
@@ -69,7 +70,7 @@ async function run(path: string, watcher: Watcher, stop: AbortSignal): Promise<v
     const end = () => connection.abort();
     stop.addEventListener("abort", end);
     let away = false;
-    const stay = whenAway(() => {
+    const stay = onHidden(() => {
       away = true;
       end();
     });
@@ -103,7 +104,7 @@ async function run(path: string, watcher: Watcher, stop: AbortSignal): Promise<v
         }
       }
     } catch {
-      // Refused, cut off or silent for too long: all of them mean the same, try again.
+      // Refused, cut off or silent for too long: retry in all cases.
     } finally {
       clearTimeout(silence);
       stay();
@@ -113,7 +114,7 @@ async function run(path: string, watcher: Watcher, stop: AbortSignal): Promise<v
     if (stop.aborted) return;
     if (away) {
       await pause(FIRST_WAIT_MS, stop);
-      await untilHere(stop);
+      await untilVisible(stop);
       continue;
     }
     watcher.onConnection("reconnecting");

@@ -1,4 +1,4 @@
-// What travels between the studio and this page: the shapes of /api, and nothing that behaves.
+// The types of /api, without behaviour.
 
 export type Status = "queued" | "provisioning" | "building" | "ready" | "failed" | "cancelled";
 
@@ -30,7 +30,7 @@ export interface Project {
   cost_usd: number | null;
 }
 
-/** One measure of a provider's plan. */
+/** One limit of a provider's plan. */
 export interface PlanUse {
   provider: string;
   what: string;
@@ -56,7 +56,7 @@ export interface ApprovalRule {
 export interface NewBuild {
   project_id?: string;
   name?: string;
-  /** The name must be new: the server refuses one that a project with builds has. */
+  /** The name must be new: the server refuses the name of a project with builds. */
   new_project?: boolean;
   goal: string;
   phases?: string[];
@@ -137,24 +137,24 @@ export interface UsageReport {
   lines: UsageLine[];
 }
 
-/** The body of every refusal. */
+/** The body of every error response. */
 export interface ErrorBody {
   code: number;
   message: string;
   error_type?: string;
   hint?: string;
-  /** The last output of an application that does not start. */
+  /** The end of the log of an application that does not start. */
   output?: string;
 }
 
-export interface PictureRef {
+export interface ImageRef {
   url: string;
   device?: string;
   width?: number;
   height?: number;
 }
 
-/** Fields that every recorded event has; deltas have no `seq`. */
+/** Fields of every recorded event; deltas have no `seq`. */
 interface Recorded {
   seq?: number;
   ts: string;
@@ -163,7 +163,7 @@ interface Recorded {
 
 type Of<Type extends string, Fields = unknown> = Recorded & { type: Type } & Fields;
 
-/** Everything that may stand in a job's timeline: the agent's events and the studio's. */
+/** All events of a job's timeline: the agent's and the studio's. */
 export type TimelineEvent =
   | Of<"run_started", { run_id: string; goal: string; model: string; resumed: boolean }>
   | Of<"turn_started">
@@ -183,7 +183,7 @@ export type TimelineEvent =
         truncated: boolean;
         summary: string;
         output?: string | null;
-        images?: (string | PictureRef)[];
+        images?: (string | ImageRef)[];
       }
     >
   | Of<"observed">
@@ -210,7 +210,7 @@ export type TimelineEvent =
   | Of<"phase_started", { phase: number; of: number; goal: string }>
   | Of<"phase_finished", { phase: number; commit: string | null; snapshot: string | null }>
   | Of<"saved", { snapshot: string | null; problem: string | null }>
-  /** Automatic: at the end of a build, where the page shows nothing of it. */
+  /** Automatic: at the end of a build, which the page does not show. */
   | Of<"paused", { problem?: string | null; automatic?: boolean }>
   | Of<
       "run_finished",
@@ -226,13 +226,13 @@ export type TimelineEvent =
   | Of<"resumed", { preview_url: string | null }>
   | Of<"restored", { stamp: string; saved_at: string }>
   | Of<"extended", { until: string }>
-  | Of<"screenshots", { images: PictureRef[]; reason: string | null }>
+  | Of<"screenshots", { images: ImageRef[]; reason: string | null }>
   | Of<"phase_committed", { message: string | null; commit: string }>
   | Of<"limit_warning", { what: string; percent: number }>
   | Of<"cost", { total_usd: number }>
   | Of<"credit", { change: number; balance: number; reason: string }>
   | Of<"notice", { text: string }>
-  /** The last there is: nothing of the job is left. */
+  /** The last event: nothing of the job is left. */
   | Of<"deleted">;
 
 export const FINISHED: readonly Status[] = ["ready", "failed", "cancelled"];

@@ -1,4 +1,5 @@
-//! Our client beside the official ones: the same work on the same server, by the clock and by processor time spent.
+//! Our client beside the official ones: the same work on the same server, by elapsed time and by
+//! processor time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,12 +13,13 @@ use super::{Plan, Row, Target};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Where the official packages are, and the programs that drive them.
+/// The root of the repository, with the programs that drive the clients; the official packages are
+/// in its cache.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const PYTHON: &str = "python-2.63.0";
 const JS: &str = "js-2.51.0";
 
-/// What one client did.
+/// The result of one client.
 #[derive(Debug, Deserialize)]
 struct Done {
     /// Seconds.
@@ -35,7 +37,8 @@ enum Client {
 
 const ALL: [Client; 3] = [Client::Ours, Client::Python, Client::Js];
 
-/// One kind of work, and how much of the better official client's processor time ours may take.
+/// One kind of work, and the limit of our client's processor time as a share of the better official
+/// client's.
 struct Work {
     task: &'static str,
     row: &'static str,
@@ -91,8 +94,8 @@ fn compare(server: &Server, plan: &Plan, work: &Work, file: &Path) -> anyhow::Re
     for _ in 0..plan.client_rounds {
         for (client, taken) in ALL.into_iter().zip(&mut rounds) {
             let mut done = drive(client, server, work, file);
-            // The native parts of the official packages were seen to crash once in some dozens of runs, which is not what is
-            // measured here. Our own client gets no second chance.
+            // The native parts of the official packages crash once in some dozens of runs, which is
+            // not measured here. Our own client is not run again.
             if let Err(error) = &done
                 && client != Client::Ours
             {
@@ -178,7 +181,7 @@ fn drive(client: Client, server: &Server, work: &Work, file: &Path) -> anyhow::R
     Ok(done)
 }
 
-/// A file that nothing on the way can make smaller.
+/// Creates a file of random bytes, which compression cannot make smaller.
 fn some_file(mib: usize) -> anyhow::Result<NamedTempFile> {
     use std::io::{Read, Write};
     let mut file = NamedTempFile::new().context("cannot make a file to send")?;

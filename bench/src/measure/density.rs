@@ -11,14 +11,14 @@ use crate::sandbox::Sandbox;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Time for freed and lazily counted memory to settle before it is read.
+/// Time for freed and lazily counted memory to settle before it is measured.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What the kernel keeps for sandboxes: structures, stacks, page tables, and counters for each processor.
+/// The kernel's memory for sandboxes: structures, stacks, page tables, and counters per processor.
 const KERNEL: [&str; 4] = ["Slab:", "KernelStack:", "PageTables:", "Percpu:"];
 
 pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
-    // One made and killed first: what the first sandbox brings into memory for all others is not the price of one more.
+    // The first sandbox loads memory that all others share, so one is created and killed before.
     Sandbox::create(server, server.connect()?)?.kill()?;
     std::thread::sleep(SETTLE);
     let (available, kernel) = machine_memory()?;
@@ -89,7 +89,7 @@ pub(crate) fn density(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> 
     ])
 }
 
-/// What is available on the machine, and what its kernel holds for itself.
+/// The available memory of the machine, and the memory of its kernel.
 fn machine_memory() -> anyhow::Result<(u64, u64)> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let of = |name| field(&text, name).with_context(|| format!("no {name} in /proc/meminfo"));

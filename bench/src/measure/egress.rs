@@ -1,5 +1,5 @@
-//! The way out of a sandbox with rules, against the kernel's own path between the same two places: the host and a machine in a
-//! network namespace, joined by a veth pair.
+//! Egress of a sandbox with rules, against the kernel's own path between the same two ends: the
+//! host and a machine in a network namespace, joined by a veth pair.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,9 +22,9 @@ const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 77, 2);
 /// The far machine's address on the link: a sandbox reaches no neighbour of the host, so a route
 /// leads to `FAR`.
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 198, 77, 2);
-/// In the sandbox's rules, so that there are some.
+/// A rule of the sandbox, so that the policy is checked.
 const DENIED: &str = "203.0.113.0/24";
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn egress(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let far = Far::start()?;
@@ -63,7 +63,7 @@ pub(crate) fn egress(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row("egress, up", up, kernel_up), row("egress, down", down, kernel_down)])
 }
 
-/// The same command on the host.
+/// Runs the same command on the host.
 fn outside(command: &str) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let done = Command::new("/bin/bash").args(["-l", "-c", command]).output().context("cannot start bash")?;
@@ -71,7 +71,8 @@ fn outside(command: &str) -> anyhow::Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// A machine in a network namespace that takes or gives what it is asked for. Gone with this process, however that ends.
+/// A machine in a network namespace that receives or sends as requested. It ends with this process,
+/// also when that is killed.
 struct Far {
     holder: Child,
     link: String,
@@ -117,12 +118,12 @@ impl Far {
                 std::thread::spawn(|| serve(stream));
             }
         });
-        let address = bound.recv_timeout(PATIENCE).context("the far machine did not listen")?;
+        let address = bound.recv_timeout(TIMEOUT).context("the far machine did not listen")?;
         far.address = address.and_then(|address| address).map_err(anyhow::Error::msg)?;
         Ok(far)
     }
 
-    /// What a shell runs to move so much.
+    /// The shell command that transfers `mib`.
     fn command(&self, direction: char, mib: usize) -> String {
         let (address, port) = (self.address.ip(), self.address.port());
         let moved = match direction {
@@ -138,14 +139,14 @@ impl Drop for Far {
     fn drop(&mut self) {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
-        // It usually went with the other end.
+        // The link usually went with the other end.
         let _ = Command::new("ip").args(["link", "del", &self.link]).stderr(Stdio::null()).status();
     }
 }
 
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut head = [0; 11];
     stream.read_exact(&mut head)?;
     let size = std::str::from_utf8(&head[1..]).ok().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0) * MIB;

@@ -9,7 +9,7 @@ use crate::sandbox::Sandbox;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Five hostile programs. Where packets go, the policy refuses: none leaves the host.
+/// Five hostile programs. The policy refuses the targets of their packets: none leaves the host.
 const ABUSES: [&str; 5] = [
     "bomb() { bomb | bomb & }; bomb; sleep 1000",
     "while :; do /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done",
@@ -17,13 +17,14 @@ const ABUSES: [&str; 5] = [
     "exec /usr/bin/python3 -c \"import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True:\n  try: s.sendto(b'x', ('10.213.99.9', 9))\n  except OSError: pass\"",
     "exec /usr/bin/python3 -c \"import socket\nwhile True:\n  s = socket.socket(); s.setblocking(False)\n  try: s.connect(('10.213.99.9', 9))\n  except OSError: pass\n  s.close()\"",
 ];
-/// The sixth: what it prints is streamed to a client.
+/// The sixth, whose output is streamed to a client.
 const LOGS: &str = "yes 'a line of a log' | head -c 20000000";
 
 pub(crate) fn fairness(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut neighbour = Sandbox::create(server, server.connect()?)?;
+    // The second largest of 200 values is no 99th percentile.
     let mut measure = || -> anyhow::Result<Samples> {
-        (0..plan.runs)
+        (0..5 * plan.runs)
             .map(|_| Ok(neighbour.run()?.end))
             .collect::<anyhow::Result<Vec<Duration>>>()
             .map(Samples::from_iter)
@@ -46,7 +47,8 @@ pub(crate) fn fairness(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>>
             }
             Ok(())
         });
-        let loaded = measure();
+        // The server sees within a second which sandboxes only compute.
+        let loaded = measure().and_then(|_| measure());
         over.store(true, Ordering::Relaxed);
         let talked = talking.join().map_err(|_| anyhow::anyhow!("the talker failed"))?;
         talked.and(loaded)
@@ -65,7 +67,8 @@ pub(crate) fn fairness(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>>
         method: format!(
             "{} times `bash -l -c 'echo hi'` in one sandbox, alone and then beside six others: a fork bomb, a memory bomb, a \
              writer of files with fsync, a flood of datagrams and one of connections to a refused address, and a program whose \
-             output a client reads as fast as it can. Ratio of the 99th percentiles.",
+             output a client reads as fast as it can, all of which have run for as many commands before. Ratio of the 99th \
+             percentiles.",
             loaded.len()
         ),
     }])

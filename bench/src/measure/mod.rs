@@ -1,4 +1,5 @@
-//! The measurements: each gives rows with a figure, its baseline, its target and whether it is met.
+//! The measurements: each returns rows with a figure, its baseline, its target and whether it is
+//! met.
 
 mod clients;
 mod commands;
@@ -39,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) snapshot_files: usize,
     pub(crate) rotations: usize,
     pub(crate) rotation_files: usize,
-    /// Reads a second.
+    /// Reads per second.
     pub(crate) studio_rate: usize,
     pub(crate) studio_seconds: usize,
     pub(crate) studio_watchers: usize,
@@ -101,15 +102,15 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) figure: String,
     pub(crate) baseline: String,
-    /// What is compared with the target: a ratio, milliseconds, MiB.
+    /// The value that is compared with the target: a ratio, milliseconds, MiB.
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     pub(crate) target: Option<Target>,
-    /// What was done, for whoever repeats it.
+    /// How the figure was measured, for a reader who repeats it.
     pub(crate) method: String,
 }
 
-/// What a value must be, and what no working server exceeds even on a busy machine.
+/// The limit of a value, and a bound that every working server meets even on a busy machine.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) enum Target {
     AtMost { limit: f64, sane: f64 },
@@ -136,7 +137,7 @@ impl Row {
 
 type Step = fn(&Server, &Plan) -> anyhow::Result<Vec<Row>>;
 
-/// All of them, in an order that keeps the memory figure last.
+/// All measurements, in an order that keeps the memory figure last.
 const STEPS: &[(&str, Step)] = &[
     ("create", commands::create),
     ("run", commands::warm),
@@ -158,7 +159,8 @@ const STEPS: &[(&str, Step)] = &[
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selection(String);
 
-/// Those whose name contains the text. A text that no name contains would measure nothing and look like success.
+/// Selects the measurements whose name contains the text. A text that no name contains would
+/// measure nothing and look like success.
 impl FromStr for Selection {
     type Err = String;
 
@@ -175,7 +177,7 @@ impl FromStr for Selection {
 pub(crate) fn all(server: &Server, plan: &Plan, only: &Selection) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, step) in STEPS.iter().filter(|(name, _)| name.contains(&only.0)) {
-        // What the one before has left to be written would be in the way of this one.
+        // Dirty pages of the measurement before would slow this one down.
         rustix::fs::sync();
         eprintln!("measuring: {name}");
         rows.extend(step(server, plan)?);

@@ -1,4 +1,4 @@
-//! Freezing a sandbox and bringing it back.
+//! Pausing a sandbox and resuming it.
 
 use super::{Plan, Row, Target};
 use crate::sandbox::Sandbox;
@@ -9,7 +9,7 @@ pub(crate) fn pause(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let mut sandbox = Sandbox::create(server, server.connect()?)?;
     let (mut frozen, mut thawed) = (Samples::default(), Samples::default());
     for _ in 0..plan.pauses {
-        // A connection to the sandbox that was just used, as it is when a client pauses after its work.
+        // Uses the connection to the sandbox, as a client does that pauses after its work.
         sandbox.health()?;
         frozen.push(sandbox.pause()?);
         thawed.push(sandbox.resume()?);

@@ -1,4 +1,4 @@
-//! How long a workspace's fence is closed while its sandbox is replaced.
+//! How long the gate of a workspace is closed while its sandbox is replaced.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
 use tempfile::TempDir;
+use workspace::checkpoint::Which;
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
-use workspace::events::Nobody;
+use workspace::events::NoopObserver;
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 use workspace::setup::Setup;
-use workspace::snapshot::Which;
 use workspace::{Settings, Unsaved, Workspace, Workspaces};
 
 use super::snapshots::{FILE_BYTES, make_files};
@@ -19,7 +19,7 @@ use super::{Plan, Row, Target};
 use crate::server::Server;
 use crate::stats::Samples;
 
-/// The server under measurement, as the one provider.
+/// The server under measurement, as the only provider.
 struct Measured {
     url: String,
     key: String,
@@ -32,30 +32,30 @@ impl LocalServer for Measured {
     }
 }
 
-/// What became of each round.
+/// Samples of all rounds.
 #[derive(Default)]
 struct Times {
-    fenced: Samples,
-    /// A snapshot and a restore of the same files by themselves.
+    closed: Samples,
+    /// A checkpoint and a restore of the same files by themselves.
     needed: Samples,
 }
 
 pub(crate) fn rotation(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let times = runtime.block_on(measure(server, plan))?;
-    let (fenced, needed) = (times.fenced.p50(), times.needed.p50());
+    let (closed, needed) = (times.closed.p50(), times.needed.p50());
     Ok(vec![Row {
         name: "rotation",
-        figure: format!("{:.2} s closed", fenced.as_secs_f64()),
+        figure: format!("{:.2} s closed", closed.as_secs_f64()),
         baseline: format!("{:.2} s to save and restore", needed.as_secs_f64()),
-        value: fenced.saturating_sub(needed).as_secs_f64(),
+        value: closed.saturating_sub(needed).as_secs_f64(),
         unit: "s",
         target: Some(Target::AtMost { limit: 3.0, sane: 30.0 }),
         method: format!(
             "A workspace of {} MB is given a new sandbox; how long its fence is closed, less what one snapshot and one restore \
              of it took just before. {} rounds, medians.",
             plan.rotation_files * FILE_BYTES / 1_000_000,
-            times.fenced.len()
+            times.closed.len()
         ),
     }])
 }
@@ -76,7 +76,7 @@ async fn workspaces(server: &Server, directory: &Path) -> anyhow::Result<Workspa
     let config = config.resolve(directory, &|_| None)?;
     let (url, key) = (format!("http://{}", server.address), server.key.clone());
     let local: Arc<dyn LocalServer> = Arc::new(Measured { url, key });
-    Ok(Workspaces::from_config(&config, &|_| None, &local, Arc::new(Nobody), Settings::default()).await?)
+    Ok(Workspaces::from_config(&config, &|_| None, &local, Arc::new(NoopObserver), Settings::default()).await?)
 }
 
 async fn rounds(workspace: &Workspace, plan: &Plan) -> anyhow::Result<Times> {
@@ -85,10 +85,10 @@ async fn rounds(workspace: &Workspace, plan: &Plan) -> anyhow::Result<Times> {
     let mut times = Times::default();
     for _ in 0..plan.rotations {
         let begun = Instant::now();
-        workspace.snapshot().await.context("saving")?;
+        workspace.save_checkpoint().await.context("saving")?;
         workspace.restore(Which::Newest).await.context("restoring")?;
         times.needed.push(begun.elapsed());
-        times.fenced.push(workspace.rotate().await.context("rotating")?.fenced);
+        times.closed.push(workspace.rotate().await.context("rotating")?.gate_closed);
     }
     Ok(times)
 }

@@ -1,19 +1,19 @@
-//! Snapshots of a workspace and their restores, beside plain `tar` in the same sandbox.
+//! Checkpoints of a workspace and their restores, beside plain `tar` in the same sandbox.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use sdk::{Client, Command, Create, Sandbox};
 use tempfile::TempDir;
-use workspace::snapshot::{Objects, ProjectId, SnapshotOptions, Snapshots, Which};
+use workspace::checkpoint::{CheckpointOptions, Checkpoints, Objects, ProjectId, Which};
 
 use super::{Plan, Row, Target};
 use crate::remote::{self, run};
 use crate::server::Server;
 use crate::stats::Samples;
 
-/// Files of 50 kB in folders of a hundred: text that a program could have written, then bytes that cannot be made shorter.
-/// Argument: how many.
+/// Files of 50 kB in directories of a hundred: text that a program could have written, then bytes
+/// that cannot be compressed. Argument: the number of files.
 const MAKE: &str = r"
 import os, sys
 words = [bytes(b % 26 + 97 for b in os.urandom(2 + n % 9)) for n in range(2000)]
@@ -27,12 +27,12 @@ for number in range(int(sys.argv[1])):
 ";
 pub(super) const FILE_BYTES: usize = 50_000;
 
-/// Makes so many files below the working directory.
+/// Makes `count` files below the working directory.
 pub(super) fn make_files(count: usize) -> Command {
     Command::exec("python3", ["-c", MAKE, &count.to_string()])
 }
 
-/// How long each of the four took, round by round.
+/// Samples of the four operations.
 #[derive(Default)]
 struct Times {
     pack: Samples,
@@ -97,27 +97,27 @@ async fn create(client: &Client) -> anyhow::Result<Sandbox> {
 async fn rounds(old: &Sandbox, new: &Sandbox, plan: &Plan) -> anyhow::Result<Times> {
     run(old, make_files(plan.snapshot_files)).await.context("making the files")?;
     let directory = TempDir::with_prefix("sandbar-bench-objects-")?;
-    let snapshots = Snapshots::new(Objects::disk(directory.path())?);
+    let checkpoints = Checkpoints::new(Objects::disk(directory.path())?);
     let project: ProjectId = "bench".parse()?;
     let mut times = Times::default();
     for _ in 0..plan.snapshot_rounds {
         times.pack.push(timed(old, "tar cz -C /home/user . | cat >/var/plain.tgz").await?);
         let begun = Instant::now();
-        let saved = snapshots.save(old, &project, &SnapshotOptions::default()).await.context("saving")?;
+        let saved = checkpoints.save(old, &project, &CheckpointOptions::default()).await.context("saving")?;
         times.save.push(begun.elapsed());
 
         timed(old, "rm -rf /var/out && mkdir /var/out").await?;
         times.unpack.push(timed(old, "tar xz -C /var/out </var/plain.tgz").await?);
         timed(new, "rm -rf /home/user/w").await?;
         let begun = Instant::now();
-        let restored = snapshots.restore(new, &project, Which::Newest).await.context("restoring")?;
+        let restored = checkpoints.restore(new, &project, Which::Newest).await.context("restoring")?;
         times.restore.push(begun.elapsed());
         ensure!(restored.files == saved.files, "{} files were saved and {} came back", saved.files, restored.files);
     }
     Ok(times)
 }
 
-/// How long a command of root's took.
+/// Runs a command as root and returns how long it took.
 async fn timed(sandbox: &Sandbox, line: &str) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     run(sandbox, Command::exec("/bin/bash", ["-c", line]).user("root")).await?;

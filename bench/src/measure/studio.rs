@@ -1,7 +1,9 @@
-//! The studio with many who look: reads of a build's status at a steady rate, while others watch timelines on which things
-//! happen. Nothing may be dropped: every read is answered, and every watcher sees every event of its build.
+//! The studio under load: reads of a build's status at a steady rate, while watchers follow
+//! timelines on which events happen. Nothing may be dropped: every read is answered, and every
+//! watcher receives every event of its build.
 //!
-//! Reads are sent when they are due, not when the one before was answered: a server that falls behind is seen to.
+//! Reads are sent when they are due, not when the one before was answered, so that the figures show
+//! a server that falls behind.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +25,13 @@ use super::{Plan, Row, Target};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Builds that are looked at; the first user has as many credits.
+/// Number of builds; the first user has as many credits.
 const JOBS: usize = 10;
-/// The reads share so many connections: enough that none waits for another, few enough to be clients of one program.
+/// The reads share this many connections: enough that none waits for another, few enough to be
+/// clients of one program.
 const CONNECTIONS: usize = 20;
-/// For whatever must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit of every wait for an event that must happen.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn studio(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -60,13 +63,13 @@ pub(crate) fn studio(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     }])
 }
 
-/// What was measured.
+/// The measured samples.
 struct Load {
     empty: Samples,
-    /// How late timers rang while the reads were sent.
+    /// How late timers fired while the reads were sent.
     timers: Samples,
     reads: Samples,
-    /// From the beginning of the call that made an event until a watcher had it.
+    /// From the start of the call that caused an event until a watcher received it.
     heard: Samples,
     events: usize,
 }
@@ -86,7 +89,7 @@ async fn measure(caller: &Arc<Caller>, plan: &Plan) -> anyhow::Result<Load> {
     for number in 0..plan.studio_watchers {
         watchers.spawn(watch(Arc::clone(caller), jobs[number % JOBS].clone(), Arc::clone(&connected)));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while connected.load(Ordering::Relaxed) < plan.studio_watchers {
         ensure!(Instant::now() < deadline, "only {} watchers got through", connected.load(Ordering::Relaxed));
         if let Some(ended) = watchers.try_join_next() {
@@ -114,7 +117,7 @@ async fn measure(caller: &Arc<Caller>, plan: &Plan) -> anyhow::Result<Load> {
     Ok(Load { empty, timers, reads, heard, events: events.iter().sum() })
 }
 
-/// Waits at the same rate for nothing.
+/// Waits for timers at the same rate.
 async fn timers(rate: usize, count: usize) -> Samples {
     let begin = Instant::now() + Duration::from_millis(100);
     let mut late = Samples::default();
@@ -126,7 +129,8 @@ async fn timers(rate: usize, count: usize) -> Samples {
     late
 }
 
-/// Asks at a steady rate, on connections that are kept. From when a read was due until its answer was whole.
+/// Reads at a steady rate, on kept connections. A sample lasts from when a read is due until its
+/// answer is complete.
 async fn reads(caller: &Arc<Caller>, rate: usize, count: usize, paths: &[String]) -> anyhow::Result<Samples> {
     let begin = Instant::now() + Duration::from_millis(100);
     let paths: Arc<[String]> = paths.into();
@@ -154,7 +158,7 @@ async fn reads(caller: &Arc<Caller>, rate: usize, count: usize, paths: &[String]
     Ok(all)
 }
 
-/// Cancels one build after the other, spread over the time; when each was asked for.
+/// Cancels one build after the other, spread over the time; returns when each request was sent.
 async fn happen(caller: &Caller, jobs: &[String], within: Duration) -> anyhow::Result<Vec<Instant>> {
     let begin = Instant::now();
     let mut asked = Vec::new();
@@ -166,16 +170,16 @@ async fn happen(caller: &Caller, jobs: &[String], within: Duration) -> anyhow::R
     Ok(asked)
 }
 
-/// What a watcher saw.
+/// What a watcher received.
 struct Seen {
     job: String,
-    /// The number of the last event; there is none missing before it.
+    /// The number of the last event; no number before it is missing.
     last: usize,
-    /// When the build was seen to be cancelled.
+    /// When the watcher received the cancellation.
     at: Instant,
 }
 
-/// Watches a build from its first event until it is cancelled and its credit given back.
+/// Watches a build from its first event until it is cancelled and its credit refunded.
 async fn watch(caller: Arc<Caller>, job: String, connected: Arc<AtomicUsize>) -> anyhow::Result<Seen> {
     let mut connection = caller.connect().await?;
     let answer = caller.send(&mut connection, Method::GET, &format!("/api/jobs/{job}/events"), None).await?;
@@ -183,7 +187,7 @@ async fn watch(caller: Arc<Caller>, job: String, connected: Arc<AtomicUsize>) ->
     let mut body = answer.into_body();
     let (mut text, mut last, mut cancelled) = (String::new(), 0, None);
     loop {
-        let frame = timeout(PATIENCE, body.frame()).await.context("a stream without a sign of life")?;
+        let frame = timeout(TIMEOUT, body.frame()).await.context("a stream without a sign of life")?;
         let frame = frame.context("a stream has ended")??;
         text.push_str(std::str::from_utf8(frame.data_ref().context("a stream of bytes")?)?);
         while let Some((block, rest)) = text.split_once("\n\n") {
@@ -198,7 +202,7 @@ async fn watch(caller: Arc<Caller>, job: String, connected: Arc<AtomicUsize>) ->
                 if event["status"] == "cancelled" {
                     cancelled = Some(Instant::now());
                 }
-                // The last that is told of such a build.
+                // The last event of a cancelled build.
                 if let (Some(at), true) = (cancelled, event["type"] == "credit") {
                     return Ok(Seen { job, last, at });
                 }
@@ -208,7 +212,7 @@ async fn watch(caller: Arc<Caller>, job: String, connected: Arc<AtomicUsize>) ->
     }
 }
 
-/// Somebody with a token.
+/// A client of the studio with a token.
 struct Caller {
     address: SocketAddr,
     token: String,
@@ -237,7 +241,7 @@ impl Caller {
             Some(body) => request.header("content-type", "application/json").body(body.to_string().into()),
             None => request.body(Full::default()),
         };
-        timeout(PATIENCE, connection.send_request(request?)).await.context("no answer")?.context("the answer broke off")
+        timeout(TIMEOUT, connection.send_request(request?)).await.context("no answer")?.context("the answer broke off")
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {

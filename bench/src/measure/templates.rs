@@ -1,4 +1,4 @@
-//! Templates and forks: what many steps, many bytes and a build that was done before cost.
+//! Templates and forks: the cost of many steps, of many bytes, and of a cached build.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::stats::Samples;
 
 const LAYERS: usize = 20;
 const STEPS: usize = 10;
-/// Written before a sandbox is paused and forked.
+/// Megabytes written before a sandbox is paused and forked.
 const SMALL_MB: usize = 10;
 
 pub(crate) fn templates(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
@@ -24,7 +24,7 @@ pub(crate) fn templates(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>
     })
 }
 
-/// A template of so many steps that each keep their files.
+/// A template of `steps` steps that each write a file.
 fn template(steps: usize) -> Template {
     let mut template = Template::from_image("e2bdev/base").user("root").workdir("/opt");
     for number in 0..steps {

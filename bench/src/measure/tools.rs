@@ -1,4 +1,4 @@
-//! The tools of an agent, each beside the least that could have done its work.
+//! The tools of an agent, each beside the minimum for the same work.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ use crate::remote::{self, run};
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Files of a few hundred bytes in a thousand directories; one in a hundred has the needle. Arguments: how many
+/// Files of a few hundred bytes in a thousand directories; one in a hundred has the needle.
+/// Argument: the number of files.
 const TREE: &str = r#"
 import os, sys
-line = 'some text that is not what anybody looks for\n'
+line = 'some text in which the search finds no match\n'
 for number in range(int(sys.argv[1])):
     directory = f'tree/{number % 40}/{number % 1000}'
     os.makedirs(directory, exist_ok=True)
@@ -48,14 +49,14 @@ async fn all(sandbox: &Sandbox, plan: &Plan) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Calls a tool and checks that it did what it was asked.
+/// Calls a tool and checks that it succeeded.
 async fn call(tools: &SandboxToolDispatcher, name: &str, input: Value) -> anyhow::Result<String> {
     let result = tools.dispatch(name, input).await;
     ensure!(!result.is_error, "{name} failed: {}", result.text());
     Ok(result.text())
 }
 
-/// Does two things alternately; the first round of each is left out.
+/// Runs two operations alternately; the first round of each is not counted.
 async fn alternate(
     rounds: usize,
     mut ours: impl AsyncFnMut(usize) -> anyhow::Result<()>,
@@ -208,8 +209,8 @@ async fn screenshot(sandbox: &Sandbox, plan: &Plan) -> anyhow::Result<Row> {
         let started = Instant::now();
         let capture = browser.capture(request).await?;
         let taken = started.elapsed();
-        let shown = capture.shots.iter().all(|shot| !shot.blank && shot.http_status == Some(200));
-        ensure!(capture.shots.len() == 2 && shown, "the page was not shown");
+        let shown = capture.screenshots.iter().all(|shot| !shot.blank && shot.http_status == Some(200));
+        ensure!(capture.screenshots.len() == 2 && shown, "the page was not shown");
         if round > 0 {
             samples.push(taken);
         }

@@ -42,7 +42,8 @@ pub(crate) fn transfer(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>>
                 download(connection, "/files?path=bench.bin", &headers, size)?
             },
         ];
-        // The first round makes both files; the others overwrite them, as the target asks for a copy into a file.
+        // The first round creates both files; the others overwrite them, as the target requires a
+        // copy into a file.
         if round > 0 {
             for (samples, time) in [&mut *plain_up, octets_up, form_up, plain_down, down].into_iter().zip(taken) {
                 samples.push(time);

@@ -1,5 +1,6 @@
-//! What the agent's loop adds to a turn: everything but the model and the tools. Both answer at once here, so what is left
-//! is the loop: its records, its events, its care for the conversation.
+//! The overhead of the agent's loop per turn: everything but the model and the tools. Both answer
+//! at once here, so the rest is the loop: its records, its events, its handling of the
+//! conversation.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -7,10 +8,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent::approval::{Nobody, Policy};
-use agent::model::{ModelError, ModelStop, Price, Request, Tell, Turn, Usage};
+use agent::approval::{DenyAll, Policy};
+use agent::model::{DeltaSink, ModelError, ModelStop, Price, Request, Turn, Usage};
 use agent::records::DatabaseRunRecords;
-use agent::{Block, Feed, Model, Parts, PlainWorkplace, Run, RunId, Settings, ToolUse};
+use agent::{Block, Feed, Model, NoCheckpoints, Parts, Run, RunId, Settings, ToolUse};
 use anyhow::ensure;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
@@ -25,12 +26,12 @@ use crate::stats::{Samples, millis};
 const TURNS: usize = 200;
 /// Turns at the beginning and at the end that are compared.
 const SHARE: usize = 50;
-/// A turn is written down twice: before the tool is called, and before the model is asked again.
+/// A turn is recorded twice: before the tool is called, and before the next request to the model.
 const WRITES: usize = 2;
-/// About what one of them writes.
+/// Approximate bytes per write.
 const WRITTEN: usize = 4096;
 
-/// When turns were asked for, and what the process then held.
+/// When turns were requested, and the resident memory of the process at that time.
 #[derive(Default)]
 struct Clock {
     asked: Vec<Instant>,
@@ -47,7 +48,7 @@ impl Shared {
     }
 }
 
-/// A model that has one command run a turn.
+/// A model that calls one command per turn.
 struct AtOnce(Shared);
 
 #[async_trait]
@@ -60,7 +61,7 @@ impl Model for AtOnce {
         10_000_000
     }
 
-    fn longest_answer(&self) -> u64 {
+    fn max_answer_tokens(&self) -> u64 {
         1000
     }
 
@@ -68,7 +69,7 @@ impl Model for AtOnce {
         None
     }
 
-    async fn turn(&self, request: Request<'_>, _tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, _tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         let number = self.0.note(|clock| {
             clock.resident.push(resident());
             clock.asked.push(Instant::now());
@@ -103,7 +104,7 @@ impl ToolDispatcher for Echo {
     async fn close(&self) {}
 }
 
-/// KiB that this process holds.
+/// The resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -166,9 +167,9 @@ async fn drive(directory: &Path) -> anyhow::Result<Clock> {
     let parts = Parts {
         model: Arc::new(AtOnce(shared.clone())),
         tools: Arc::new(Echo(shared.clone())),
-        workplace: Arc::new(PlainWorkplace),
+        checkpointer: Arc::new(NoCheckpoints),
         records: Arc::new(records),
-        approver: Arc::new(Nobody),
+        approver: Arc::new(DenyAll),
         feed: Feed::default(),
         cancel: CancellationToken::new(),
     };
@@ -187,10 +188,10 @@ async fn drive(directory: &Path) -> anyhow::Result<Clock> {
     Ok(shared.note(std::mem::take))
 }
 
-/// What it takes to have as much on the disk as a turn writes, without a database.
+/// How long it takes to write and sync as many bytes as a turn writes, without a database.
 fn plain_writes(directory: &Path) -> anyhow::Result<Duration> {
     let mut file = File::create(directory.join("plain"))?;
-    // A file that grows costs its file system more than the writes themselves.
+    // Preallocated: growing a file costs its file system more than the writes themselves.
     file.write_all(&vec![0; TURNS * WRITES * WRITTEN])?;
     file.sync_all()?;
     file.rewind()?;

@@ -1,4 +1,4 @@
-// How services of a sandbox are reached: the host they see, and TLS of their own.
+// Requests to services of a sandbox: the host name they see, and services with TLS.
 
 import { equal, proves, until } from '../harness.mjs'
 
@@ -22,5 +22,5 @@ proves(['ports.https'], 'hosts.https_ports', async (t) => {
   const files = "{ key: require('fs').readFileSync('key.pem'), cert: require('fs').readFileSync('cert.pem') }, "
   await serve(t, box, SERVER('https', files))
   equal((await t.port(box, 8000)).status, 200, 'it answers through the edge')
-  equal((await box.getInfo()).network.httpsPorts, [8000], 'what was asked for is told')
+  equal((await box.getInfo()).network.httpsPorts, [8000], 'the configured ports are reported')
 })

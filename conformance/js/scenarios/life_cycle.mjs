@@ -1,16 +1,16 @@
-// Creating, looking at, finding again and ending sandboxes; metrics and errors by class.
+// Creating, inspecting, listing and killing sandboxes; metrics and errors by class.
 
 import { absent, check, equal, proves, raises, sleep, until } from '../harness.mjs'
 
 absent('create.idempotency_key', 'beta_create')
 
-proves(['create', 'get_info', 'is_running', 'kill'], 'life_cycle.create_look_kill', async (t) => {
-  const box = await t.create({ metadata: { purpose: 'look', 'odd key': 'ü=&%' }, timeoutMs: 90_000 })
+proves(['create', 'get_info', 'is_running', 'kill'], 'life_cycle.create_inspect_kill', async (t) => {
+  const box = await t.create({ metadata: { purpose: 'inspect', 'odd key': 'ü=&%' }, timeoutMs: 90_000 })
   check(/^[a-z0-9]+$/.test(box.sandboxId), `id ${box.sandboxId} is not a-z0-9`)
   equal(await box.isRunning(), true, 'a new sandbox is running')
   const info = await box.getInfo()
   equal(info.sandboxId, box.sandboxId, 'sandboxId')
-  equal(info.metadata, { mark: t.mark, purpose: 'look', 'odd key': 'ü=&%' }, 'metadata')
+  equal(info.metadata, { mark: t.mark, purpose: 'inspect', 'odd key': 'ü=&%' }, 'metadata')
   equal([info.state, info.name], ['running', 'base'], 'state and name')
   check(info.cpuCount >= 1 && info.memoryMB >= 128, `cpu ${info.cpuCount}, memory ${info.memoryMB}`)
   const life = (info.endAt - info.startedAt) / 1000

@@ -1,4 +1,4 @@
-// What sandboxes begin as: snapshots, forks, and templates built step by step.
+// What sandboxes start from: snapshots, forks, and templates built step by step.
 
 import { mkdtemp, mkdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -110,11 +110,11 @@ proves(['templates.start', 'templates.from_template'], 'templates.start', async 
 proves(['templates.failure'], 'templates.failure', async (t) => {
   const { Template } = t.sdk
   const template = Template().fromBaseImage().runCmd('true').runCmd('echo broken >&2; exit 7')
-  const said = []
-  const building = Template.build(template, nameOf(t), { onBuildLogs: (entry) => said.push(entry.message) })
+  const output = []
+  const building = Template.build(template, nameOf(t), { onBuildLogs: (entry) => output.push(entry.message) })
   const error = await raises(t.sdk.BuildError, building)
-  check(error.message.includes('7'), `the exit status is told: ${error.message}`)
-  check(said.some((line) => line.includes('broken')), 'what the command said is told')
+  check(error.message.includes('7'), `the exit status is reported: ${error.message}`)
+  check(output.some((line) => line.includes('broken')), 'the output of the command is reported')
   await raises(t.sdk.SandboxError, t.Sandbox.create(nameOf(t)))
 }, { deadline: 120 })
 

@@ -1,4 +1,4 @@
-// Volumes: files that outlive sandboxes and may be in several at once.
+// Volumes: file systems that outlive sandboxes and can be mounted in several at once.
 
 import { check, equal, proves, raises } from '../harness.mjs'
 
@@ -39,5 +39,5 @@ proves(['volumes.mounts'], 'volumes.mounts', async (t) => {
   equal((await two.commands.run('cat /mnt/other/file')).stdout, 'shared\n', 'what the other sandbox wrote')
   for (const box of [one, two]) await box.kill()
   equal(await volume.readFile('/file'), 'shared\n', 'after its sandboxes')
-  equal(await Volume.destroy(volume.volumeId), true, 'destroyed when nobody has it')
+  equal(await Volume.destroy(volume.volumeId), true, 'destroyed when no sandbox mounts it')
 }, { deadline: 60 })

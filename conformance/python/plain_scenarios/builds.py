@@ -116,7 +116,7 @@ async def scenario_refused(http):
     rest = (await http.api("GET", f"/templates/{template}/builds/{build}/status?logsOffset={seen}")).json()
     equal(rest["logEntries"], [], "nothing beyond the end of the log")
     logs = (await http.api("GET", f"/templates/{template}/builds/{build}/logs?direction=forward")).json()["logs"]
-    said = [entry["message"] for entry in logs]
-    equal([message for message in said if message in ("one", "two")], ["one", "two"], "the log")
-    # By another pipe, so that there is no order between the two.
-    true("three" in said, f"what went to the standard error: {said}")
+    messages = [entry["message"] for entry in logs]
+    equal([message for message in messages if message in ("one", "two")], ["one", "two"], "the log")
+    # Standard error is another pipe, so the two have no order.
+    true("three" in messages, f"standard error: {messages}")

@@ -33,7 +33,7 @@ async def scenario_authentication(http):
 
 @proves("http.create.v1", "http.create.v2", quick=True)
 async def scenario_both_generations(http):
-    """v1 lives 15 s when nothing is said, v2 300 s; both are secured."""
+    """The default timeout is 15 s for v1 and 300 s for v2; both are secured."""
     for path, seconds in (("/sandboxes", 15), ("/v2/sandboxes", 300)):
         box = await http.create(path)
         for field in ("templateID", "sandboxID", "clientID", "envdVersion", "envdAccessToken", "domain"):
@@ -164,7 +164,7 @@ async def scenario_idempotency(http):
 
 @proves("http.not_served", quick=True)
 async def scenario_not_served(http):
-    """A call of the protocol that is not served says why, and that trying again is of no use."""
+    """An unimplemented call says why, and that a retry is useless."""
     answer = await http.api("GET", "/api-keys")
     is_error(answer, 501, "GET /api-keys")
     equal(answer.headers.get("should-retry"), "false", "Should-Retry")
@@ -172,7 +172,7 @@ async def scenario_not_served(http):
 
 @proves("http.resources")
 async def scenario_resources(http):
-    """Our addition: resources on create, listed under /sandbar/capabilities. They hold, or the sandbox's log says that they do not."""
+    """Our addition: resources on create, listed under /sandbar/capabilities. They are enforced, or the sandbox's log says that they are not."""
     answer = await http.api("GET", "/sandbar/capabilities")
     equal(answer.status, 200, "capabilities")
     box = await http.create(cpuCount=1, memoryMB=256, diskSizeMB=128)

@@ -19,19 +19,19 @@ async def scenario_network(http):
     equal(await _curl(box, f"http://{PUBLIC}/"), 0, "egressCIDRs: what is in the list")
     true(await _curl(box, f"http://{OTHER}/") != 0, "egressCIDRs: what is not")
 
-    async def told():
+    async def logged():
         answer = await http.api("GET", f"/v2/sandboxes/{box.id}/logs?direction=forward&search=egress")
         fields = [entry["fields"] for entry in answer.json()["logs"] if "egress" in entry["fields"]]
         return {(f["egress"], f["address"]) for f in fields} >= {("allowed", PUBLIC), ("denied", OTHER)}
 
-    await until(told, 10, "both decisions are in the log")
+    await until(logged, 10, "both decisions are in the log")
 
     answer = await http.api("PUT", f"/sandboxes/{box.id}/network", {"dnsServers": [OTHER]})
     equal(answer.status, 204, "an update")
     network = (await http.api("GET", f"/sandboxes/{box.id}")).json()["network"]
     equal((network.get("dnsServers"), network.get("allowOut")), ([OTHER], None), "the network after the update")
     equal(await _curl(box, f"http://{OTHER}/"), 0, "what was closed is open")
-    # Nobody answers questions there, so names no longer resolve.
+    # There is no name server, so names no longer resolve.
     true(await _curl(box, "http://allowed.test/") != 0, "a name server that is none")
     answer = await http.api("PUT", f"/sandboxes/{box.id}/network", {"denyOut": ["allowed.test"]})
     is_error(answer, 400, "a name that is denied")

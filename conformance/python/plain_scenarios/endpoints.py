@@ -30,12 +30,12 @@ async def ask(http, box, kind: str, call: str):
 
 
 def is_served(kind: str, answer) -> bool:
-    """Whether somebody took the call, however it went."""
+    """Whether the server implements the call, whatever its result."""
     if kind == "rpc":
         return "unimplemented" not in answer.text and (answer.status != 404 or "not_found" in answer.text)
     if kind == "control":
         return answer.status not in (405, 501) and not (answer.status == 404 and "message\":\"path '" in answer.text)
-    # Whatever is not there is named; a path nobody serves names itself or nothing.
+    # An error about a missing object names it; one about an unknown path names the path or nothing.
     return answer.status != 405 and not (answer.status == 404 and "inosuchthing" not in answer.text)
 
 
@@ -59,4 +59,4 @@ async def scenario_endpoints(http):
         ("interpreter", "GET /nothing"),
     ):
         answer = await ask(http, box, kind, call)
-        true(not is_served(kind, answer), f"what does not exist is told apart: {call}: {answer.status} {answer.text[:200]}")
+        true(not is_served(kind, answer), f"an unknown path is distinguished: {call}: {answer.status} {answer.text[:200]}")

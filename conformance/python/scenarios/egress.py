@@ -27,7 +27,7 @@ async def scenario_ranges(sdk):
     box = await sdk.create(network={"allow_out": [PUBLIC], "deny_out": [EVERYTHING]})
     equal(await _reaches(sdk, box, f"http://{PUBLIC}/"), True, "an allowed address")
     equal(await _reaches(sdk, box, f"http://{OTHER}/"), False, "everything else")
-    # Not even a name gets out: whoever answers for it would hear it.
+    # DNS queries are refused, too: they would leak data to the name server.
     await sdk.raises(e2b.CommandExitException, box.commands.run, "timeout 10 getent hosts other.test", timeout=20)
 
 
@@ -49,7 +49,7 @@ async def scenario_names(sdk):
 
 
 async def _shown(sdk, box, url: str) -> dict:
-    """What the far server saw of a request; the sandbox trusts what it must by itself."""
+    """What the server received; the sandbox trusts our authority without configuration."""
     done = await sdk.do(box.commands.run, f"curl -sS -m 10 {url}", timeout=20)
     return json.loads(done.stdout)
 
@@ -64,11 +64,11 @@ async def scenario_headers(sdk):
         box = await sdk.create(network={"rules": rules})
         seen = (await _shown(sdk, box, "https://allowed.test/"))["headers"]
         equal((seen.get("authorization"), seen.get("x-rule")), ("Bearer value-1", "yes"), "with a rule")
-        # Plain HTTP would show the secret to the network.
+        # Plain HTTP would send the secret in the clear.
         done = await sdk.do(box.commands.run, "curl -sS -m 10 -w '%{http_code}' http://allowed.test/", timeout=20)
         true(done.stdout.endswith("403") and "https://" in done.stdout, f"a secret in plain HTTP: {done.stdout}")
         equal("x-rule" in (await _shown(sdk, box, "http://denied.test/"))["headers"], False, "a name without a rule")
-        # Without a rule the far server's own certificate is met, which nobody inside trusts.
+        # Without a rule the client sees the server's own certificate, which the sandbox does not trust.
         await sdk.raises(e2b.CommandExitException, box.commands.run, "curl -sS -m 10 https://denied.test/", timeout=20)
         info = (await sdk.http("GET", f"/sandboxes/{box.sandbox_id}")).json()
         equal(info["network"]["rules"], rules, "the rules as they came")
@@ -99,14 +99,14 @@ async def scenario_proxy(sdk):
     equal(await _reaches(sdk, box, "http://allowed.test/"), False, "with a wrong password nothing goes out")
     log = await sdk.http("GET", f"/v2/sandboxes/{box.sandbox_id}/logs")
     true("does not take the credentials" in log.text, f"the log says why: {log.text}")
-    true("hunter2" not in info.text + log.text and "wrong" not in log.text, "credentials are shown to nobody")
+    true("hunter2" not in info.text + log.text and "wrong" not in log.text, "credentials are in no response and no log")
     await sdk.do(box.update_network, {})
     equal((await _shown(sdk, box, "http://allowed.test/"))["client"] != "127.0.0.1", True, "directly again")
 
 
 @proves("update_network", needs="update_network")
 async def scenario_update(sdk):
-    """Whole replacement, at once, for connections that live too."""
+    """An update replaces all rules at once, also for open connections."""
     box = await sdk.create()
     equal(await _reaches(sdk, box, f"http://{PUBLIC}/"), True, "before any rule")
     live = "exec 3<>/dev/tcp/%s/80; echo open; cat <&3; echo closed" % PUBLIC

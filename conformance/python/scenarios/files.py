@@ -40,7 +40,7 @@ async def scenario_bytes(sdk):
     equal(bytes(await sdk.do(box.files.read, "empty", format="bytes")), b"", "an empty file as bytes")
     equal(await sdk.do(box.files.read, "empty"), "", "an empty file as text")
     boot = await sdk.do(box.files.read, "/proc/sys/kernel/random/boot_id")
-    equal(len(boot.strip()), 36, f"a file of /proc, whose size is said to be 0: {boot!r}")
+    equal(len(boot.strip()), 36, f"a file of /proc, whose size is reported as 0: {boot!r}")
 
 
 @proves("files.read.stream")

@@ -1,4 +1,4 @@
-"""Creating, looking at, finding again and ending sandboxes."""
+"""Creating, inspecting, listing and killing sandboxes."""
 
 import asyncio
 import datetime
@@ -9,15 +9,15 @@ from harness import equal, proves, true, until
 
 
 @proves("create", "get_info", "is_running", "kill", quick=True)
-async def scenario_create_look_kill(sdk):
+async def scenario_create_inspect_kill(sdk):
     before = datetime.datetime.now(datetime.timezone.utc)
-    box = await sdk.create(metadata={"purpose": "look", "odd key": "ü=&%"}, envs={"GREETING": "hello"}, timeout=90)
+    box = await sdk.create(metadata={"purpose": "inspect", "odd key": "ü=&%"}, envs={"GREETING": "hello"}, timeout=90)
     true(box.sandbox_id.isalnum() and box.sandbox_id.lower() == box.sandbox_id, f"id {box.sandbox_id} is not a-z0-9")
     true(await sdk.do(box.is_running), "a new sandbox is running")
 
     info = await sdk.do(box.get_info)
     equal(info.sandbox_id, box.sandbox_id, "sandbox_id")
-    equal(info.metadata, {"mark": sdk.mark, "purpose": "look", "odd key": "ü=&%"}, "metadata")
+    equal(info.metadata, {"mark": sdk.mark, "purpose": "inspect", "odd key": "ü=&%"}, "metadata")
     equal(getattr(info.state, "value", info.state), "running", "state")
     true(info.template_id, "template_id is not empty")
     equal(info.name, "base", "name (the template's alias)")
@@ -85,7 +85,7 @@ async def scenario_class_level_calls(sdk):
 
 @proves("connect.timeout")
 async def scenario_connect_with_timeout(sdk):
-    """`connect(timeout=)` lengthens a life; a shorter value leaves the end untouched, to the byte."""
+    """`connect(timeout=)` extends the timeout; a shorter value leaves the end unchanged, to the byte."""
     box = await sdk.create(timeout=200)
     first = (await sdk.do(box.get_info)).end_at
     await sdk.do(box.connect, timeout=20)

@@ -1,4 +1,4 @@
-"""What sandboxes begin as: snapshots, forks, and templates built step by step."""
+"""What sandboxes start from: snapshots, forks, and templates built step by step."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ async def _text(sdk, box, command: str) -> str:
 
 @proves("snapshots", "snapshots.delete", needs="snapshot", quick=True, deadline=90)
 async def scenario_snapshots(sdk):
-    """A snapshot keeps the files of its moment; sandboxes made from it are independent of it and of each other."""
+    """A snapshot keeps the files of its moment; sandboxes created from it are independent of it and of each other."""
     box = await sdk.create()
     await sdk.do(box.files.write, "kept.txt", "before")
     await _text(sdk, box, "sudo touch /opt/by-root; ln -s kept.txt link; rm -f .bash_logout")
@@ -33,8 +33,8 @@ async def scenario_snapshots(sdk):
     other = await sdk.create(template=snapshot.snapshot_id)
     await sdk.do(one.files.write, "kept.txt", "mine")
     equal(await sdk.do(other.files.read, "kept.txt"), "before", "the file as it was")
-    look = "cat link; stat -c %U /opt/by-root; ls .bash_logout 2>&1 | grep -c 'No such'"
-    equal(await _text(sdk, other, look), "beforeroot\n1\n", "links, owners and deletions")
+    inspect = "cat link; stat -c %U /opt/by-root; ls .bash_logout 2>&1 | grep -c 'No such'"
+    equal(await _text(sdk, other, inspect), "beforeroot\n1\n", "links, owners and deletions")
     equal(await sdk.do(box.files.read, "kept.txt"), "after", "the source")
     for made in (one, other):
         await sdk.do(made.kill)
@@ -69,7 +69,7 @@ async def scenario_named_snapshots(sdk):
 
 @proves("fork", needs="fork", quick=True, deadline=90)
 async def scenario_fork(sdk):
-    """Children have the files of one moment, a token and a life of their own."""
+    """Forks have the files of one moment, and a token and a timeout of their own."""
     box = await sdk.create(metadata={"kind": "source"})
     await sdk.do(box.files.write, "state", "shared")
     children = await sdk.do(box.fork, count=3, timeout=120)
@@ -87,7 +87,7 @@ async def scenario_fork(sdk):
 
 @proves("templates.build", "templates.copy", "templates.exists", quick=True, deadline=180)
 async def scenario_build(sdk):
-    """Every kind of step, the cache, and sandboxes that begin with all of it."""
+    """Every kind of step, the cache, and sandboxes of the template."""
     name = _name(sdk)
     with tempfile.TemporaryDirectory() as context:
         root = Path(context)
@@ -150,8 +150,8 @@ async def scenario_failure(sdk):
     template = _builder(sdk)().from_base_image().run_cmd("true").run_cmd("echo broken >&2; exit 7").run_cmd("true")
     logs = []
     error = await sdk.raises(e2b.BuildException, _builder(sdk).build, template, name, on_build_logs=logs.append)
-    true("7" in str(error), f"the exit status is told: {error}")
-    true(any("broken" in entry.message for entry in logs), "what the command said is told")
+    true("7" in str(error), f"the exit status is reported: {error}")
+    true(any("broken" in entry.message for entry in logs), "the output of the command is reported")
     await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, name)
     ghost = _builder(sdk)().from_base_image().run_cmd("whoami", user="root123")
     refused = await sdk.raises(e2b.BuildException, _builder(sdk).build, ghost, name + "-ghost")
@@ -159,7 +159,7 @@ async def scenario_failure(sdk):
     true(expected in str(refused), f"an unknown user in E2B's words: {refused}")
     image = _builder(sdk)().from_image("127.0.0.1:1/none:1")
     refused = await sdk.raises(e2b.BuildException, _builder(sdk).build, image, name + "-image")
-    true("cannot be pulled" in str(refused), f"an image that nobody has is named: {refused}")
+    true("cannot be pulled" in str(refused), f"an unknown image is named: {refused}")
 
 
 @proves("templates.dockerfile", quick=True, deadline=180)

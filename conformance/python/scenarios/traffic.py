@@ -80,7 +80,7 @@ async def scenario_masked_host(sdk):
 
 @proves("ports.https", needs="network.https_ports")
 async def scenario_https_ports(sdk):
-    """The service has a certificate that nobody else knows."""
+    """The service has a self-signed certificate."""
     box = await sdk.create(network={"https_ports": [8000]})
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=x -keyout key.pem -out cert.pem"
     await sdk.do(box.commands.run, make)
@@ -92,12 +92,12 @@ async def scenario_https_ports(sdk):
     await _serve(sdk, box, program=secured)
     true((await sdk.port(box, 8000, "/secured")).text.startswith("/secured "), "it answers through the edge")
     info = await sdk.do(sdk.Sandbox.get_info, box.sandbox_id)
-    equal(info.network["https_ports"], [8000], "what was asked for is told")
+    equal(info.network["https_ports"], [8000], "the configured ports are reported")
 
 
 @proves("allow_internet_access")
 async def scenario_no_internet(sdk):
-    """Off: no way out, not even for root. On: there is a default route. Nothing is sent either way."""
+    """Off: no route, not even for root. On: there is a default route. Nothing is sent in either case."""
     off = await sdk.create(allow_internet_access=False)
     dial = "timeout 5 bash -c 'exec 3<>/dev/tcp/192.0.2.1/80' 2>/dev/null"
     await sdk.raises(e2b.CommandExitException, off.commands.run, dial, timeout=20)

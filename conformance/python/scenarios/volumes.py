@@ -1,4 +1,4 @@
-"""Volumes: files that outlive sandboxes and may be in several at once."""
+"""Volumes: file systems that outlive sandboxes and can be mounted in several at once."""
 
 import e2b
 from harness import equal, proves, true
@@ -75,6 +75,6 @@ async def scenario_mounts(sdk):
     for box in (one, two):
         await sdk.do(box.kill)
     equal(await sdk.do(volume.read_file, "/shared"), "shared\n", "after its sandboxes")
-    equal(await sdk.do(_kind(sdk).destroy, volume.volume_id), True, "destroyed when nobody has it")
+    equal(await sdk.do(_kind(sdk).destroy, volume.volume_id), True, "destroyed when no sandbox mounts it")
     await sdk.raises(e2b.SandboxException, sdk.Sandbox.create, volume_mounts={"/mnt/data": volume.name})
 

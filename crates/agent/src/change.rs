@@ -1,5 +1,5 @@
-//! What a run's state is made of: changes, written down before they are acted on. Applying all of them in order gives the
-//! state again, in another process too.
+//! State changes of a run, journaled before they take effect. Replaying them in order rebuilds the
+//! state in another process.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,93 +9,94 @@ use crate::model::{ModelStop, Usage};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {
-    /// The user, or the loop in their name, said something.
-    Said {
+    /// A message of the user, or of the loop in the user's name.
+    #[serde(rename = "said")]
+    UserMessage {
         message: Message,
     },
-    /// The model answered. Its calls are now to be made.
+    /// The model responded. Its tool calls are open now.
     Answered {
         message: Message,
         stop: ModelStop,
         usage: Usage,
         cost_nanos: u64,
     },
-    /// A call is about to be made: from here on it may have had its effect.
+    /// A call is about to start: from here on it may have had its effect.
     CallBegun {
         id: String,
     },
     CallEnded {
-        ended: Ended,
+        ended: FinishedCall,
     },
-    /// All results of the turn, as the model gets them.
+    /// All results of the turn, as sent to the model.
     Observed {
         message: Message,
-        /// What counts against the model so far.
+        /// Consecutive failures so far.
         #[serde(default)]
         strikes: Strikes,
     },
-    /// Something more for the model to know, after the results that it has not seen yet.
+    /// A note to the model, appended to results that it has not seen yet.
     Noted {
         text: String,
     },
-    /// Results that were replaced to save space, by the id of their call.
+    /// Results that were replaced to save tokens, by the id of their call.
     Pruned {
         results: Vec<ToolOutcome>,
     },
-    /// The conversation was replaced by this one. Tokens that were spent on it.
+    /// The conversation was replaced by a shorter one. `usage` is the cost of the summary.
     Compacted {
         messages: Vec<Message>,
         usage: Usage,
         cost_nanos: u64,
-        /// Its tokens, where the provider has counted them.
+        /// Tokens of the new conversation, if the provider counted them.
         #[serde(default)]
         context: Option<u64>,
     },
-    /// So many phases are done.
+    /// Number of finished phases.
     PhasesDone {
         count: u64,
     },
 }
 
-/// What has gone wrong in a row, several times of which end a run.
+/// Consecutive failures of each kind; too many end the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Strikes {
-    /// Answers of which no call could be understood.
+    /// Responses with no valid call.
     pub format_errors: u32,
-    /// Answers that broke off within a call.
+    /// Responses that broke off within a call.
     pub unfinished: u32,
-    /// Calls that took too long.
+    /// Calls that timed out.
     pub timeouts: u32,
     /// Calls that found no sandbox.
     pub unavailable: u32,
 }
 
 impl Strikes {
-    /// Takes in how a call has ended.
+    /// Counts the result of a call.
     pub(crate) fn count(&mut self, code: Option<&str>) {
         match code {
             Some("timeout") => self.timeouts += 1,
             Some("sandbox_unavailable") => self.unavailable += 1,
-            // They say nothing about the sandbox.
+            // These codes say nothing about the sandbox.
             Some("cancelled" | "denied" | "outcome_unknown") => {}
             _ => (self.timeouts, self.unavailable) = (0, 0),
         }
     }
 }
 
-/// A call that is over.
+/// A finished call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct FinishedCall {
     pub outcome: ToolOutcome,
     pub code: Option<String>,
     pub facts: Vec<Fact>,
-    /// What the model is told after all results.
+    /// Notices for the model, sent after all results.
     #[serde(default)]
     pub notices: Vec<String>,
 }
 
-/// Something that a call has shown, for the ledger.
+/// A fact that a call has shown, for the work summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum Fact {

@@ -1,7 +1,8 @@
-//! What happens in a run, for whoever watches it: one JSON object each.
+//! Events of a run for its watchers: one JSON object each.
 //!
-//! Every `tool_call_started` has exactly one `tool_call_finished` with the same `id`, also when a crash lies between them.
-//! Deltas are for eyes only: they may be dropped when nobody keeps up, and they are not recorded.
+//! Every `tool_call_started` has exactly one `tool_call_finished` with the same `id`, even if a
+//! crash lies between them. Deltas are for display only: they are not recorded, and a slow watcher
+//! misses some.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,14 +11,14 @@ use serde_json::Value;
 use crate::model::Usage;
 use crate::stop::StopReason;
 
-/// An event with its place in the run. `seq` grows with every event, over restarts too; `turn` is the model's turn it
-/// belongs to, from 1.
+/// An event with its position in the run. `seq` grows with every event, across restarts too; `turn`
+/// is the model's turn it belongs to, from 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Happened {
     pub seq: u64,
     pub ts: Timestamp,
     pub turn: u64,
-    /// Deltas that this watcher missed just before.
+    /// Number of deltas that this watcher missed just before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped: u64,
     #[serde(flatten)]
@@ -36,7 +37,7 @@ pub enum Event {
         goal: String,
         model: String,
         workspace: Option<String>,
-        /// It goes on where an earlier process left it.
+        /// The run continues one of an earlier process.
         resumed: bool,
     },
     TurnStarted {},
@@ -46,7 +47,7 @@ pub enum Event {
     ThinkingDelta {
         text: String,
     },
-    /// The whole text of the model's answer, where there is one.
+    /// The whole text of the model's response, if it has text.
     Message {
         text: String,
     },
@@ -67,16 +68,17 @@ pub enum Event {
         code: Option<String>,
         duration_ms: u64,
         truncated: bool,
-        /// One line of the answer, for people.
+        /// One line of the result, for display.
         summary: String,
-        /// The text of the answer, without its middle where it is long.
+        /// The text of the result; the middle of a long one is cut.
         #[serde(default)]
         output: String,
-        /// The pictures of the answer, in order; [`records::picture`](crate::records::picture) has their bytes.
+        /// The images of the result, in order; [`records::load_image`](crate::records::load_image)
+        /// reads their bytes.
         #[serde(default)]
         images: Vec<Image>,
     },
-    /// All results of a turn are with the model.
+    /// All results of a turn are in the conversation.
     Observed {},
     ApprovalAsked {
         id: String,
@@ -98,14 +100,14 @@ pub enum Event {
         after: u64,
     },
     Compacted {
-        /// Tokens of context.
+        /// Tokens in the context.
         before: u64,
         after: u64,
     },
     Usage {
         #[serde(flatten)]
         usage: Usage,
-        /// Absent when nobody knows the model's price.
+        /// Absent if the price of the model is unknown.
         cost_usd: Option<f64>,
         total_cost_usd: Option<f64>,
         context_tokens: u64,
@@ -131,30 +133,30 @@ pub enum Event {
         commit: Option<String>,
         snapshot: Option<String>,
     },
-    /// The files are kept where they outlive the sandbox.
+    /// The files are saved outside the sandbox.
     Saved {
         snapshot: Option<String>,
         problem: Option<String>,
     },
-    /// The sandbox sleeps.
+    /// The sandbox is paused.
     Paused {
         problem: Option<String>,
     },
     RunFinished {
         stop_reason: StopReason,
-        /// What there is to say about it, in a sentence.
+        /// A sentence about the reason.
         message: String,
         turns: u64,
         usage: Usage,
         cost_usd: Option<f64>,
-        /// The model's last words.
+        /// The model's final text.
         text: String,
         files_changed: Vec<String>,
         background_tasks: Vec<String>,
     },
 }
 
-/// A picture in the answer of a tool.
+/// An image in the result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     pub media_type: String,
@@ -163,7 +165,7 @@ pub struct Image {
 }
 
 impl Event {
-    /// The tool call that it is about.
+    /// The id of the tool call that the event belongs to.
     pub fn call(&self) -> Option<&str> {
         match self {
             Self::ToolCallStarted { id, .. }
@@ -175,7 +177,7 @@ impl Event {
         }
     }
 
-    /// Whether it is only for eyes: not recorded, and dropped when nobody keeps up.
+    /// Whether the event is for display only: not recorded, and dropped for slow watchers.
     pub fn is_delta(&self) -> bool {
         matches!(self, Self::TextDelta { .. } | Self::ThinkingDelta { .. } | Self::ToolOutputDelta { .. })
     }

@@ -1,5 +1,5 @@
-//! How events reach those who watch. One slow watcher delays neither the run nor the others: what matters waits for it, in
-//! order and without limit, since a run has few of it; deltas that find too much waiting are dropped and counted.
+//! Distributes events to watchers without backpressure on the run. Each watcher has a queue; deltas
+//! are dropped and counted when it is long, other events never, since a run has few of them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 
 use crate::event::Happened;
 
-/// With so many events waiting, deltas are dropped.
-const PATIENCE: usize = 1024;
+/// Queue length above which deltas are dropped.
+const MAX_PENDING: usize = 1024;
 
-/// Where a run tells what happens. Clones are the same feed.
+/// Publishes the events of a run. Clones share the watchers.
 #[derive(Debug, Clone, Default)]
 pub struct Feed {
     watchers: Arc<Mutex<Vec<Weak<Queue>>>>,
@@ -19,49 +19,49 @@ pub struct Feed {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    pending: Mutex<Pending>,
     more: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Pending {
     events: VecDeque<Happened>,
     dropped: u64,
     closed: bool,
 }
 
-/// Somebody who watches. Dropping it ends that.
+/// Receives events. Dropping it unsubscribes.
 #[derive(Debug)]
 pub struct Watcher {
     queue: Arc<Queue>,
 }
 
 impl Feed {
-    /// Watches from now on.
+    /// Subscribes to events from now on.
     pub fn watch(&self) -> Watcher {
         let queue = Arc::new(Queue::default());
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&queue));
         Watcher { queue }
     }
 
-    pub(crate) fn tell(&self, happened: &Happened) {
+    pub(crate) fn publish(&self, happened: &Happened) {
         self.each(|queue| {
-            let mut waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if happened.event.is_delta() && waiting.events.len() >= PATIENCE {
-                waiting.dropped += 1;
+            let mut pending = queue.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            if happened.event.is_delta() && pending.events.len() >= MAX_PENDING {
+                pending.dropped += 1;
                 return;
             }
-            let dropped = std::mem::take(&mut waiting.dropped);
-            waiting.events.push_back(Happened { dropped, ..happened.clone() });
-            drop(waiting);
+            let dropped = std::mem::take(&mut pending.dropped);
+            pending.events.push_back(Happened { dropped, ..happened.clone() });
+            drop(pending);
             queue.more.notify_one();
         });
     }
 
-    /// There will be no more: watchers get what waits, then nothing.
+    /// Ends the feed: watchers receive the queued events, then `None`.
     pub fn close(&self) {
         self.each(|queue| {
-            queue.waiting.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+            queue.pending.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
             queue.more.notify_one();
         });
     }
@@ -79,15 +79,15 @@ impl Feed {
 }
 
 impl Watcher {
-    /// The next event; nothing after the last. Safe to cancel.
+    /// The next event, or `None` after the last. Cancel-safe.
     pub async fn next(&mut self) -> Option<Happened> {
         loop {
             {
-                let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(happened) = waiting.events.pop_front() {
+                let mut pending = self.queue.pending.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(happened) = pending.events.pop_front() {
                     return Some(happened);
                 }
-                if waiting.closed {
+                if pending.closed {
                     return None;
                 }
             }
@@ -95,9 +95,9 @@ impl Watcher {
         }
     }
 
-    /// What waits now, without waiting for more.
+    /// The queued events, without waiting for more.
     pub fn drain(&mut self) -> Vec<Happened> {
-        self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner).events.drain(..).collect()
+        self.queue.pending.lock().unwrap_or_else(PoisonError::into_inner).events.drain(..).collect()
     }
 }
 
@@ -112,20 +112,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deltas_are_dropped_and_counted_and_the_rest_is_not() {
+    async fn slow_watchers_miss_only_deltas() {
         let feed = Feed::default();
         let mut slow = feed.watch();
-        let patience = u64::try_from(PATIENCE).expect("small");
-        for seq in 0..patience + 7 {
-            feed.tell(&happened(seq, Event::TextDelta { text: "x".into() }));
+        let limit = u64::try_from(MAX_PENDING).expect("small");
+        for seq in 0..limit + 7 {
+            feed.publish(&happened(seq, Event::TextDelta { text: "x".into() }));
         }
-        feed.tell(&happened(patience + 7, Event::TurnStarted {}));
+        feed.publish(&happened(limit + 7, Event::TurnStarted {}));
         feed.close();
         let mut got = Vec::new();
         while let Some(next) = slow.next().await {
             got.push(next);
         }
-        assert_eq!(got.len(), PATIENCE + 1);
+        assert_eq!(got.len(), MAX_PENDING + 1);
         let last = got.last().expect("some");
         assert_eq!((last.dropped, &last.event), (7, &Event::TurnStarted {}));
         assert!(got.is_sorted_by_key(|one| one.seq));

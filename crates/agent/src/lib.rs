@@ -1,38 +1,39 @@
-//! The loop of a coding agent: think, act, observe, repeat, on whatever the seven tools work on.
+//! The loop of a coding agent: think, act, observe, repeat, on top of the seven tools.
 //!
-//! A [`Run`] asks a [`Model`] what to do, does it with a `ToolDispatcher`, tells the model what came of it, and goes on until
-//! one of the [`StopReason`]s holds. Everything that happens is an [`Event`]; what a later process must know is written
-//! to [`RunRecords`] before it is acted on, so that a run survives its process.
+//! A [`Run`] asks a [`Model`] for the next step, calls tools with a `ToolDispatcher`, sends the
+//! results to the model, and continues until a [`StopReason`] applies. Everything that happens is
+//! an [`Event`]. Facts that a later process needs are written to [`RunRecords`] before they take
+//! effect, so that a run survives a crash.
 //!
-//! Knows the tools and a small port to the workspace behind them ([`Workplace`]); nothing of sandboxes, servers or
-//! terminals.
+//! The crate knows the tools and a small port to the workspace behind them ([`Checkpointer`]);
+//! nothing of sandboxes, servers or terminals.
 #![forbid(unsafe_code)]
 
 pub mod approval;
-mod books;
 mod change;
+mod checkpoint;
 mod event;
 mod feed;
-mod ledger;
 mod message;
 pub mod model;
-mod on_workspace;
 mod plan;
 pub mod records;
 mod run;
 mod stop;
-mod workplace;
+mod usage;
+mod work_summary;
+mod workspace_checkpointer;
 
-pub use books::Books;
-pub use change::{Change, Ended, Fact, Strikes};
+pub use change::{Change, Fact, FinishedCall, Strikes};
+pub use checkpoint::{CheckpointError, Checkpointer, NoCheckpoints, PhaseCheckpoint};
 pub use event::{Event, Happened, Image};
 pub use feed::{Feed, Watcher};
-pub use ledger::Ledger;
 pub use message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
 pub use model::Model;
-pub use on_workspace::OnWorkspace;
 pub use plan::{Phase, Plan, Settings, system_prompt};
 pub use records::{RunId, RunRecords};
 pub use run::{Parts, Report, Run, RunError};
 pub use stop::StopReason;
-pub use workplace::{Committed, PlainWorkplace, Workplace, WorkplaceError};
+pub use usage::UsageRecorder;
+pub use work_summary::WorkSummary;
+pub use workspace_checkpointer::WorkspaceCheckpointer;

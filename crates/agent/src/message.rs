@@ -1,5 +1,5 @@
-//! What travels between the loop and a model, in the shape of Anthropic's Messages API: the richest of those we speak, so
-//! that nothing is lost on the way. Blocks that this program does not know stay the JSON they are.
+//! Messages between the loop and a model, in the form of Anthropic's Messages API: the richest of
+//! the supported APIs, so that no conversion loses anything. Unknown blocks stay raw JSON.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -17,27 +17,27 @@ pub struct Message {
     pub content: Vec<Block>,
 }
 
-/// One piece of a message.
+/// One block of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Block {
     Text(String),
     ToolUse(ToolUse),
     ToolResult(ToolOutcome),
-    /// Thinking, and whatever else providers come up with: passed through untouched.
+    /// Thinking blocks and others of a provider, passed through unchanged.
     Raw(Value),
 }
 
-/// A tool call that a model wants made.
+/// A tool call requested by a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolUse {
     pub id: String,
     pub name: String,
     pub input: Value,
-    /// Fields that this program does not know.
+    /// Unknown fields.
     pub extra: Map<String, Value>,
 }
 
-/// What came of a tool call.
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolOutcome {
     pub tool_use_id: String,
@@ -45,11 +45,11 @@ pub struct ToolOutcome {
     pub is_error: bool,
 }
 
-/// A piece of a tool's answer.
+/// One part of a tool's result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     Text(String),
-    /// A picture; the data is base64.
+    /// An image; the data is base64.
     Image {
         media_type: String,
         data: String,
@@ -57,9 +57,9 @@ pub enum Part {
     Raw(Value),
 }
 
-/// About what a picture costs, in tokens: those we send are scaled to the size that costs this much.
+/// Approximate tokens of an image at the size to which images are scaled.
 const IMAGE_TOKENS: u64 = 1600;
-/// Characters that make a token, about; rather too few than too many.
+/// Approximate characters per token; low, so that estimates are rather too high.
 const CHARS_PER_TOKEN: u64 = 4;
 
 impl Message {
@@ -67,7 +67,7 @@ impl Message {
         Self { role: Role::User, content: vec![Block::Text(text.into())] }
     }
 
-    /// The tool calls of an answer, in order.
+    /// The tool calls of a message, in order.
     pub fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.content.iter().filter_map(|block| match block {
             Block::ToolUse(call) => Some(call),
@@ -75,7 +75,7 @@ impl Message {
         })
     }
 
-    /// The results in a message, in order.
+    /// The tool results of a message, in order.
     pub fn results(&self) -> impl Iterator<Item = &ToolOutcome> {
         self.content.iter().filter_map(|block| match block {
             Block::ToolResult(result) => Some(result),
@@ -83,7 +83,7 @@ impl Message {
         })
     }
 
-    /// All plain text, blocks joined by line ends.
+    /// All plain text, with blocks joined by newlines.
     pub fn text(&self) -> String {
         let texts: Vec<&str> = self
             .content
@@ -96,7 +96,7 @@ impl Message {
         texts.join("\n")
     }
 
-    /// About how many tokens it is.
+    /// Approximate number of tokens.
     pub fn tokens(&self) -> u64 {
         self.content.iter().map(Block::tokens).sum::<u64>() + 4
     }
@@ -113,17 +113,17 @@ impl ToolOutcome {
     }
 }
 
-fn of_chars(length: usize) -> u64 {
+fn tokens_for_chars(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX) / CHARS_PER_TOKEN
 }
 
 impl Block {
     fn tokens(&self) -> u64 {
         match self {
-            Self::Text(text) => of_chars(text.len()),
-            Self::ToolUse(call) => of_chars(call.name.len() + length(&call.input)) + 10,
+            Self::Text(text) => tokens_for_chars(text.len()),
+            Self::ToolUse(call) => tokens_for_chars(call.name.len() + length(&call.input)) + 10,
             Self::ToolResult(result) => result.tokens(),
-            Self::Raw(value) => of_chars(length(value)),
+            Self::Raw(value) => tokens_for_chars(length(value)),
         }
     }
 }
@@ -138,14 +138,14 @@ impl Part {
 
     fn tokens(&self) -> u64 {
         match self {
-            Self::Text(text) => of_chars(text.len()),
+            Self::Text(text) => tokens_for_chars(text.len()),
             Self::Image { .. } => IMAGE_TOKENS,
-            Self::Raw(value) => of_chars(length(value)),
+            Self::Raw(value) => tokens_for_chars(length(value)),
         }
     }
 }
 
-/// About as long as it is in writing, without writing it.
+/// Approximate length as JSON, without serialising it.
 fn length(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 5,
@@ -196,7 +196,7 @@ impl<'de> Deserialize<'de> for Block {
 }
 
 impl From<Value> for Block {
-    /// Anything is a block.
+    /// Never fails: unknown JSON becomes a raw block.
     fn from(value: Value) -> Self {
         let Value::Object(mut fields) = value else { return Self::Raw(value) };
         let text = |fields: &Map<String, Value>, name: &str| fields.get(name)?.as_str().map(str::to_owned);
@@ -290,7 +290,7 @@ impl From<&tools::Block> for Part {
     }
 }
 
-/// A result is written as the block it becomes.
+/// Serialises as a `tool_result` block.
 impl Serialize for ToolOutcome {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Block::ToolResult(self.clone()).serialize(serializer)
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_block_comes_back_as_it_was() {
+    fn every_block_survives_serialisation() {
         let wire = json!([
             { "type": "thinking", "thinking": "hm", "signature": "c2ln", "new": [1, null] },
             { "type": "text", "text": "hello" },

@@ -1,4 +1,4 @@
-//! What a run is to do, and within which limits. It is recorded with the run, so that another process can go on with it.
+//! Task and limits of a run. Recorded with the run, so that another process can continue it.
 
 use std::time::Duration;
 
@@ -10,51 +10,51 @@ use crate::approval::Policy;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub goal: String,
-    /// Worked off one after the other; none: the goal alone.
+    /// Worked on one after the other; if empty, the goal alone.
     #[serde(default)]
     pub phases: Vec<Phase>,
-    /// As [`Choice`](crate::model::Choice) reads it.
+    /// In the syntax of [`Choice`](crate::model::Choice).
     pub model: String,
-    /// For people and for whoever continues the run.
+    /// Name of the workspace, for display and for resuming.
     pub workspace: Option<String>,
-    /// Kept as it was: a system prompt that changes loses the provider's cache.
+    /// Recorded, because a changed system prompt would invalidate the provider's cache.
     pub system: String,
     #[serde(default)]
     pub settings: Settings,
     #[serde(default)]
     pub policy: Policy,
-    /// What the program needs to know to continue the run, in its own words.
+    /// Data that the program needs to resume the run, opaque to this crate.
     #[serde(default)]
     pub details: Value,
 }
 
-/// A part of the work that is kept by itself.
+/// A part of the work that is committed on its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
     pub goal: String,
 }
 
-/// Limits and habits of the loop.
+/// Limits and behaviour of the loop.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub max_turns: u64,
-    /// Of everything the model reads and writes; none: no limit.
+    /// Limit for all tokens that the model reads and writes; `None` is unlimited.
     pub max_tokens_total: Option<u64>,
     pub max_cost_usd: Option<f64>,
-    /// Of one process that drives the run.
+    /// Limit per process that drives the run.
     pub wall_clock: Option<Duration>,
-    /// Of one answer; the model's own limit may be lower.
+    /// Limit per response; the model's own limit may be lower.
     pub max_answer_tokens: u64,
-    /// Most characters of one result, and of all results of a turn.
+    /// Most characters per result, and for all results of a turn.
     pub result_budget: usize,
     pub batch_budget: usize,
-    /// Whether to look for circles.
+    /// Whether to detect repeated calls.
     pub stuck_detection: bool,
     pub consecutive_timeouts: u32,
-    /// In place of what is known of the model.
+    /// Overrides the known context window of the model.
     pub context_window: Option<u64>,
-    /// The first wait before an attempt is repeated; each further one is twice as long.
+    /// Backoff before the first retry; it doubles with each further one.
     pub retry_wait: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// What every model is told first. Nothing in it changes during a run.
+/// The system prompt. Nothing in it changes during a run.
 pub fn system_prompt(root: &str, preview_port: u16) -> String {
     let tools = tools::NAMES.join(", ");
     format!(

@@ -1,4 +1,4 @@
-//! Why a run ended. The list is closed: whoever reads it can handle all of it.
+//! Why a run ended. A closed list, so that readers can handle every case.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// The model said that it is done.
+    /// The model declared the work done.
     Completed,
     MaxTurns,
     MaxTokensTotal,
     MaxCost,
     WallClock,
-    /// It went in circles.
+    /// The model repeated itself without progress.
     Stuck,
     ConsecutiveTimeouts,
-    /// Its calls could not be understood, again and again.
+    /// Too many consecutive responses without a valid call.
     FormatErrors,
-    /// Nothing more could be taken out of the conversation.
+    /// The conversation cannot be shortened further.
     ContextExhausted,
     Refusal,
     Cancelled,
     SandboxLost,
-    /// The model could not be reached, or would not answer.
+    /// The provider could not be reached, or refused the request.
     ProviderError,
 }
 
@@ -44,7 +44,7 @@ impl StopReason {
         Self::ProviderError,
     ];
 
-    /// The word that stands for it in events and records.
+    /// Its name in events and records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -63,7 +63,8 @@ impl StopReason {
         }
     }
 
-    /// Whether somebody set a limit and it was reached: the work is saved and paused, and goes on when they raise it.
+    /// Whether a configured limit was reached: the work is saved and paused, and can be resumed
+    /// with a higher limit.
     pub fn is_budget(self) -> bool {
         matches!(self, Self::MaxTurns | Self::MaxTokensTotal | Self::MaxCost | Self::WallClock)
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_word_is_the_same_everywhere() {
+    fn names_match_serialisation() {
         for reason in StopReason::ALL {
             assert_eq!(serde_json::to_value(reason).expect("a word"), reason.as_str());
         }

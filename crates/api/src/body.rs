@@ -1,5 +1,5 @@
-//! Bodies of answers: whole ones of our own, those that pass through from a sandbox frame by frame, and those of a service
-//! elsewhere.
+//! Bodies of responses: complete ones of the server, proxied ones of a sandbox, frame by frame, and
+//! those of the fallback service.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,25 +10,25 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
 
-use crate::edge::Passing;
-use crate::elsewhere::{OtherBody, OtherError};
+use crate::edge::ProxiedBody;
+use crate::fallback::{FallbackBody, FallbackError};
 
 pub(crate) enum Body {
     Whole(Option<Bytes>),
-    Passing(Passing),
-    Other(OtherBody),
+    Proxied(ProxiedBody),
+    Other(FallbackBody),
 }
 
-/// The way to the sandbox was cut, or the sandbox broke off: the client's connection must break too, since an orderly end
-/// would tell it that it has everything.
+/// The connection to the sandbox was closed, or the sandbox broke off: the client's connection must
+/// break too, since an orderly end would mean that the response is complete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the sandbox can be reached no longer")]
-    Cut,
+    Disconnected,
     #[error("the sandbox broke off its answer")]
     Upstream(#[from] hyper::Error),
     #[error("the answer broke off")]
-    Other(#[source] OtherError),
+    Other(#[source] FallbackError),
 }
 
 impl From<Infallible> for BodyError {
@@ -44,7 +44,7 @@ impl http_body::Body for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Passing(passing) => Pin::new(passing).poll_frame(cx),
+            Self::Proxied(proxied) => Pin::new(proxied).poll_frame(cx),
             Self::Other(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::Other),
         }
     }
@@ -52,7 +52,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Self::Passing(passing) => passing.is_end_stream(),
+            Self::Proxied(proxied) => proxied.is_end_stream(),
             Self::Other(body) => body.is_end_stream(),
         }
     }
@@ -60,17 +60,17 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Passing(passing) => passing.size_hint(),
+            Self::Proxied(proxied) => proxied.size_hint(),
             Self::Other(body) => body.size_hint(),
         }
     }
 }
 
-/// An answer without a body.
+/// A response without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::Whole(None));
     *response.status_mut() = status;
-    // Where a body could be, JavaScript clients look for this before they read one; HTTP/2 does not say it by itself.
+    // JavaScript clients check this header before they read a body; HTTP/2 does not imply it.
     if status != StatusCode::NO_CONTENT {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_answer_says_so_where_there_could_be_a_body() {
+    fn an_empty_answer_has_a_content_length_unless_it_is_204() {
         let length = |status| empty(status).headers().get(header::CONTENT_LENGTH).cloned();
         assert_eq!(length(StatusCode::ACCEPTED), Some(HeaderValue::from_static("0")));
         assert_eq!(length(StatusCode::NO_CONTENT), None);

@@ -1,5 +1,5 @@
-//! A client's connection beneath HTTP: plain or TLS, its place among all connections, how it ends,
-//! and how long and how large the head of a request may be.
+//! A client's connection beneath HTTP: plain or TLS, its permit among all connections, how it is
+//! closed, and the size and time limits of a request's head.
 
 use std::io;
 use std::pin::Pin;
@@ -15,23 +15,24 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tracing::debug;
 
-use crate::places::Place;
+use crate::connection_limit::ConnectionPermit;
 
-/// Most bytes of a request's head. SDKs send a few hundred; hyper's own limit is that of its buffer, which is larger for
-/// the sake of bodies.
+/// Most bytes of a request's head. SDKs send a few hundred; hyper's own limit is that of its
+/// buffer, which is larger because of bodies.
 const LARGEST_HEAD: usize = 64 << 10;
-/// What a client of a plain connection is told whose head is larger.
+/// The response on a plain connection to a head that is larger.
 const HEAD_TOO_LARGE: &[u8] =
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// What the server knows of a connection while hyper has its stream.
+/// What the server knows of a connection while hyper owns its stream.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
-    /// Reads that gave bytes.
+    /// Reads that returned bytes.
     reads: AtomicU64,
-    /// Bytes that may be read before the head that is awaited must be complete; no limit where none is awaited.
+    /// Bytes that may be read before the awaited head must be complete; `usize::MAX` if none is
+    /// awaited.
     head_left: AtomicUsize,
-    /// The head that was awaited has used up what it may have.
+    /// The awaited head has used up its bytes.
     head_too_large: AtomicBool,
     reset: AtomicBool,
 }
@@ -48,24 +49,24 @@ impl Default for ConnectionState {
 }
 
 impl ConnectionState {
-    /// Makes the connection end with a reset. After a plain end in the middle of a response, some
-    /// SDKs (Python 2.45) blame a time-out; after a reset, all of them ask whether the sandbox
-    /// still runs.
+    /// Makes the connection end with a reset. After an orderly end in the middle of a response,
+    /// some SDKs (Python 2.45) report a timeout; after a reset, all of them check whether the
+    /// sandbox still runs.
     pub(crate) fn reset_when_closed(&self) {
         self.reset.store(true, Ordering::Relaxed);
     }
 }
 
-/// The stream of a connection. It keeps the connection's place also when it becomes a tunnel.
+/// The stream of a connection. It keeps the connection's permit also when it becomes a tunnel.
 pub(crate) struct ClientStream {
     io: Either<TcpStream, TlsStream<TcpStream>>,
     state: Arc<ConnectionState>,
-    _place: Place,
+    _permit: ConnectionPermit,
 }
 
 impl ClientStream {
-    pub(crate) fn new(io: Either<TcpStream, TlsStream<TcpStream>>, place: Place) -> Self {
-        Self { io, state: Arc::default(), _place: place }
+    pub(crate) fn new(io: Either<TcpStream, TlsStream<TcpStream>>, permit: ConnectionPermit) -> Self {
+        Self { io, state: Arc::default(), _permit: permit }
     }
 
     pub(crate) fn state(&self) -> Arc<ConnectionState> {
@@ -76,7 +77,7 @@ impl ClientStream {
 impl Drop for ClientStream {
     fn drop(&mut self) {
         if let (true, Either::Left(stream)) = (self.state.head_too_large.load(Ordering::Relaxed), &self.io) {
-            // To be polite; what the client still sends may keep it from reading this.
+            // Best effort: the client may not read this while it is still sending.
             let _ = stream.try_write(HEAD_TOO_LARGE);
         }
         if !self.state.reset.load(Ordering::Relaxed) {
@@ -145,9 +146,9 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// hyper's clock of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the
-/// end of the next request's head; given this clock, it is the timeout of an idle connection, and
-/// the head's first byte replaces it by `head_timeout`. hyper drops the timeout when the head is
+/// hyper's timer of an HTTP/1.1 connection. hyper has one timeout from the end of a response to the
+/// end of the next request's head; with this timer it is the timeout of an idle connection, and the
+/// head's first byte replaces it by `head_timeout`. hyper drops the timeout when the head is
 /// complete.
 #[derive(Clone)]
 pub(crate) struct HeadTimer {
@@ -158,7 +159,7 @@ pub(crate) struct HeadTimer {
 struct HeadDeadline {
     sleep: Pin<Box<tokio::time::Sleep>>,
     timer: HeadTimer,
-    /// Reads when the wait began; `None` once the head has begun.
+    /// Number of reads when the wait began; `None` once the head has begun.
     idle_since: Option<u64>,
 }
 
@@ -185,7 +186,8 @@ impl Sleep for HeadDeadline {}
 
 impl Drop for HeadDeadline {
     fn drop(&mut self) {
-        // Also where nothing is left: a complete head may have come with the beginning of its body.
+        // Also if no bytes are left: a complete head may have arrived with the beginning of its
+        // body.
         self.timer.state.head_left.store(usize::MAX, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,6 @@
-//! Bodies of requests. What a handler leaves unread is read and thrown away before our own answer goes out: a server that
-//! answers early and closes makes the kernel reset the connection, and a client still sending never sees the answer.
+//! Bodies of requests. The server reads and discards what a handler leaves unread before it sends
+//! its own response: if it responded early and closed, the kernel would reset the connection, and a
+//! client that is still sending would never see the response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,10 +12,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
-/// Longest silence of a client that is still waited for. Streams of input stay open and silent for as long as they like.
-const SILENCE: Duration = Duration::from_millis(500);
-/// Longest time for the rest as a whole.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time without a byte before the server stops discarding. Input streams may stay open and
+/// idle for any time.
+const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest time for discarding the rest.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The body of a request.
 pub struct Content {
@@ -22,13 +24,13 @@ pub struct Content {
     rest: Option<oneshot::Sender<Incoming>>,
 }
 
-/// Gets what was left of a [`Content`] when it is dropped.
-pub(crate) struct Rest(oneshot::Receiver<Incoming>);
+/// Receives the unread rest of a [`Content`] when it is dropped.
+pub(crate) struct UnreadBody(oneshot::Receiver<Incoming>);
 
 impl Content {
-    pub(crate) fn new(inner: Incoming) -> (Self, Rest) {
+    pub(crate) fn new(inner: Incoming) -> (Self, UnreadBody) {
         let (sender, receiver) = oneshot::channel();
-        (Self { inner: Some(inner), rest: Some(sender) }, Rest(receiver))
+        (Self { inner: Some(inner), rest: Some(sender) }, UnreadBody(receiver))
     }
 
     fn inner(&self) -> &Incoming {
@@ -36,16 +38,16 @@ impl Content {
     }
 }
 
-impl Rest {
+impl UnreadBody {
     /// Waits until the content has been dropped, and reads what is left of it.
     pub(crate) async fn discard(self) {
         let discarding = async {
-            // An error: nothing is left.
+            // An error means that nothing is left.
             let Ok(mut body) = self.0.await else { return };
-            while let Ok(Some(Ok(_))) = tokio::time::timeout(SILENCE, body.frame()).await {}
+            while let Ok(Some(Ok(_))) = tokio::time::timeout(IDLE_TIMEOUT, body.frame()).await {}
         };
-        // A client that has not come to its end by now learns of our answer by its own luck.
-        let _ = tokio::time::timeout(PATIENCE, discarding).await;
+        // A client that is still sending after this may not see the response.
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, discarding).await;
     }
 }
 
@@ -71,7 +73,8 @@ impl Drop for Content {
         if let (Some(inner), Some(rest)) = (self.inner.take(), self.rest.take())
             && !inner.is_end_stream()
         {
-            // Nobody waits when the answer comes from the sandbox: then the rest is the sandbox's business.
+            // The receiver is gone if the response comes from the sandbox: then the sandbox handles
+            // the rest.
             let _ = rest.send(inner);
         }
     }

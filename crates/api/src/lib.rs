@@ -1,18 +1,18 @@
-//! The E2B HTTP face of a node, on one listener: the control plane, and the edge that leads to the ports of sandboxes.
-//! What is for neither goes [`Elsewhere`].
+//! The HTTP interface of a node, compatible with E2B, on one listener: the control plane, and the
+//! edge that forwards to ports of sandboxes. Other requests go to the [`Fallback`] service.
 //!
-//! [`routing`] decides whom a request is for. Everything here converts between the wire and the node; it knows
-//! neither engines nor databases.
+//! [`routing`] decides which of them a request is for. This crate converts between the wire and the
+//! node; it knows neither engines nor databases.
 
 #![forbid(unsafe_code)]
 
 mod body;
 mod connection;
+mod connection_limit;
 mod content;
 mod control;
 mod edge;
-mod elsewhere;
-mod places;
+mod fallback;
 mod query;
 mod request_id;
 mod routing;
@@ -21,7 +21,7 @@ mod tally;
 mod tls;
 
 pub use content::Content;
-pub use elsewhere::{Check, Elsewhere};
+pub use fallback::{Check, Fallback};
 pub use server::serve;
 
 use std::fmt;
@@ -29,26 +29,26 @@ use std::sync::Arc;
 
 use authority::Authority;
 
-/// How the node shows itself.
+/// Configuration of the HTTP interface.
 #[derive(Clone)]
 pub struct ApiConfig {
-    /// What clients must send to use the control plane.
+    /// The key that clients must send to use the control plane.
     pub api_key: String,
-    /// What SDKs append to `<port>-<id>.` to name a port of a sandbox.
+    /// The domain that SDKs append to `<port>-<id>.` to name a port of a sandbox.
     pub domain: String,
     /// The host name of the dashboard; no port of a sandbox is served below it.
     pub dashboard_host: Option<String>,
-    /// Offer what Sandbar adds to E2B; otherwise it is ignored as unknown.
+    /// Serve Sandbar's extensions of E2B; otherwise they are ignored as unknown.
     pub extensions: bool,
-    /// Signs what TLS clients are shown; absent: only plain connections are served.
+    /// Signs certificates for TLS clients; without it only plain connections are served.
     pub authority: Option<Arc<Authority>>,
-    /// Most connections of clients at once, tunnels included; further ones are closed.
+    /// Most connections of clients at once, including tunnels; further ones are closed.
     pub max_connections: usize,
-    /// Most of them from one address, loopback excepted.
+    /// Most connections from one address, except for loopback.
     pub max_connections_per_address: usize,
 }
 
-/// The key is a secret.
+/// Without the key, which is a secret.
 impl fmt::Debug for ApiConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiConfig")

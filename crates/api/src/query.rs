@@ -1,10 +1,11 @@
-//! Query strings, in the several layers of encoding that clients use.
+//! Query strings, with the several layers of encoding that clients use.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The pairs of a form-encoded string, decoded once. Bytes that are not UTF-8 become replacement characters.
+/// Decodes the pairs of a form-encoded string once. Bytes that are not UTF-8 become replacement
+/// characters.
 pub(crate) fn pairs(text: &str) -> Vec<(String, String)> {
     text.split('&')
         .filter(|pair| !pair.is_empty())
@@ -28,8 +29,8 @@ pub(crate) fn first<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a
     pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// A metadata filter. SDKs percent-encode keys and values, join them as a form, and encode that as a query value; the last
-/// layer is gone already when the value is taken from [`pairs`].
+/// Decodes a metadata filter. SDKs percent-encode keys and values, join them as a form, and encode
+/// that as a query value; [`pairs`] has decoded the last layer already.
 pub(crate) fn metadata(value: &str) -> impl Iterator<Item = (String, String)> {
     pairs(value).into_iter().map(|(key, value)| (decode(&key), decode(&value)))
 }

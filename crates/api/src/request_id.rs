@@ -1,5 +1,5 @@
-//! `x-request-id`: names a request in the server's log and in its response, so that a report of one
-//! leads to the other. A client's own id is kept where it is fit for a log line.
+//! `x-request-id`: identifies a request in the server's log and in its response, so that a report
+//! of one leads to the other. A client's own id is kept if it is fit for a log line.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 const NAME: HeaderName = HeaderName::from_static("x-request-id");
 const MOST_BYTES: usize = 128;
 
-/// Makes ids that no other server or start of this one is likely to make.
+/// Generates ids that no other server or start of this one is likely to generate.
 #[derive(Default)]
 pub(crate) struct RequestIds {
     random: RandomState,
@@ -20,7 +20,7 @@ pub(crate) struct RequestIds {
 pub(crate) struct RequestId(HeaderValue);
 
 impl RequestIds {
-    /// The client's id, or a new one.
+    /// Returns the client's id, or a new one.
     pub(crate) fn id_for(&self, request: &HeaderMap) -> RequestId {
         if let Some(given) = request.get(NAME).filter(|given| is_sane(given.as_bytes())) {
             return RequestId(given.clone());
@@ -31,7 +31,7 @@ impl RequestIds {
 }
 
 impl RequestId {
-    /// Sets the id of a response, unless a service in a sandbox has set one of its own.
+    /// Sets the id of a response, unless a service in a sandbox has set its own.
     pub(crate) fn mark(self, response: &mut HeaderMap) {
         response.entry(NAME).or_insert(self.0);
     }

@@ -1,13 +1,14 @@
-//! Which plane a request is for. One listener serves all, so the order of the questions matters:
+//! Decides which plane a request is for. One listener serves all, so the order of the checks
+//! matters:
 //!
 //! 1. a host name `<port>-<id>.…` names a port of a sandbox;
-//! 2. the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port` do, too, except on calls of the control plane: old SDKs send
-//!    them there as well;
-//! 3. without either, the guest's own token tells the sandbox: the instance that `Sandbox.connect` of old SDKs makes
-//!    sends nothing else;
-//! 4. `/files` without any of these is a signed URL, whose signature tells the sandbox;
-//! 5. `/health` and the prefixes of E2B's paths, and ours, are the control plane's;
-//! 6. everything else is for neither.
+//! 2. the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port` do, too, except on calls of the control
+//!    plane, where old SDKs send them as well;
+//! 3. without either, the guest's token identifies the sandbox: the instance that `Sandbox.connect`
+//!    of old SDKs creates sends nothing else;
+//! 4. `/files` without any of these is a signed URL, whose signature identifies the sandbox;
+//! 5. `/health` and the prefixes of E2B's paths, and Sandbar's, belong to the control plane;
+//! 6. everything else goes to the fallback.
 
 use http::uri::Scheme;
 use http::{Method, header, request};
@@ -20,14 +21,15 @@ use crate::control;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
     Edge(Target),
-    /// The guest that `X-Access-Token` opens.
+    /// The guest whose token is in `X-Access-Token`.
     ByToken,
     SignedFile,
-    /// A browser asks whether it may call a sandbox. It cannot say yet which one, and the answer is the same for all.
+    /// A CORS preflight for a sandbox. It cannot name the sandbox, and the response is the same for
+    /// all.
     Preflight,
     Control,
     /// Neither control plane nor edge.
-    Elsewhere,
+    Fallback,
     /// 400 with this text.
     Refused(&'static str),
 }
@@ -45,9 +47,10 @@ const MISSING_HEADER: &str = "missing header";
 const INVALID_PORT: &str = "invalid sandbox port";
 const INVALID_ID: &str = "invalid sandbox id";
 
-/// `dashboard` is the host name of the dashboard, if it has one of its own.
+/// Decides the plane of a request. `dashboard` is the host name of the dashboard, if it has its
+/// own.
 pub(crate) fn plane(request: &request::Parts, dashboard: Option<&str>) -> Plane {
-    // Which of them a service would go by cannot be told.
+    // Services differ in which of them they use.
     if request.headers.get_all(header::HOST).iter().nth(1).is_some() {
         return Plane::Refused(TWO_HOSTS);
     }
@@ -88,7 +91,7 @@ pub(crate) fn plane(request: &request::Parts, dashboard: Option<&str>) -> Plane 
     } else if control::owns(request.uri.path()) {
         Plane::Control
     } else {
-        Plane::Elsewhere
+        Plane::Fallback
     }
 }
 
@@ -98,8 +101,8 @@ pub(crate) fn host(request: &request::Parts) -> &str {
     named.or_else(|| request.headers.get(header::HOST)?.to_str().ok()).unwrap_or("")
 }
 
-/// The scheme by which the client reached the server: that of its connection, unless a proxy in front of
-/// the server says that it terminated TLS.
+/// The scheme by which the client reached the server: that of its connection, unless a proxy in
+/// front of the server reports that it terminated TLS.
 pub(crate) fn scheme(request: &request::Parts) -> Scheme {
     let forwarded = request.headers.get("x-forwarded-proto").is_some_and(|value| value == "https");
     let connection = request.extensions.get::<Scheme>().cloned();
@@ -132,7 +135,7 @@ fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| *port != 0)
 }
 
-/// Calls that the guest does not have and the control plane does.
+/// Calls that the control plane has and the guest does not.
 fn is_control(path: &str, port: Option<&str>) -> bool {
     let for_guest = port.is_none_or(|port| parse_port(port) == Some(ENVD_PORT));
     let path = path.strip_prefix("/v2").unwrap_or(path);
@@ -167,20 +170,20 @@ mod tests {
         assert_eq!(by_host("99999-iabc.localhost"), Plane::Refused("Invalid host"));
         assert_eq!(by_host("8000-.localhost"), Plane::Refused("Invalid host"));
         for host in ["localhost:4980", "127.0.0.1:4980", "[::1]:4980", "my-host.test", "sandbox.test", ""] {
-            assert_eq!(by_host(host), Plane::Elsewhere, "{host}");
+            assert_eq!(by_host(host), Plane::Fallback, "{host}");
             assert_eq!(route("GET /v2/sandboxes", &[("host", host)]), Plane::Control, "{host}");
         }
         assert_eq!(route("GET http://8000-iabc.localhost/x", &[]), edge("iabc", 8000));
     }
 
     #[test]
-    fn no_port_is_served_below_the_dashboard_and_no_request_names_two_hosts() {
+    fn ports_below_the_dashboard_and_two_hosts_are_refused() {
         let by_host = |host| route("GET /", &[("host", host)]);
         for host in ["3000-iabc.dash.example", "3000-iabc.DASH.example:4980", "3000-iabc.a.dash.example."] {
             assert_eq!(by_host(host), Plane::Refused("Invalid host"), "{host}");
         }
         assert_eq!(by_host("3000-iabc.xdash.example"), edge("iabc", 3000));
-        assert_eq!(by_host("dash.example"), Plane::Elsewhere);
+        assert_eq!(by_host("dash.example"), Plane::Fallback);
         let two = [("host", "3000-iabc.localhost"), ("host", "localhost")];
         assert_eq!(route("GET /", &two), Plane::Refused("more than one Host header"));
         assert_eq!(route("GET http://3000-iabc.localhost/", &two), Plane::Refused("more than one Host header"));
@@ -223,13 +226,13 @@ mod tests {
     fn files_without_a_sandbox_are_signed() {
         assert_eq!(route("GET /files?path=a&signature=s", &[("host", "localhost")]), Plane::SignedFile);
         assert_eq!(route("POST /files", &[]), Plane::SignedFile);
-        assert_eq!(route("GET /filesystem", &[]), Plane::Elsewhere);
+        assert_eq!(route("GET /filesystem", &[]), Plane::Fallback);
     }
 
     #[test]
-    fn what_is_for_neither_goes_elsewhere() {
+    fn other_paths_go_to_the_fallback() {
         for path in ["/", "/api/jobs", "/jobs/1", "/assets/a.js", "/v2", "/sandboxes2", "/v1/sandboxes"] {
-            assert_eq!(route(&format!("GET {path}"), &[]), Plane::Elsewhere, "{path}");
+            assert_eq!(route(&format!("GET {path}"), &[]), Plane::Fallback, "{path}");
         }
         for path in ["/health", "/sandboxes", "/v2/sandboxes/i", "/v3/templates", "/sandbar/capabilities", "/teams"] {
             assert_eq!(route(&format!("GET {path}"), &[]), Plane::Control, "{path}");
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_ask_first() {
+    fn preflight_requests_are_recognized() {
         let ask = |uri: &str, headers| {
             let asked = [("access-control-request-method", "POST"), ("access-control-request-headers", headers)];
             route(&format!("OPTIONS {uri}"), &asked)

@@ -1,5 +1,5 @@
-//! The listener: accepts, serves HTTP/1.1 and HTTP/2 with upgrades, in the clear and over TLS on the same port, and stops in good
-//! order.
+//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2 with upgrades, plain and over TLS
+//! on the same port, and shuts down gracefully.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -25,41 +25,41 @@ use tracing::{Instrument as _, debug, info_span, warn};
 use crate::ApiConfig;
 use crate::body::{self, Body, BodyError};
 use crate::connection::{ClientStream, HeadTimer};
+use crate::connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 use crate::content::Content;
 use crate::control;
 use crate::edge::{self, Edge};
-use crate::elsewhere::Elsewhere;
-use crate::places::{ConnectionLimits, Place, Places};
+use crate::fallback::Fallback;
 use crate::request_id::RequestIds;
 use crate::routing::{Plane, plane};
 use crate::tally::Tally;
 use crate::tls::{self, Tls};
 
-/// SDKs keep idle connections for 300 s, and real edges for 600 s; ours end last.
-const IDLE_PATIENCE: Duration = Duration::from_secs(900);
+/// SDKs keep idle connections for 300 s, and E2B's edge for 600 s; this server closes last.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(900);
 /// From a head's first byte to its last: a head that is never finished holds a buffer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between the wish to stop and the end of what is still being answered.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// Longest time for responses in progress when the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Lets large transfers move in large pieces.
 pub(crate) const BUFFER_BYTES: usize = 512 << 10;
-/// SDKs put every request of a program on one HTTP/2 connection, and every running command is one.
+/// SDKs send every request of a program on one HTTP/2 connection, and every running command is one.
 const MOST_STREAMS: u32 = 1024;
-/// What a client may send ahead of what is read, on one stream and on all of them. Not the same: an upload that a sandbox does
-/// not read must not hold up the others.
+/// How many bytes a client may send before the server reads them, per stream and per connection.
+/// They differ so that an upload that a sandbox does not read does not block the other streams.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// HTTP/2 connections are asked for one, since nothing else ends those whose clients have vanished.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
-/// After an accept that failed, for example for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Interval of HTTP/2 pings: nothing else closes connections whose clients have vanished.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
+/// Wait after a failed accept, for example without free descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What every request may need.
+/// State that requests share.
 pub(crate) struct App {
     pub node: Arc<Node>,
     pub config: ApiConfig,
     pub edge: Edge,
-    pub elsewhere: Elsewhere,
+    pub fallback: Fallback,
     /// Absent: plain connections only.
     tls: Option<Tls>,
     /// Calls of the control plane with a wrong key.
@@ -67,17 +67,18 @@ pub(crate) struct App {
     request_ids: RequestIds,
 }
 
-/// Serves `node` on `listener`, and `elsewhere` what is for neither its control plane nor its sandboxes, until `stop`; then
-/// ends what still runs within a few seconds.
+/// Serves `node` on `listener`, and `elsewhere` for requests that are neither for its control plane
+/// nor for its sandboxes, until `stop`; then ends what still runs within a few seconds.
 pub async fn serve(
     listener: TcpListener,
     node: Arc<Node>,
     config: ApiConfig,
-    elsewhere: Elsewhere,
+    fallback: Fallback,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let tasks = TaskTracker::new();
-    // Tunnels and connections to sandboxes end with this; what is being answered gets STOP_PATIENCE first.
+    // Tunnels and connections to sandboxes end with this; responses in progress get STOP_TIMEOUT
+    // first.
     let end = CancellationToken::new();
     let tls = config.authority.clone().map(|authority| {
         let names = [Some(config.domain.as_str()), config.dashboard_host.as_deref()];
@@ -93,41 +94,47 @@ pub async fn serve(
             "closed new connections at once: there are as many as the limits allow (`limits` in the configuration)"
         );
     });
-    let places = Places::new(ConnectionLimits { altogether: limit, per_address });
+    let limiter = ConnectionLimiter::new(ConnectionLimits { total: limit, per_address });
     let edge = Edge::new(tasks.clone(), end.clone());
-    let app = App { node, config, edge, elsewhere, tls, wrong_keys, request_ids: RequestIds::default() };
+    let app = App { node, config, edge, fallback, tls, wrong_keys, request_ids: RequestIds::default() };
     let app = Arc::new(app);
     let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, peer)) => match places.take(peer.ip()) {
-                Some(place) => {
-                    connections.spawn(serve_connection(stream, peer, place, Arc::clone(&app), stop.clone()));
+            Ok((stream, peer)) => match limiter.take(peer.ip()) {
+                Some(permit) => {
+                    connections.spawn(serve_connection(stream, peer, permit, Arc::clone(&app), stop.clone()));
                 }
                 None => refused.count(peer),
             },
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
-        while connections.try_join_next().is_some() {} // Forget the finished ones.
+        while connections.try_join_next().is_some() {} // Drop the finished ones.
     }
     drop(listener);
-    while connections.join_next().await.is_some() {} // Each ends within STOP_PATIENCE.
+    while connections.join_next().await.is_some() {} // Each ends within STOP_TIMEOUT.
     end.cancel();
     tasks.close();
     tasks.wait().await;
     Ok(())
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app: Arc<App>, stop: CancellationToken) {
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: ConnectionPermit,
+    app: Arc<App>,
+    stop: CancellationToken,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         return debug!(%error, "the client is gone already");
     }
-    // A connection that says nothing costs no more than its socket.
+    // A connection that sends nothing costs no more than its socket.
     let mut first = [0];
-    let spoken = tokio::time::timeout(IDLE_PATIENCE, stream.peek(&mut first));
+    let spoken = tokio::time::timeout(IDLE_TIMEOUT, stream.peek(&mut first));
     let Some(Ok(Ok(1))) = stop.run_until_cancelled(spoken).await else {
         return debug!("a connection ended before it was used");
     };
@@ -139,13 +146,13 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app
         },
         _ => (Either::Left(stream), Scheme::HTTP),
     };
-    let stream = ClientStream::new(stream, place);
+    let stream = ClientStream::new(stream, permit);
     let state = stream.state();
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(HeadTimer { state: Arc::clone(&state), head_timeout: HEAD_TIMEOUT })
-        .header_read_timeout(IDLE_PATIENCE)
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(BUFFER_BYTES)
         .preserve_header_case(true);
     builder
@@ -154,14 +161,14 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app
         .max_concurrent_streams(MOST_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(SIGN_OF_LIFE);
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL);
     let asked = CancellationToken::new();
     let asking = asked.clone();
     let service = service_fn(move |request| {
         asking.cancel();
         answer(Arc::clone(&app), peer, scheme.clone(), request)
     });
-    // The first head may be HTTP/2's, and is read in part before hyper's clock starts.
+    // The first head may be HTTP/2's, and is read in part before hyper's timer starts.
     let unasked = async {
         if tokio::time::timeout(HEAD_TIMEOUT, asked.cancelled()).await.is_ok() {
             std::future::pending::<()>().await;
@@ -174,14 +181,14 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app
         () = unasked => return debug!("cut a connection that did not finish its first head"),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(STOP_PATIENCE, connection).await {
+            match tokio::time::timeout(STOP_TIMEOUT, connection).await {
                 Ok(result) => result,
                 Err(_) => return debug!("cut a connection that did not end in time"),
             }
         }
     };
     if let Err(error) = result {
-        // Clients that go away and sandboxes that are cut end here: the normal course of things.
+        // Clients that disconnect and sandboxes that end lead here: this is normal.
         debug!(%error, "a connection ended early");
         if is_broken_answer(&*error) {
             state.reset_when_closed();
@@ -189,7 +196,7 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, place: Place, app
     }
 }
 
-/// Whether what ended the connection is an answer that could not be completed.
+/// Whether a response that could not be completed ended the connection.
 fn is_broken_answer(error: &(dyn Error + 'static)) -> bool {
     iter::successors(Some(error), |&error| error.source()).any(|error| error.is::<BodyError>())
 }
@@ -209,10 +216,11 @@ async fn answer(
     let span = info_span!("request", id = %id.as_str());
     let mut response = dispatch(&app, plane, Request::from_parts(parts, content)).instrument(span).await;
     id.mark(response.headers_mut());
-    // Streams begin while their requests may still be read; what is whole was made without reading more.
+    // Streamed responses begin while their requests may still be read; complete ones need no more
+    // of the request.
     let whole = match response.body() {
         Body::Whole(_) => true,
-        Body::Passing(_) => false,
+        Body::Proxied(_) => false,
         Body::Other(body) => body.size_hint().exact().is_some(),
     };
     if whole {
@@ -228,7 +236,7 @@ async fn dispatch(app: &Arc<App>, plane: Plane, request: Request<Content>) -> Re
         Plane::SignedFile => edge::serve_signed_file(app, request).await,
         Plane::Preflight => edge::allow_preflight(&request),
         Plane::Control => control::serve(app, request).await,
-        Plane::Elsewhere => match app.elsewhere.answer(request).await {
+        Plane::Fallback => match app.fallback.answer(request).await {
             Ok(response) => response.map(Body::Other),
             Err(request) => control::serve(app, request).await,
         },

@@ -1,5 +1,5 @@
-//! Events that a stranger can cause thousands of times a second, logged at most once a minute: the
-//! first at once, those after it as a count.
+//! Rate-limited log lines for events that a remote client can cause thousands of times a second: at
+//! most one per minute, the first at once, those after it as a count.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Writes a line: how many since the last line, and the newest one's peer.
+/// Writes a line: how many events since the last line, and the peer of the newest.
 type Report = Box<dyn Fn(u64, SocketAddr) + Send + Sync>;
 
 pub(crate) struct Tally {
@@ -25,12 +25,12 @@ pub(crate) struct Tally {
 enum State {
     #[default]
     Quiet,
-    /// Within a minute of the last line; what came since.
+    /// Within a minute of the last line; contains the events since then.
     Counting(Option<(u64, SocketAddr)>),
 }
 
 impl Tally {
-    /// The task that counts a minute out belongs to `tasks` and ends with `end`.
+    /// The task that waits for the minute belongs to `tasks` and ends with `end`.
     pub(crate) fn new(
         tasks: &TaskTracker,
         end: &CancellationToken,
@@ -54,7 +54,7 @@ impl Tally {
         self.tasks.spawn(async move { tally.report_every_minute().await });
     }
 
-    /// Until a minute passes without an event.
+    /// Reports until a minute passes without an event.
     async fn report_every_minute(&self) {
         loop {
             let stopped = self.end.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_none();

@@ -1,4 +1,4 @@
-//! What can go wrong with an authority, by what can be done about it.
+//! Errors of a certificate authority, one variant per remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ pub enum AuthorityError {
     Directory { directory: PathBuf, source: io::Error },
     #[error("another process has held {} for too long; end it and try again", lock.display())]
     Busy { lock: PathBuf },
-    /// Never repaired silently: whoever trusted the old authority must be asked to trust a new one.
-    #[error("the certificate authority in {} cannot be used: {reason}; remove that directory to have a new one made, and trust it anew", directory.display())]
+    /// Never repaired silently: clients that trust the old authority would have to trust a new one.
+    #[error("the certificate authority in {} cannot be used: {reason}; remove that directory to have a new one made, and trust the new one", directory.display())]
     Unusable { directory: PathBuf, reason: String },
     #[error("{name:?} is neither a DNS name nor an address, so there is no certificate for it")]
     Name { name: String },

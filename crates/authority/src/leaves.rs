@@ -1,7 +1,7 @@
-//! Leaves: signed when first asked for, kept while in use.
+//! Leaf certificates: signed on first request, cached while in use.
 //!
-//! Each is for exactly one name. A wildcard would serve a whole domain, but `*.localhost` is too wide for OpenSSL and Node,
-//! which want two dots in it.
+//! Each leaf covers exactly one name. A wildcard would cover a whole domain, but OpenSSL and Node
+//! reject `*.localhost` because they require two dots in a wildcard name.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,19 +17,19 @@ use rustls::sign::{CertifiedKey, SigningKey};
 
 use crate::AuthorityError;
 
-/// Some clients refuse leaves of more than 398 days.
+/// Some clients reject leaves valid for more than 398 days.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(60 * 24 * 3600);
-/// A leaf with less left than this is signed anew. Connections in use are not concerned.
-pub(crate) const RENEWAL: Duration = Duration::from_secs(20 * 24 * 3600);
-/// Clocks of clients, and of sandboxes that slept, may be behind ours.
+/// A leaf with less remaining validity than this is signed again. Open connections keep theirs.
+pub(crate) const RENEWAL_THRESHOLD: Duration = Duration::from_secs(20 * 24 * 3600);
+/// Tolerated clock skew: clocks of clients and of paused sandboxes may be behind ours.
 const CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
-/// Names are chosen by whoever connects, so what is kept for them is bounded: about 2 KB each.
-pub(crate) const MOST: usize = 1024;
+/// Clients choose the names, so the cache is bounded: about 2 KB per leaf.
+pub(crate) const MAX_LEAVES: usize = 1024;
 
 struct Leaf {
     key: Arc<CertifiedKey>,
     ends: SystemTime,
-    /// When it was last asked for, in calls.
+    /// The cache's call counter at the last lookup (LRU order).
     used: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Leaves {
 }
 
 impl Leaves {
-    pub(crate) fn certified(
+    pub(crate) fn issue_leaf(
         &self,
         issuer: &Issuer<'_, KeyPair>,
         name: &str,
@@ -55,10 +55,11 @@ impl Leaves {
         if let Some(key) = self.with(|cache| cache.find(&name, now)) {
             return Ok(key);
         }
-        // Not under the lock: others need not wait. Two that sign the same name at once both have a good one.
+        // Signs outside the lock so that other lookups do not wait. Two threads that sign the same
+        // name both get a valid leaf.
         let leaf = sign(issuer, &name, now)?;
         let key = Arc::clone(&leaf.key);
-        self.with(|cache| cache.keep(name, leaf));
+        self.with(|cache| cache.insert(name, leaf));
         Ok(key)
     }
 
@@ -68,7 +69,7 @@ impl Leaves {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
-        // Whoever panicked in between left whole leaves.
+        // A panicking thread leaves only complete leaves in the cache.
         act(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -76,13 +77,13 @@ impl Leaves {
 impl Cache {
     fn find(&mut self, name: &str, now: SystemTime) -> Option<Arc<CertifiedKey>> {
         self.calls += 1;
-        let leaf = self.leaves.get_mut(name).filter(|leaf| now + RENEWAL < leaf.ends)?;
+        let leaf = self.leaves.get_mut(name).filter(|leaf| now + RENEWAL_THRESHOLD < leaf.ends)?;
         leaf.used = self.calls;
         Some(Arc::clone(&leaf.key))
     }
 
-    fn keep(&mut self, name: String, leaf: Leaf) {
-        if self.leaves.len() >= MOST && !self.leaves.contains_key(&name) {
+    fn insert(&mut self, name: String, leaf: Leaf) {
+        if self.leaves.len() >= MAX_LEAVES && !self.leaves.contains_key(&name) {
             let oldest = self.leaves.iter().min_by_key(|(_, leaf)| leaf.used).map(|(name, _)| name.clone());
             oldest.and_then(|name| self.leaves.remove(&name));
         }
@@ -93,7 +94,7 @@ impl Cache {
 fn sign(issuer: &Issuer<'_, KeyPair>, name: &str, now: SystemTime) -> Result<Leaf, AuthorityError> {
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![alternative_name(name)?];
-    // Not the name: a subject takes 64 characters only.
+    // No common name: it is limited to 64 characters, so the name goes into the SAN only.
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, "Sandbar");
     params.is_ca = IsCa::ExplicitNoCa;
@@ -121,7 +122,7 @@ pub(crate) fn sign_with(key: &KeyPair) -> Result<Arc<dyn SigningKey>, rustls::Er
     rustls::crypto::aws_lc_rs::sign::any_ecdsa_type(&der)
 }
 
-/// Sets when a certificate begins, a little in the past, and when it ends.
+/// Sets the validity period, which starts [`CLOCK_SKEW`] in the past.
 pub(crate) fn set_validity(params: &mut CertificateParams, now: SystemTime, lifetime: Duration) {
     let moment = |time: SystemTime| {
         rcgen::date_time_ymd(1970, 1, 1) + time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()

@@ -1,14 +1,15 @@
-//! A certificate authority of our own, kept in a directory: made on first use, it signs a leaf for whatever name is asked for.
+//! A certificate authority stored in a directory: created on first use, it signs a leaf for every
+//! requested name.
 //!
-//! It knows neither sandboxes nor sockets. Which names may be asked for is its caller's decision: [`Authority::server_config`]
-//! signs for every name a client sends.
+//! This crate knows neither sandboxes nor sockets. The caller decides which names may be requested:
+//! [`Authority::server_config`] signs for every name a client sends.
 
 #![forbid(unsafe_code)]
 
 mod error;
-mod keep;
 mod leaves;
 mod pem;
+mod storage;
 
 pub use error::AuthorityError;
 
@@ -22,70 +23,75 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use keep::Kept;
 use leaves::Leaves;
+use storage::StoredAuthority;
 
-/// Of the authority's certificate, in its directory.
+/// File name of the authority's certificate in its directory.
 pub const CERTIFICATE: &str = "certificate.pem";
 
-/// A certificate authority kept in a directory (key 0600, certificate PEM), made on first use.
+/// A certificate authority stored in a directory (key 0600, certificate PEM), created on first use.
 pub struct Authority {
     directory: PathBuf,
-    kept: Kept,
+    stored: StoredAuthority,
     leaves: Leaves,
 }
 
 impl Authority {
-    /// Loads the authority of `directory`, or makes it there. Of several that come at once, one makes it and the others load it;
-    /// one that is killed on the way leaves nothing that the next would trip over.
+    /// Loads the authority of `directory`, or creates it. Of several concurrent callers, one
+    /// creates it and the others load it; a killed caller leaves nothing that blocks the next one.
     ///
-    /// `common_name` is what people see in lists of trusted authorities. `only` are the DNS names that it can sign for, with all
-    /// below them; whoever trusts it need not fear for others, even if its key is lost. Without any it can sign for all. Both
-    /// count when the authority is made.
+    /// `common_name` is the name shown in lists of trusted authorities. `only` lists the DNS names,
+    /// subdomains included, that the authority may sign for (name constraints): a leaked key then
+    /// endangers no other name. An empty list permits all names. Both apply only when the authority
+    /// is created.
     ///
     /// # Errors
-    /// [`AuthorityError::Directory`], [`AuthorityError::Busy`] and [`AuthorityError::Unusable`].
+    /// [`AuthorityError::Directory`] when the directory cannot be read or written,
+    /// [`AuthorityError::Busy`] when another process holds the lock too long,
+    /// [`AuthorityError::Unusable`] when the stored files do not match or do not parse.
     pub fn open(directory: &Path, common_name: &str, only: &[&str]) -> Result<Self, AuthorityError> {
-        let kept = keep::load_or_make(directory, common_name, only)?;
-        Ok(Self { directory: directory.to_owned(), kept, leaves: Leaves::default() })
+        let stored = storage::load_or_create(directory, common_name, only)?;
+        Ok(Self { directory: directory.to_owned(), stored, leaves: Leaves::default() })
     }
 
-    /// What others must trust. The key never leaves this object.
+    /// The certificate that clients must trust. The key never leaves this object.
     pub fn certificate_pem(&self) -> &str {
-        &self.kept.certificate_pem
+        &self.stored.certificate_pem
     }
 
     pub fn certificate_der(&self) -> &[u8] {
-        &self.kept.certificate
+        &self.stored.certificate
     }
 
-    /// Where [`Self::certificate_pem`] is on disk.
+    /// Path of [`Self::certificate_pem`] on disk.
     pub fn certificate_path(&self) -> PathBuf {
         self.directory.join(CERTIFICATE)
     }
 
-    /// A leaf for this name (DNS name, wildcard or address), signed by us; cached, bounded, renewed before it ends.
+    /// Issues a leaf for `name` (DNS name, wildcard or IP address). Leaves are cached in a bounded
+    /// LRU cache and renewed before they expire.
     ///
     /// # Errors
-    /// [`AuthorityError::Name`] if it is none of these.
-    pub fn certified(&self, name: &str) -> Result<Arc<CertifiedKey>, AuthorityError> {
-        self.leaves.certified(&self.kept.issuer, name, SystemTime::now())
+    /// [`AuthorityError::Name`] when `name` is none of these.
+    pub fn issue_leaf(&self, name: &str) -> Result<Arc<CertifiedKey>, AuthorityError> {
+        self.leaves.issue_leaf(&self.stored.issuer, name, SystemTime::now())
     }
 
-    /// A server that shows each client a leaf for the name it asks for (SNI), and refuses those that ask for none.
+    /// TLS server configuration that presents a leaf for the name in the client's SNI, and refuses
+    /// clients that send no SNI.
     pub fn server_config(self: &Arc<Self>, alpn: &[&[u8]]) -> Arc<ServerConfig> {
         Arc::new(server_config(Arc::new(BySni(Arc::clone(self))), alpn))
     }
 }
 
-/// The key is a secret.
+/// Redacts the key.
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").field("directory", &self.directory).finish_non_exhaustive()
     }
 }
 
-/// A server that shows what `resolver` chooses, without asking clients for certificates.
+/// TLS server configuration with `resolver` and without client certificates.
 pub fn server_config(resolver: Arc<dyn ResolvesServerCert>, alpn: &[&[u8]]) -> ServerConfig {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -96,7 +102,7 @@ pub fn server_config(resolver: Arc<dyn ResolvesServerCert>, alpn: &[&[u8]]) -> S
     config
 }
 
-/// Named wherever it is used: with two in one program, rustls does not choose.
+/// Passed explicitly everywhere: rustls picks no default when two providers are linked.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
@@ -108,8 +114,8 @@ impl ResolvesServerCert for BySni {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?;
         self.0
-            .certified(name)
-            .inspect_err(|error| tracing::debug!(%error, "no certificate for a name that was asked for"))
+            .issue_leaf(name)
+            .inspect_err(|error| tracing::debug!(%error, "cannot issue a certificate for the requested server name"))
             .ok()
     }
 }

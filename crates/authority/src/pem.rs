@@ -1,9 +1,9 @@
-//! PEM as this crate needs it: one block a file. rustls reads it; writing is this little.
+//! Writes PEM, one block per file. rustls reads it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// RFC 7468.
+/// Line length of RFC 7468.
 const LINE: usize = 64;
 
 pub(crate) fn encode(label: &str, der: &[u8]) -> String {

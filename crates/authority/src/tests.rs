@@ -1,4 +1,4 @@
-//! The authority as its users see it, and its leaves as TLS clients do.
+//! The authority through its public interface, and its leaves as TLS clients verify them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 
 use super::*;
-use crate::leaves::{LIFETIME, MOST, RENEWAL};
+use crate::leaves::{LIFETIME, MAX_LEAVES, RENEWAL_THRESHOLD};
 
 fn open(directory: &Path) -> Authority {
     Authority::open(directory, "Sandbar test", &[]).expect("an authority")
@@ -36,43 +36,43 @@ fn verify(authority: &Authority, leaf: &CertifiedKey, name: &str, now: SystemTim
 }
 
 #[test]
-fn made_once_and_loaded_again() {
+fn an_authority_is_created_once_and_loaded_again() {
     let data = tempfile::tempdir().expect("a directory");
     let directory = data.path().join("authority/hosts");
     let first = open(&directory);
-    let leaf = first.certified("a.localhost").expect("a leaf");
+    let leaf = first.issue_leaf("a.localhost").expect("a leaf");
     let second = open(&directory);
     assert_eq!(first.certificate_pem(), second.certificate_pem());
     assert_eq!(fs::read_to_string(second.certificate_path()).expect("the certificate"), second.certificate_pem());
-    // Another name is for a new authority only; what this one signs still says who signed it.
+    // The common name applies at creation only; leaves still name their real issuer.
     let renamed = Authority::open(&directory, "Another name", &[]).expect("an authority");
     for authority in [&second, &renamed] {
         verify(authority, &leaf, "a.localhost", SystemTime::now()).expect("signed by the same");
-        let leaf = authority.certified("b.localhost").expect("a leaf");
+        let leaf = authority.issue_leaf("b.localhost").expect("a leaf");
         verify(&first, &leaf, "b.localhost", SystemTime::now()).expect("signed by the same");
     }
 }
 
 #[test]
-fn of_an_authority_for_some_names_others_are_not_believed() {
+fn name_constraints_reject_other_names() {
     let data = tempfile::tempdir().expect("a directory");
     let made = Authority::open(&data.path().join("some"), "Sandbar test", &["localhost", "sandbox.test"]).expect("one");
     let loaded = Authority::open(&data.path().join("some"), "Sandbar test", &[]).expect("the same");
     let any = open(&data.path().join("any"));
-    // Whoever has the key can sign for any name.
-    let believed = |authority: &Authority, name: &str| {
-        verify(authority, &authority.certified(name).expect("a leaf"), name, SystemTime::now()).is_ok()
+    // The key signs any name; the name constraints make clients reject some.
+    let trusted = |authority: &Authority, name: &str| {
+        verify(authority, &authority.issue_leaf(name).expect("a leaf"), name, SystemTime::now()).is_ok()
     };
     for name in ["localhost", "8000-i.localhost", "sandbox.test", "8000-i.sandbox.test", "127.0.0.1", "::1"] {
-        assert!(believed(&made, name) && believed(&loaded, name), "{name}");
+        assert!(trusted(&made, name) && trusted(&loaded, name), "{name}");
     }
     for name in ["example.com", "notlocalhost", "sandbox.test.example", "test"] {
-        assert!(!believed(&made, name) && !believed(&loaded, name) && believed(&any, name), "{name}");
+        assert!(!trusted(&made, name) && !trusted(&loaded, name) && trusted(&any, name), "{name}");
     }
 }
 
 #[test]
-fn the_key_is_its_owner_s() {
+fn the_key_file_is_private() {
     let data = tempfile::tempdir().expect("a directory");
     let directory = data.path().join("hosts");
     let authority = open(&directory);
@@ -87,7 +87,7 @@ fn the_key_is_its_owner_s() {
 }
 
 #[test]
-fn of_many_at_once_one_makes_it() {
+fn concurrent_opens_create_one_authority() {
     let data = tempfile::tempdir().expect("a directory");
     let directory = data.path().join("hosts");
     let made: Vec<String> = thread::scope(|scope| {
@@ -99,20 +99,20 @@ fn of_many_at_once_one_makes_it() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_no_obstacle() {
+fn leftovers_of_a_killed_process_are_replaced() {
     let data = tempfile::tempdir().expect("a directory");
     let other = tempfile::tempdir().expect("a directory");
     open(other.path());
-    // Killed between the two files, and while it wrote one.
+    // Killed between the two renames, and while writing a draft.
     fs::copy(other.path().join("key.pem"), data.path().join("key.pem")).expect("a copy");
     fs::write(data.path().join(".certificate.pem.new"), "half").expect("a draft");
     let authority = open(data.path());
-    verify(&authority, &authority.certified("a.test").expect("a leaf"), "a.test", SystemTime::now()).expect("valid");
+    verify(&authority, &authority.issue_leaf("a.test").expect("a leaf"), "a.test", SystemTime::now()).expect("valid");
     assert!(!data.path().join(".certificate.pem.new").exists());
 }
 
 #[test]
-fn what_cannot_be_used_is_said_and_kept() {
+fn unusable_files_are_reported_and_kept() {
     let data = tempfile::tempdir().expect("a directory");
     let other = tempfile::tempdir().expect("a directory");
     open(data.path());
@@ -145,13 +145,13 @@ fn leaves_are_valid_for_their_name_only() {
         ("127.0.0.1", "127.0.0.1", "127.0.0.2"),
         ("::1", "::1", "localhost"),
     ] {
-        let leaf = authority.certified(asked).expect(asked);
+        let leaf = authority.issue_leaf(asked).expect(asked);
         leaf.keys_match().expect(asked);
         verify(&authority, &leaf, good, now).expect(asked);
         verify(&authority, &leaf, bad, now).expect_err(asked);
     }
     for name in ["", "*", "*.", "a b", "a..b", "a/b", "*.*.test", "ä.test", "x:1", "a\n.test"] {
-        let refused = authority.certified(name);
+        let refused = authority.issue_leaf(name);
         assert!(matches!(refused, Err(AuthorityError::Name { .. })), "{name:?}: {refused:?}");
     }
 }
@@ -160,24 +160,24 @@ fn leaves_are_valid_for_their_name_only() {
 fn leaves_are_cached_and_bounded() {
     let data = tempfile::tempdir().expect("a directory");
     let authority = open(data.path());
-    let first = authority.certified("kept.test").expect("a leaf");
-    for number in 0..MOST + 50 {
-        authority.certified(&format!("{number}.test")).expect("a leaf");
-        // One in use stays, whatever strangers ask for.
-        assert!(Arc::ptr_eq(&first, &authority.certified("Kept.test").expect("a leaf")));
+    let first = authority.issue_leaf("kept.test").expect("a leaf");
+    for number in 0..MAX_LEAVES + 50 {
+        authority.issue_leaf(&format!("{number}.test")).expect("a leaf");
+        // A leaf in use stays cached whatever other names clients request.
+        assert!(Arc::ptr_eq(&first, &authority.issue_leaf("Kept.test").expect("a leaf")));
     }
-    assert_eq!(authority.leaves.count(), MOST);
+    assert_eq!(authority.leaves.count(), MAX_LEAVES);
 }
 
 #[test]
-fn leaves_are_renewed_before_they_end() {
+fn leaves_are_renewed_before_they_expire() {
     let data = tempfile::tempdir().expect("a directory");
     let authority = open(data.path());
-    let at = |now| authority.leaves.certified(&authority.kept.issuer, "a.test", now).expect("a leaf");
+    let at = |now| authority.leaves.issue_leaf(&authority.stored.issuer, "a.test", now).expect("a leaf");
     let start = SystemTime::now();
     let first = at(start);
-    assert!(Arc::ptr_eq(&first, &at(start + LIFETIME - RENEWAL - Duration::from_secs(1))));
-    let late = start + LIFETIME - RENEWAL;
+    assert!(Arc::ptr_eq(&first, &at(start + LIFETIME - RENEWAL_THRESHOLD - Duration::from_secs(1))));
+    let late = start + LIFETIME - RENEWAL_THRESHOLD;
     let second = at(late);
     assert!(!Arc::ptr_eq(&first, &second));
     verify(&authority, &first, "a.test", late).expect("still valid when it is replaced");
@@ -185,7 +185,7 @@ fn leaves_are_renewed_before_they_end() {
     verify(&authority, &second, "a.test", start + LIFETIME + Duration::from_secs(60)).expect("the next");
 }
 
-/// A handshake in memory; what the client made of it.
+/// A handshake in memory; returns the ALPN protocol the client negotiated.
 fn handshake(authority: &Arc<Authority>, name: &str) -> Result<Option<Vec<u8>>, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -211,10 +211,10 @@ fn handshake(authority: &Arc<Authority>, name: &str) -> Result<Option<Vec<u8>>, 
 }
 
 #[test]
-fn servers_show_what_is_asked_for() {
+fn the_server_presents_a_leaf_for_the_sni() {
     let data = tempfile::tempdir().expect("a directory");
     let authority = Arc::new(open(data.path()));
     assert_eq!(handshake(&authority, "8000-iabc.localhost").expect("a handshake"), Some(b"h2".to_vec()));
-    // No name is sent for an address.
+    // Clients send no SNI for an IP address.
     handshake(&authority, "127.0.0.1").expect_err("refused");
 }

@@ -1,4 +1,5 @@
-//! Takes pictures of a page by hand: `capture ORIGIN [PATH] [TIMES]` writes desktop.webp and mobile.webp here.
+//! Takes screenshots of a page: `capture ORIGIN [PATH] [TIMES]` writes desktop.webp and mobile.webp
+//! to the working directory.
 
 use std::time::Instant;
 
@@ -19,8 +20,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let started = Instant::now();
         let capture = browser.capture(request.clone()).await?;
         println!("{:?} {capture:#?}", started.elapsed());
-        for shot in &capture.shots {
-            std::fs::write(format!("{}.webp", shot.name), &shot.webp)?;
+        for screenshot in &capture.screenshots {
+            std::fs::write(format!("{}.webp", screenshot.name), &screenshot.webp)?;
         }
     }
     browser.close().await;

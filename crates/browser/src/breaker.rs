@@ -1,16 +1,18 @@
-//! The circuit breaker: after some failures in a row for one origin, answers come at once for a while.
+//! Circuit breaker: after consecutive failures for one origin, captures of it fail at once for a
+//! while.
 //!
-//! It counts by origin, so that one sandbox whose server is down does not silence the others. Time is passed in.
+//! It counts per origin, so that a sandbox whose server is down does not block the others. The
+//! caller passes the time in.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::error::CaptureError;
 
-const FAILURES: u32 = 3;
-const OPEN_FOR: Duration = Duration::from_secs(60);
-/// A failure this old says nothing about now. It also bounds what is remembered of sandboxes that are gone.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+const FAILURE_THRESHOLD: u32 = 3;
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// An older failure no longer counts. This also bounds the memory used for sandboxes that are gone.
+const FAILURE_LIFETIME: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
 pub(crate) struct Breakers(HashMap<String, Failures>);
@@ -23,12 +25,15 @@ struct Failures {
 }
 
 impl Breakers {
-    /// Refuses while the circuit of `origin` is open. When the time is over one attempt passes; if it fails, too, the circuit is open
-    /// again.
+    /// Refuses while the circuit of `origin` is open. Afterwards one attempt passes; if it fails,
+    /// the circuit opens again.
+    ///
+    /// # Errors
+    /// [`CaptureError::CircuitOpen`] with the time until the next attempt.
     pub(crate) fn check(&self, origin: &str, now: Instant) -> Result<(), CaptureError> {
         let Some(failures) = self.0.get(origin) else { return Ok(()) };
-        let retry_in = (failures.at + OPEN_FOR).saturating_duration_since(now);
-        if failures.count < FAILURES || retry_in.is_zero() {
+        let retry_in = (failures.at + OPEN_TIMEOUT).saturating_duration_since(now);
+        if failures.count < FAILURE_THRESHOLD || retry_in.is_zero() {
             return Ok(());
         }
         Err(CaptureError::CircuitOpen {
@@ -39,12 +44,12 @@ impl Breakers {
         })
     }
 
-    pub(crate) fn succeeded(&mut self, origin: &str) {
+    pub(crate) fn record_success(&mut self, origin: &str) {
         self.0.remove(origin);
     }
 
-    pub(crate) fn failed(&mut self, origin: &str, error: &CaptureError, now: Instant) {
-        self.0.retain(|_, failures| now.saturating_duration_since(failures.at) < FORGOTTEN_AFTER);
+    pub(crate) fn record_failure(&mut self, origin: &str, error: &CaptureError, now: Instant) {
+        self.0.retain(|_, failures| now.saturating_duration_since(failures.at) < FAILURE_LIFETIME);
         let failures =
             self.0.entry(origin.to_owned()).or_insert_with(|| Failures { count: 0, last: String::new(), at: now });
         failures.count += 1;
@@ -58,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_failures_in_a_row_open_it_for_a_minute() {
+    fn three_consecutive_failures_open_the_circuit() {
         let start = Instant::now();
         let mut breakers = Breakers::default();
         for second in 0..3 {
             let now = start + Duration::from_secs(second);
             assert!(breakers.check("a", now).is_ok());
-            breakers.failed("a", &CaptureError::PageCrashed, now);
+            breakers.record_failure("a", &CaptureError::PageCrashed, now);
         }
         let refused = breakers.check("a", start + Duration::from_secs(12));
         assert!(
@@ -75,20 +80,20 @@ mod tests {
 
         let later = start + Duration::from_secs(62);
         assert!(breakers.check("a", later).is_ok());
-        breakers.failed("a", &CaptureError::PageCrashed, later);
+        breakers.record_failure("a", &CaptureError::PageCrashed, later);
         assert!(breakers.check("a", later).is_err(), "one more failure opens it again");
-        breakers.succeeded("a");
+        breakers.record_success("a");
         assert!(breakers.check("a", later).is_ok());
     }
 
     #[test]
-    fn a_success_between_starts_the_count_anew() {
+    fn success_resets_the_failure_count() {
         let now = Instant::now();
         let mut breakers = Breakers::default();
         for _ in 0..5 {
-            breakers.failed("a", &CaptureError::BrowserDied, now);
-            breakers.failed("a", &CaptureError::BrowserDied, now);
-            breakers.succeeded("a");
+            breakers.record_failure("a", &CaptureError::BrowserDied, now);
+            breakers.record_failure("a", &CaptureError::BrowserDied, now);
+            breakers.record_success("a");
         }
         assert!(breakers.check("a", now).is_ok());
     }

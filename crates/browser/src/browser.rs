@@ -1,4 +1,4 @@
-//! The warm browser that captures share: started when first needed, replaced when it dies, ended when unused.
+//! The browser that captures share: started on first use, replaced when it dies, closed when idle.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,22 +13,22 @@ use tracing::{debug, info, instrument};
 use url::Url;
 
 use crate::breaker::Breakers;
-use crate::capture::{Capture, CaptureRequest, Shot, blocked};
+use crate::capture::{Capture, CaptureRequest, PageScreenshot, merge_blocked};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::{BrowserError, CaptureError};
 use crate::page::Page;
 use crate::process::Process;
-use crate::proxy::Gate;
-use crate::visit::{Opened, Visit};
+use crate::proxy::OriginProxy;
+use crate::tab::{CaptureContext, Opened};
 
-/// More would only make all of them slow.
-const MOST_AT_ONCE: usize = 16;
-/// For contexts of a capture that is over; a browser that takes longer is replaced.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// More concurrent captures would slow all of them down.
+const MAX_CONCURRENT: usize = 16;
+/// Time to dispose of a capture's contexts; a browser that takes longer is replaced.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes pictures of sandboxes' pages. Clones share one browser.
+/// Takes screenshots of pages. Clones share one browser.
 ///
-/// Dropping the last one kills the browser; [`close`](Self::close) ends it in order.
+/// Dropping the last clone kills the browser; [`close`](Self::close) shuts it down in order.
 #[derive(Clone)]
 pub struct Browser {
     inner: Arc<Inner>,
@@ -37,9 +37,9 @@ pub struct Browser {
 struct Inner {
     config: BrowserConfig,
     program: PathBuf,
-    /// Held while a browser starts, so that captures that arrive meanwhile share it.
+    /// Locked while a browser starts, so that concurrent captures share it.
     process: AsyncMutex<Option<Arc<Process>>>,
-    turns: Semaphore,
+    permits: Semaphore,
     used: Mutex<Instant>,
     breakers: Mutex<Breakers>,
     tasks: TaskTracker,
@@ -47,10 +47,12 @@ struct Inner {
 }
 
 impl Browser {
-    /// Checks the configuration; the browser itself starts with the first capture. Needs a running tokio runtime from then on.
+    /// Validates the configuration. The browser itself starts with the first capture, which needs a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// [`BrowserError::NotFound`] without a browser, [`BrowserError::Root`] if it would run as root.
+    /// [`BrowserError::NotFound`] if no browser is installed, [`BrowserError::Root`] if it would
+    /// run as root.
     pub fn start(mut config: BrowserConfig) -> Result<Self, BrowserError> {
         let program =
             config.find_program().ok_or_else(|| BrowserError::NotFound { program: config.program.clone() })?;
@@ -61,11 +63,11 @@ impl Browser {
         if root {
             return Err(BrowserError::Root);
         }
-        config.most_at_once = config.most_at_once.clamp(1, MOST_AT_ONCE);
+        config.max_concurrent = config.max_concurrent.clamp(1, MAX_CONCURRENT);
         let inner = Inner {
             program,
             process: AsyncMutex::default(),
-            turns: Semaphore::new(config.most_at_once),
+            permits: Semaphore::new(config.max_concurrent),
             used: Mutex::new(Instant::now()),
             breakers: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -75,10 +77,16 @@ impl Browser {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Loads a page in every viewport of the request and takes its pictures.
+    /// Loads a page in every viewport of the request and takes a screenshot of each.
     ///
-    /// Dropping the future gives the capture up; what it opened in the browser is closed in the background. A browser that
-    /// dies meanwhile is replaced once, and the capture begins again: loading a page is something it may do twice.
+    /// Dropping the future cancels the capture; a background task closes what it opened. If the
+    /// browser dies during the capture, a new one is started and the capture is retried once:
+    /// loading a page is idempotent enough for that.
+    ///
+    /// # Errors
+    /// [`CaptureError::InvalidPath`] for an address outside the origin,
+    /// [`CaptureError::CircuitOpen`] after repeated failures, [`CaptureError::Busy`] if no permit
+    /// becomes free; the other variants tell how the page or the browser failed.
     pub async fn capture(&self, request: CaptureRequest) -> Result<Capture, CaptureError> {
         let origin = request.origin.to_string();
         let url = request
@@ -98,16 +106,17 @@ impl Browser {
             },
         };
         match &result {
-            Ok(_) => self.inner.breakers().succeeded(&origin),
+            Ok(_) => self.inner.breakers().record_success(&origin),
             Err(error) if error.is_failure() => {
-                self.inner.breakers().failed(&origin, error, std::time::Instant::now());
+                self.inner.breakers().record_failure(&origin, error, std::time::Instant::now());
             }
             Err(_) => {}
         }
         result
     }
 
-    /// Ends captures under way with [`CaptureError::Closed`], then the browser. Later captures are refused.
+    /// Cancels running captures with [`CaptureError::Closed`], then closes the browser. Later
+    /// captures are refused.
     pub async fn close(&self) {
         self.inner.stop.cancel();
         self.inner.tasks.close();
@@ -138,11 +147,11 @@ impl Inner {
         let started = Instant::now();
         let until = started + self.config.deadlines.whole;
         let turn = tokio::select! {
-            turn = timeout_at(until, self.turns.acquire()) => turn,
+            turn = timeout_at(until, self.permits.acquire()) => turn,
             () = stop.cancelled() => return Err(CaptureError::Closed),
         };
         let Ok(Ok(_turn)) = turn else {
-            return Err(CaptureError::Busy { most: self.config.most_at_once, waited: started.elapsed() });
+            return Err(CaptureError::Busy { most: self.config.max_concurrent, waited: started.elapsed() });
         };
         self.touch();
         let mut again = true;
@@ -161,7 +170,7 @@ impl Inner {
         result
     }
 
-    /// The browser that runs, or a new one.
+    /// The running browser, or a new one.
     async fn process(self: &Arc<Self>, stop: &CancellationToken) -> Result<Arc<Process>, CaptureError> {
         let launch = async {
             let mut slot = self.process.lock().await;
@@ -171,7 +180,7 @@ impl Inner {
             *slot = None;
             let process = Process::launch(&self.config, self.program.clone()).await?;
             *slot = Some(Arc::clone(&process));
-            self.tasks.spawn(retire(Arc::downgrade(self), Arc::downgrade(&process), self.stop.clone()));
+            self.tasks.spawn(close_when_idle(Arc::downgrade(self), Arc::downgrade(&process), self.stop.clone()));
             Ok(process)
         };
         stop.run_until_cancelled(launch).await.unwrap_or(Err(CaptureError::Closed))
@@ -186,48 +195,57 @@ impl Inner {
         stop: &CancellationToken,
     ) -> Result<Capture, CaptureError> {
         let deadlines = self.config.deadlines;
-        // Turns and lanes are equally many; none is left only in the moment in which a predecessor gives its own back.
-        let lane =
-            process.take_lane().ok_or(CaptureError::Busy { most: self.config.most_at_once, waited: Duration::ZERO })?;
-        let gate = Gate::to(request.origin.clone(), request.upstream.clone());
-        let visit =
-            Visit { process, gate: &gate, lane: lane.address, request, url, deadlines, opened: Opened::default() };
+        // There are as many listeners as permits; none is free only while the previous capture is
+        // returning its own.
+        let listener = process
+            .take_listener()
+            .ok_or(CaptureError::Busy { most: self.config.max_concurrent, waited: Duration::ZERO })?;
+        let proxy = OriginProxy::new(request.origin.clone(), request.upstream.clone());
+        let context = CaptureContext {
+            process,
+            proxy: &proxy,
+            listener: listener.address,
+            request,
+            url,
+            deadlines,
+            opened: Opened::default(),
+        };
         let seen = tokio::select! {
-            seen = timeout_at(until, try_join_all(request.viewports.iter().map(|viewport| visit.take(viewport)))) => {
+            seen = timeout_at(until, try_join_all(request.viewports.iter().map(|viewport| context.capture(viewport)))) => {
                 seen.unwrap_or_else(|_| Err(CaptureError::TimedOut {
                     what: format!("the capture of {url}"),
                     within: deadlines.whole,
                 }))
             }
-            () = gate.serve(&lane.listener) => Err(CaptureError::Closed),
+            () = proxy.serve(&listener.listener) => Err(CaptureError::Closed),
             () = stop.cancelled() => Err(CaptureError::Closed),
-            () = process.connection.ended() => Err(CaptureError::BrowserDied),
+            () = process.connection.wait_for_end() => Err(CaptureError::BrowserDied),
         };
-        if !visit.opened.close(process, CLOSE_WITHIN).await {
-            info!("the browser does not react and is replaced");
+        if !context.opened.close(process, CLOSE_TIMEOUT).await {
+            info!("browser does not respond and is replaced");
             process.kill();
         }
-        gate.close().await;
-        process.return_lane(lane);
-        seen.map(|seen| summarise(seen, &gate))
+        proxy.close().await;
+        process.return_listener(listener);
+        seen.map(|seen| merge_results(seen, &proxy))
     }
 }
 
-fn summarise(seen: Vec<(Shot, Arc<watch::Sender<Page>>)>, gate: &Gate) -> Capture {
-    let (shots, pages): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+fn merge_results(seen: Vec<(PageScreenshot, Arc<watch::Sender<Page>>)>, proxy: &OriginProxy) -> Capture {
+    let (screenshots, pages): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
     let pages: Vec<Page> = pages.into_iter().map(|page| page.borrow().clone()).collect();
-    let (blocked, blocked_more) = blocked(&pages, &gate.notes());
+    let (blocked, blocked_more) = merge_blocked(&pages, &proxy.notes());
     let mut console_errors: Vec<String> = Vec::new();
     for line in pages.into_iter().flat_map(|page| page.console_errors) {
         if !console_errors.contains(&line) {
             console_errors.push(line);
         }
     }
-    Capture { shots, blocked, blocked_more, console_errors }
+    Capture { screenshots, blocked, blocked_more, console_errors }
 }
 
-/// Ends a browser that nobody has used for long. Ends with it.
-async fn retire(inner: Weak<Inner>, process: Weak<Process>, stop: CancellationToken) {
+/// Closes the browser after its idle timeout. Ends with the browser.
+async fn close_when_idle(inner: Weak<Inner>, process: Weak<Process>, stop: CancellationToken) {
     loop {
         let due = {
             let (Some(inner), Some(process)) = (inner.upgrade(), process.upgrade()) else { return };
@@ -235,12 +253,13 @@ async fn retire(inner: Weak<Inner>, process: Weak<Process>, stop: CancellationTo
                 return;
             }
             let used = *inner.used.lock().unwrap_or_else(PoisonError::into_inner);
-            let in_use = inner.turns.available_permits() < inner.config.most_at_once;
-            let due = if in_use { Instant::now() + inner.config.keep_warm } else { used + inner.config.keep_warm };
+            let in_use = inner.permits.available_permits() < inner.config.max_concurrent;
+            let due =
+                if in_use { Instant::now() + inner.config.idle_timeout } else { used + inner.config.idle_timeout };
             if due <= Instant::now() {
                 let unused = inner.process.lock().await.take_if(|current| Arc::ptr_eq(current, &process));
                 drop(unused);
-                debug!("the browser was not used and ends");
+                debug!("browser is idle and closes");
                 return process.close().await;
             }
             due

@@ -1,4 +1,4 @@
-//! What is asked for and what comes back.
+//! Requests and results of a capture.
 
 use std::fmt;
 
@@ -10,36 +10,37 @@ use crate::origin::{Origin, Upstream};
 use crate::page::{Foreign, Page, cut};
 use crate::proxy::{Notes, Refused};
 
-/// A page of a sandbox to take pictures of.
+/// A page to capture.
 #[derive(Debug, Clone)]
 pub struct CaptureRequest {
     /// The origin as the page sees it, and the only one it can reach.
     pub origin: Origin,
     pub upstream: Upstream,
-    /// Path and query, or a whole address of the origin.
+    /// Path and query, or a URL within the origin.
     pub url_path: String,
-    /// The whole page rather than what fits the window. It is scaled down to what models accept, and cut if it is very long.
+    /// Captures the whole page rather than the window. The image is scaled down to what models
+    /// accept, and cut if the page is very long.
     pub full_page: bool,
-    /// One picture each. Every viewport loads the page anew, in a context of its own: a page that asks for its width once, when it
-    /// starts, would else be shown on a telephone as it is on a desk.
+    /// One screenshot each. Every viewport loads the page in its own browser context, because a
+    /// page that reads its width only once, at start, would look the same in all of them.
     pub viewports: Vec<Viewport>,
 }
 
 impl CaptureRequest {
-    /// The first page of `origin`, on a desk and on a telephone.
+    /// The root page of `origin`, in a desktop and a mobile viewport.
     pub fn new(origin: Origin, upstream: Upstream) -> Self {
         let viewports = vec![Viewport::desktop(), Viewport::mobile()];
         Self { origin, upstream, url_path: "/".to_owned(), full_page: false, viewports }
     }
 }
 
-/// A window to look through.
+/// Size and kind of a browser window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Viewport {
     pub name: String,
     pub width: u32,
     pub height: u32,
-    /// A telephone: touch, no scroll bars, the page's own viewport setting, a telephone's user agent.
+    /// Emulates a phone: touch, no scroll bars, the page's viewport meta tag, a mobile user agent.
     pub mobile: bool,
 }
 
@@ -53,46 +54,47 @@ impl Viewport {
     }
 }
 
-/// Pictures of one page.
+/// The result of a capture.
 #[derive(Debug, Clone)]
 pub struct Capture {
-    /// One a viewport, in the order of the request.
-    pub shots: Vec<Shot>,
-    /// What the page asked for outside its origin. None of it left.
+    /// One per viewport, in the order of the request.
+    pub screenshots: Vec<PageScreenshot>,
+    /// Requests of the page to other origins. None of them left the browser's namespace.
     pub blocked: Vec<BlockedRequest>,
-    /// Blocked requests beyond those listed.
+    /// Number of blocked requests beyond those listed.
     pub blocked_more: usize,
-    /// What the page's console shows as errors.
+    /// Errors on the page's console.
     pub console_errors: Vec<String>,
 }
 
-/// One picture.
+/// A screenshot in one viewport.
 #[derive(Clone)]
-pub struct Shot {
-    /// The viewport's name.
+pub struct PageScreenshot {
+    /// Name of the viewport.
     pub name: String,
     pub webp: Bytes,
-    /// Of the picture, in pixels.
+    /// Size of the image, in pixels.
     pub width: u32,
     pub height: u32,
-    /// The picture has one colour all over.
+    /// The image has a single colour.
     pub blank: bool,
-    /// The page goes on below the picture although the whole was asked for.
+    /// The page is longer than the image, although the whole page was requested.
     pub is_cut: bool,
-    /// False if the network was still busy when the time for that was over.
+    /// False if the network was still busy at the deadline.
     pub idle: bool,
-    /// What the page's server answered.
+    /// HTTP status of the page.
     pub http_status: Option<u16>,
     pub final_url: String,
     pub title: String,
-    /// How the text of a page begins whose status is an error: an edge that reaches nobody says so in words of its own.
+    /// Beginning of the page's text if the status is an error: the edge reports an unreachable port
+    /// this way.
     pub error_text: Option<String>,
 }
 
-impl fmt::Debug for Shot {
+impl fmt::Debug for PageScreenshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, webp, width, height, blank, is_cut, idle, http_status, final_url, title, error_text } = self;
-        f.debug_struct("Shot")
+        f.debug_struct("PageScreenshot")
             .field("name", name)
             .field("bytes", &webp.len())
             .field("size", &(width, height))
@@ -107,12 +109,13 @@ impl fmt::Debug for Shot {
     }
 }
 
-/// A request that was not let through.
+/// A request that the proxy refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockedRequest {
-    /// For an encrypted connection of which no more is known: `https://host:port`.
+    /// `https://host:port` for a tunnel, of which the proxy knows no more.
     pub url: String,
-    /// `document`, `image`, `fetch`, `websocket`, `ping`, `redirect`, `file`…; `request` or `connection` where only the proxy saw it.
+    /// `document`, `image`, `fetch`, `websocket`, `ping`, `redirect`, `file`…; `request` or
+    /// `connection` if only the proxy saw it.
     pub kind: String,
     pub reason: BlockReason,
 }
@@ -120,9 +123,9 @@ pub struct BlockedRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockReason {
-    /// Another host, port or scheme than the sandbox's own preview.
+    /// Another host, port or scheme than the sandbox's preview.
     ForeignOrigin,
-    /// Not a web address: a file of the host, for example.
+    /// Not HTTP: a `file:` URL, for example.
     ForbiddenScheme,
 }
 
@@ -135,12 +138,12 @@ impl fmt::Display for BlockReason {
     }
 }
 
-/// One list of what the browser's pages reported and what the proxy refused. The pages know kinds and whole addresses; the proxy also
-/// sees what no page reports, such as a worker's requests.
-pub(crate) fn blocked(pages: &[Page], notes: &Notes) -> (Vec<BlockedRequest>, usize) {
+/// Merges the requests that pages reported with those that the proxy refused. Pages know resource
+/// types and full URLs; only the proxy sees others, such as a worker's requests.
+pub(crate) fn merge_blocked(pages: &[Page], notes: &Notes) -> (Vec<BlockedRequest>, usize) {
     let mut list: Vec<BlockedRequest> = Vec::new();
     let mut add = |url: &str, kind: &str| {
-        // A fragment never travels.
+        // Fragments are never sent.
         let url = url.split('#').next().unwrap_or_default();
         if !list.iter().any(|blocked| blocked.url == url && (blocked.kind == kind || is_vague(kind))) {
             let reason = match Url::parse(url) {
@@ -159,8 +162,9 @@ pub(crate) fn blocked(pages: &[Page], notes: &Notes) -> (Vec<BlockedRequest>, us
     for refused in &notes.refused {
         match refused {
             Refused::Request(url) => add(&cut(url), "request"),
-            Refused::Tunnel(authority) if pages.iter().any(|page| page.knows(authority)) => {}
-            // Tunnels are for encrypted pages and for web sockets; to another port than the usual it may be either.
+            Refused::Tunnel(authority) if pages.iter().any(|page| page.lists(authority)) => {}
+            // Browsers open tunnels for HTTPS and for WebSockets; on an unusual port it may be
+            // either.
             Refused::Tunnel(authority) => add(&format!("https://{authority}"), "connection"),
         }
     }
@@ -168,7 +172,7 @@ pub(crate) fn blocked(pages: &[Page], notes: &Notes) -> (Vec<BlockedRequest>, us
     (list, more)
 }
 
-/// Kinds that say no more than that there was a request.
+/// Kinds that tell only that a request was made.
 fn is_vague(kind: &str) -> bool {
     matches!(kind, "request" | "connection" | "redirect")
 }

@@ -1,11 +1,12 @@
-//! The Chrome DevTools Protocol over `--remote-debugging-pipe`: JSON messages that end with a zero byte.
+//! Chrome DevTools Protocol over `--remote-debugging-pipe`: JSON messages that end with a zero
+//! byte.
 //!
-//! A pipe of our own rather than a library over a web socket: it needs no port in the browser's namespace, ends with the browser, and
-//! we use two dozen of the protocol's thousand methods. The usual library's generated code takes 73 seconds to compile and accepts
-//! only a web socket's address.
+//! A pipe rather than a library over a WebSocket: it needs no port in the browser's namespace, ends
+//! with the browser, and we use two dozen of the protocol's thousand methods. The usual library's
+//! generated code takes 73 seconds to compile and accepts only a WebSocket URL.
 //!
-//! Events are not queued. The reader hands each to its session's [`Sink`] at once, which folds it into a state of bounded size:
-//! a page that logs without end costs time, not memory.
+//! Events are not queued. The reader passes each to its session's [`Sink`] at once, which folds it
+//! into bounded state: a page that logs without end costs time, not memory.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -22,17 +23,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, trace, warn};
 
-/// A picture is far smaller; what a page prints to its console can be larger, and is dropped.
-const LONGEST_MESSAGE: u64 = 32 << 20;
-/// Orders that wait to be written. The browser reads at once; a stopped one should not let them pile up.
-const WAITING_ORDERS: usize = 64;
+/// Images are far smaller. Console output of a page can be larger, and is dropped.
+const MAX_MESSAGE_BYTES: u64 = 32 << 20;
+/// Commands that wait to be written. Bounds the memory used while a browser does not read.
+const COMMAND_QUEUE: usize = 64;
 
-/// Takes the events of one session: method and parameters.
+/// Handles the events of one session: method and parameters.
 pub(crate) type Sink = Arc<dyn Fn(&str, &Value) + Send + Sync>;
 
-/// Why an order was not carried out.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OrderError {
+pub(crate) enum CdpError {
     #[error("the browser has ended")]
     Ended,
     #[error("{method} was not answered within {within:?}")]
@@ -41,11 +42,12 @@ pub(crate) enum OrderError {
     Refused { method: &'static str, message: String },
 }
 
-/// Our side of the pipe. Clones share it; the tasks that serve it end with the last one, or with the browser.
+/// This process's end of the pipe. Clones share it; its tasks end with the last clone, or with the
+/// browser.
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    orders: mpsc::Sender<Vec<u8>>,
+    commands: mpsc::Sender<Vec<u8>>,
     _tasks: Arc<[AbortOnDropHandle<()>; 2]>,
 }
 
@@ -76,26 +78,26 @@ struct Refusal {
 }
 
 impl Connection {
-    /// Needs a running tokio runtime.
-    pub(crate) fn new(orders: OwnedFd, answers: OwnedFd) -> std::io::Result<Self> {
-        let writer = pipe::Sender::from_owned_fd(orders)?;
-        let reader = pipe::Receiver::from_owned_fd(answers)?;
+    /// Needs a tokio runtime.
+    pub(crate) fn new(commands: OwnedFd, responses: OwnedFd) -> std::io::Result<Self> {
+        let writer = pipe::Sender::from_owned_fd(commands)?;
+        let reader = pipe::Receiver::from_owned_fd(responses)?;
         let shared = Arc::new(Shared {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             sinks: Mutex::default(),
             ended: CancellationToken::new(),
         });
-        let (sender, queue) = mpsc::channel(WAITING_ORDERS);
+        let (sender, queue) = mpsc::channel(COMMAND_QUEUE);
         let tasks = [
             AbortOnDropHandle::new(tokio::spawn(write(writer, queue, shared.ended.clone()))),
             AbortOnDropHandle::new(tokio::spawn(read(reader, Arc::clone(&shared)))),
         ];
-        Ok(Self { shared, orders: sender, _tasks: Arc::new(tasks) })
+        Ok(Self { shared, commands: sender, _tasks: Arc::new(tasks) })
     }
 
     /// Resolves when the browser has closed the pipe.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_for_end(&self) {
         self.shared.ended.cancelled().await;
     }
 
@@ -103,43 +105,48 @@ impl Connection {
         self.shared.ended.is_cancelled()
     }
 
-    /// Gives an order and waits for its answer; `session` is that of a page, or `None` for the browser itself.
-    pub(crate) async fn order(
+    /// Sends a command and waits for its response; `session` is that of a page, or `None` for the
+    /// browser itself.
+    pub(crate) async fn call(
         &self,
         session: Option<&str>,
         method: &'static str,
         params: Value,
         within: Duration,
-    ) -> Result<Value, OrderError> {
+    ) -> Result<Value, CdpError> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         lock(&self.shared.waiting).insert(id, sender);
         let _entry = Waiting { shared: &self.shared, id };
         let exchange = async {
-            self.orders.send(encode(id, session, method, &params)).await.map_err(|_| OrderError::Ended)?;
+            self.commands.send(encode(id, session, method, &params)).await.map_err(|_| CdpError::Ended)?;
             match answer.await {
                 Ok(Ok(result)) => Ok(result),
-                Ok(Err(message)) => Err(OrderError::Refused { method, message }),
-                Err(_) => Err(OrderError::Ended),
+                Ok(Err(message)) => Err(CdpError::Refused { method, message }),
+                Err(_) => Err(CdpError::Ended),
             }
         };
         let started = Instant::now();
         let done = tokio::select! {
             done = tokio::time::timeout(within, exchange) => {
-                done.unwrap_or(Err(OrderError::TimedOut { method, within }))
+                done.unwrap_or(Err(CdpError::TimedOut { method, within }))
             }
-            () = self.ended() => Err(OrderError::Ended),
+            () = self.wait_for_end() => Err(CdpError::Ended),
         };
-        trace!(method, took = ?started.elapsed(), ok = done.is_ok(), "order");
+        trace!(method, took = ?started.elapsed(), ok = done.is_ok(), "CDP command");
         done
     }
 
-    /// A handle for sinks, which may give orders but must not keep the connection.
-    pub(crate) fn teller(&self, session: &str) -> Teller {
-        Teller { orders: self.orders.downgrade(), shared: Arc::downgrade(&self.shared), session: session.to_owned() }
+    /// A sender for sinks. It does not keep the connection alive.
+    pub(crate) fn command_sender(&self, session: &str) -> CommandSender {
+        CommandSender {
+            commands: self.commands.downgrade(),
+            shared: Arc::downgrade(&self.shared),
+            session: session.to_owned(),
+        }
     }
 
-    /// Sends the events of `session` to `sink` until [`forget`](Self::forget).
+    /// Passes the events of `session` to `sink` until [`forget`](Self::forget).
     pub(crate) fn listen(&self, session: &str, sink: Sink) {
         lock(&self.shared.sinks).insert(session.to_owned(), sink);
     }
@@ -149,24 +156,24 @@ impl Connection {
     }
 }
 
-/// Gives orders whose answers nobody waits for.
-pub(crate) struct Teller {
-    orders: mpsc::WeakSender<Vec<u8>>,
+/// Sends commands without waiting for their responses.
+pub(crate) struct CommandSender {
+    commands: mpsc::WeakSender<Vec<u8>>,
     shared: std::sync::Weak<Shared>,
     session: String,
 }
 
-impl Teller {
-    pub(crate) fn tell(&self, method: &'static str, params: &Value) {
-        let (Some(orders), Some(shared)) = (self.orders.upgrade(), self.shared.upgrade()) else { return };
+impl CommandSender {
+    pub(crate) fn send(&self, method: &'static str, params: &Value) {
+        let (Some(commands), Some(shared)) = (self.commands.upgrade(), self.shared.upgrade()) else { return };
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        if orders.try_send(encode(id, Some(&self.session), method, params)).is_err() {
-            debug!(method, "an order to the browser was not sent");
+        if commands.try_send(encode(id, Some(&self.session), method, params)).is_err() {
+            debug!(method, "CDP command was not sent: the queue is full");
         }
     }
 }
 
-/// Takes the entry back when the caller stops waiting, for whatever reason.
+/// Removes the pending entry when the caller stops waiting, for whatever reason.
 struct Waiting<'a> {
     shared: &'a Shared,
     id: u64,
@@ -195,7 +202,7 @@ fn encode(id: u64, session: Option<&str>, method: &str, params: &Value) -> Vec<u
 async fn write(mut writer: pipe::Sender, mut queue: mpsc::Receiver<Vec<u8>>, ended: CancellationToken) {
     while let Some(Some(bytes)) = ended.run_until_cancelled(queue.recv()).await {
         if let Some(Err(error)) = ended.run_until_cancelled(writer.write_all(&bytes)).await {
-            debug!(%error, "the browser takes no more orders");
+            debug!(%error, "the browser takes no more commands");
             break;
         }
     }
@@ -206,13 +213,14 @@ async fn read(reader: pipe::Receiver, shared: Arc<Shared>) {
     let mut message = Vec::new();
     loop {
         message.clear();
-        match (&mut reader).take(LONGEST_MESSAGE).read_until(0, &mut message).await {
+        match (&mut reader).take(MAX_MESSAGE_BYTES).read_until(0, &mut message).await {
             Ok(0) | Err(_) => break,
             Ok(_) if message.last() == Some(&0) => {
                 message.pop();
                 shared.take(&message);
             }
-            Ok(length) if (length as u64) < LONGEST_MESSAGE => break, // It ended in the middle of a message.
+            // The pipe ended inside a message.
+            Ok(length) if (length as u64) < MAX_MESSAGE_BYTES => break,
             Ok(_) => {
                 warn!("a message of the browser is too long and was dropped");
                 if !skip_message(&mut reader).await {
@@ -220,7 +228,7 @@ async fn read(reader: pipe::Receiver, shared: Arc<Shared>) {
                 }
             }
         }
-        // One long message should not keep its memory for ever.
+        // A long message must not keep its memory forever.
         message.shrink_to(1 << 20);
     }
     shared.ended.cancel();
@@ -228,7 +236,7 @@ async fn read(reader: pipe::Receiver, shared: Arc<Shared>) {
     lock(&shared.sinks).clear();
 }
 
-/// Reads to the end of the current message; false if the stream ends first.
+/// Skips the rest of the current message; false if the stream ends first.
 async fn skip_message(reader: &mut BufReader<pipe::Receiver>) -> bool {
     loop {
         let Ok(buffer) = reader.fill_buf().await else { return false };
@@ -248,14 +256,14 @@ impl Shared {
     fn take(&self, bytes: &[u8]) {
         let message: Message = match serde_json::from_slice(bytes) {
             Ok(message) => message,
-            // One message we cannot read is not a reason to stop reading.
-            Err(error) => return debug!(%error, "the browser sent something unreadable"),
+            // One unreadable message does not end the connection.
+            Err(error) => return debug!(%error, "browser sent an invalid CDP message"),
         };
         match (message.id, message.method, message.session_id) {
             (Some(id), ..) => {
                 let waiting = lock(&self.waiting).remove(&id);
                 if let Some(sender) = waiting {
-                    // The caller may have given up.
+                    // The caller may have stopped waiting.
                     let _ = sender.send(message.error.map_or(Ok(message.result), |error| Err(error.message)));
                 }
             }

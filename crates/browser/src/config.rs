@@ -1,62 +1,65 @@
-//! How the browser is started and how long each part of its work may take.
+//! Configuration of the browser: program, user, limits and deadlines.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A user id that Debian's tools give to nobody: they count up from 1000, and what lies above 60000 is reserved.
+/// A user id outside Debian's ranges: accounts count up from 1000, and ids above 60000 are
+/// reserved.
 const OWN_ID: u32 = 59_980;
 
-/// Where Debian's package and Google's put the browser itself, then the scripts around it.
+/// The browsers of Debian's and Google's packages, then their wrapper scripts.
 const PROGRAMS: [&str; 4] =
     ["/usr/lib/chromium/chromium", "/opt/google/chrome/chrome", "/usr/bin/chromium", "/usr/bin/google-chrome"];
 
-/// Whom the browser runs as.
+/// The user that the browser runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAs {
-    /// This process's own user, in a user namespace. Refused for root.
+    /// The user of this process, in a user namespace. Refused for root.
     Itself,
-    /// Another user, who need not have an account. Only root can do that.
+    /// Another user, with or without an account. Requires root.
     Ids { uid: u32, gid: u32 },
 }
 
 impl RunAs {
-    /// A user id of the browser's own where this process is root, else the user it already is.
+    /// A dedicated user id if this process is root, else the current user.
     pub fn unprivileged() -> Self {
         if rustix::process::geteuid().is_root() { Self::Ids { uid: OWN_ID, gid: OWN_ID } } else { Self::Itself }
     }
 }
 
-/// How a [`Browser`](crate::Browser) works.
+/// Configuration of a [`Browser`](crate::Browser).
 #[derive(Debug, Clone)]
 pub struct BrowserConfig {
-    /// The browser's executable; `None` looks where distributions put it.
+    /// The browser's executable; `None` searches the usual paths of distributions.
     pub program: Option<PathBuf>,
     pub run_as: RunAs,
-    /// Where profiles live while a browser runs. It is made if missing; the user of `run_as` must be able to pass through every
-    /// directory above it.
+    /// Parent directory of the profiles. Created if missing; the user of `run_as` needs search
+    /// permission on every directory above it.
     pub directory: PathBuf,
-    /// Captures at the same time; further ones wait. At most 16.
-    pub most_at_once: usize,
-    /// An unused browser ends after this long and is started again when needed: it holds several hundred megabytes.
-    pub keep_warm: Duration,
-    /// Most memory of a browser with all its pages, in bytes, where this process may make control groups: as root. What takes
-    /// more ends, and the next capture starts anew. Elsewhere only Chromium's own limits hold, on scripts and renderers.
+    /// Captures that run at the same time; further ones wait. At most 16.
+    pub max_concurrent: usize,
+    /// An idle browser ends after this time, because it holds several hundred megabytes. The next
+    /// capture starts another.
+    pub idle_timeout: Duration,
+    /// Memory limit for the browser with all its pages, in bytes, enforced by a cgroup if this
+    /// process is root. The OOM killer ends a browser above it, and the next capture starts
+    /// another. Without root only Chromium's own limits on scripts and renderers apply.
     pub memory: u64,
     pub deadlines: Deadlines,
 }
 
-/// The longest that each part of a capture may take.
+/// Deadlines for the steps of a capture.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
-    /// From start until the browser answers.
+    /// From start until the browser responds.
     pub launch: Duration,
-    /// Until the page's server has answered.
+    /// Until the page's server has responded.
     pub navigation: Duration,
-    /// For the network to become idle after that; then the picture is taken all the same.
+    /// For the network to become idle after that; then the screenshot is taken anyway.
     pub idle: Duration,
-    /// One order to the browser.
+    /// One CDP command.
     pub command: Duration,
-    /// A whole capture, with the wait for its turn.
+    /// A whole capture, including the wait for a permit.
     pub whole: Duration,
 }
 
@@ -67,7 +70,7 @@ impl Default for Deadlines {
             navigation: Duration::from_secs(20),
             idle: Duration::from_secs(8),
             command: Duration::from_secs(10),
-            // Below the 60 s after which many clients of tools give up.
+            // Below the 60 s timeout of many tool clients.
             whole: Duration::from_secs(45),
         }
     }
@@ -80,8 +83,8 @@ impl BrowserConfig {
             program: None,
             run_as: RunAs::unprivileged(),
             directory: directory.into(),
-            most_at_once: 2,
-            keep_warm: Duration::from_secs(300),
+            max_concurrent: 2,
+            idle_timeout: Duration::from_secs(300),
             memory: 2 << 30,
             deadlines: Deadlines::default(),
         }

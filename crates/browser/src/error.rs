@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors of the crate, one variant per reaction of the caller.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::capture::BlockedRequest;
 
-/// Why there is no browser.
+/// Why the browser does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum BrowserError {
     #[error("no browser was found{}; install it with: apt-get install chromium", .program.as_ref().map(|path| format!(" at {}", path.display())).unwrap_or_default())]
     NotFound { program: Option<PathBuf> },
-    #[error("the browser shows pages that nobody vouches for and is not run as root; give it another user id")]
+    #[error("the browser shows untrusted pages and is not run as root; give it another user id")]
     Root,
     #[error("the browser's directory {} cannot be used", path.display())]
     Directory { path: PathBuf, source: io::Error },
@@ -30,7 +30,7 @@ pub enum BrowserError {
     TimedOut { within: Duration },
 }
 
-/// Why there is no picture.
+/// Why a capture failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     #[error("{path:?} leads away from {origin}; only pages of the sandbox's own preview are shown")]
@@ -47,10 +47,10 @@ pub enum CaptureError {
     PageCrashed,
     #[error("nothing answers at {origin}: {reason}")]
     Unreachable { origin: String, reason: String },
-    /// The page sent the browser elsewhere, by a redirect or by itself.
+    /// The page navigated to another origin, by a redirect or by script.
     #[error("the page leads to {url}, which is not of the sandbox's own preview; it was not opened")]
     LeftOrigin { url: String, blocked: Vec<BlockedRequest> },
-    /// A download, an empty answer, a bad certificate, a broken response.
+    /// A download, an empty response, an invalid certificate, or a malformed response.
     #[error("{url} could not be shown: {reason}")]
     NotShown { url: String, reason: String },
     #[error("{what} took longer than {within:?}")]
@@ -64,7 +64,8 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// Whether the circuit breaker counts it: not what the caller or the page's author decided, and not what no attempt was made for.
+    /// Whether the circuit breaker counts this error. It ignores decisions of the caller or of the
+    /// page's author, and captures that were never attempted.
     pub(crate) fn is_failure(&self) -> bool {
         !matches!(
             self,

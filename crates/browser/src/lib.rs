@@ -1,41 +1,43 @@
-//! Pictures of a sandbox's pages, taken by a headless Chromium that can reach nothing else.
+//! Takes screenshots of pages that a sandbox serves, with a headless Chromium that can reach only
+//! that sandbox.
 //!
 //! ```text
-//! Browser ── capture ──> Chromium, as a user without rights, its own sandbox on,
-//!    │                   in a network namespace that has loopback only, and in a root
-//!    │                   with the system's programs, its profile and no other process
-//!    │                        │ the only listener there
-//!    └── Gate (proxy) <───────┘
-//!          │ one origin, else 403 and a line in the list
-//!          └──> the sandbox's preview, through the edge
+//! | //! Browser ── capture ──> Chromium: unprivileged user, its own sandbox enabled,
+//! | //! │ network namespace with loopback only, own PID namespace,
+//! | //! │ root with system programs, fonts and its profile
+//! | //! │ │ the only listener in the namespace
+//! | //! └── OriginProxy <────────┘
+//! | //! │ forwards one origin; answers 403 to the rest and lists it
+//! | //! └──> the sandbox's preview, through the edge
 //! ```
 //!
-//! Knows nothing of sandboxes, tools or models: an origin, where its traffic goes, and what to do with the pictures.
+//! The crate knows nothing of sandboxes, tools or models: only an origin, its upstream, and a store
+//! for screenshots.
 //!
-//! The DevTools protocol is spoken by two hundred lines of our own over the browser's pipe; see `cdp` for why.
+//! It speaks the DevTools protocol itself, over the browser's pipe; `cdp` gives the reason.
 
-mod bound;
 mod breaker;
 mod browser;
 mod capture;
 mod cdp;
 mod config;
 mod error;
+mod image;
 pub mod link;
+mod memory_cgroup;
 mod origin;
 mod page;
-mod picture;
 mod process;
 mod profile;
 mod proxy;
 pub mod retention;
 pub mod store;
 mod sys;
-mod visit;
+mod tab;
 
 pub use browser::Browser;
-pub use capture::{BlockReason, BlockedRequest, Capture, CaptureRequest, Shot, Viewport};
+pub use capture::{BlockReason, BlockedRequest, Capture, CaptureRequest, PageScreenshot, Viewport};
 pub use config::{BrowserConfig, Deadlines, RunAs};
 pub use error::{BrowserError, CaptureError};
 pub use origin::{InvalidOrigin, Origin, Upstream};
-pub use process::try_own_root;
+pub use process::check_own_root;

@@ -1,9 +1,9 @@
-//! Signed addresses of stored pictures, for a store that nothing else makes public:
+//! Signed URLs of stored screenshots, for a store that nothing else publishes:
 //! `KEY?expires=SECONDS&signature=HEX`.
 //!
-//! The signature is an HMAC-SHA256 over the picture's key and the time of expiry, with a secret
-//! that lies beside the pictures. All programs that use the same directory sign with it, and the
-//! server checks with it.
+//! The signature is an HMAC-SHA256 over the screenshot's key and the time of expiry. Its secret
+//! lies in the directory of the screenshots, so every process that uses the directory signs with
+//! it, and the server verifies with it.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -17,12 +17,12 @@ use jiff::Timestamp;
 use sha2::Sha256;
 use url::Url;
 
-/// As long as S3's own signatures can live.
+/// The longest lifetime of an S3 signature.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const SECRET_FILE: &str = ".link-secret";
 const SECRET_BYTES: usize = 32;
 
-/// Why an address opens nothing.
+/// Why a URL is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("the address has expired")]
@@ -31,17 +31,18 @@ pub enum LinkError {
     Invalid,
 }
 
-/// Signs and checks addresses of one directory of pictures.
+/// Signs and verifies URLs of one screenshot directory.
 #[derive(Clone)]
 pub struct LinkSigner {
     secret: Vec<u8>,
 }
 
 impl LinkSigner {
-    /// With the secret of a directory, which is made if missing, both readable by their owner only.
+    /// Reads the secret of a directory. Creates directory and secret if missing, readable by their
+    /// owner only.
     ///
     /// # Errors
-    /// The directory or the secret cannot be made or read.
+    /// The [`io::Error`] of a directory or secret that cannot be created or read.
     pub fn open(directory: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let file = directory.join(SECRET_FILE);
@@ -51,8 +52,7 @@ impl LinkSigner {
             let mut written = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&draft)?;
             written.write_all(&secret)?;
             written.sync_all()?;
-            // A link appears whole, and only one of two programs that start at the same time makes
-            // it.
+            // A hard link appears whole, and only one of two concurrent processes creates it.
             let placed = fs::hard_link(&draft, &file);
             fs::remove_file(&draft)?;
             match placed {
@@ -68,7 +68,7 @@ impl LinkSigner {
         Ok(Self { secret })
     }
 
-    /// The address of a picture on the server at `base`, good until `expires`.
+    /// The URL of a screenshot on the server at `base`, valid until `expires`.
     pub fn sign(&self, base: &Url, key: &str, expires: Timestamp) -> Option<Url> {
         let mut url = base.join(key).ok()?;
         let expires = expires.as_second();
@@ -77,10 +77,10 @@ impl LinkSigner {
         Some(url)
     }
 
-    /// Whether the query of a request opens the picture.
+    /// Verifies the query of a request for a screenshot.
     ///
     /// # Errors
-    /// [`LinkError`] says why it does not.
+    /// [`LinkError`] with the reason of the refusal.
     pub fn check(&self, key: &str, query: &str, now: Timestamp) -> Result<(), LinkError> {
         let value = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let (Some(expires), Some(signature)) = (value("expires"), value("signature")) else {
@@ -88,7 +88,7 @@ impl LinkSigner {
         };
         let expires: i64 = expires.parse().map_err(|_| LinkError::Invalid)?;
         let signature = bytes(signature).ok_or(LinkError::Invalid)?;
-        // In constant time, and before anything is said about the expiry, which a forger chose.
+        // Compared in constant time, and before the expiry is evaluated: a forger chose the expiry.
         self.mac(key, expires).verify_slice(&signature).map_err(|_| LinkError::Invalid)?;
         if expires > now.as_second() { Ok(()) } else { Err(LinkError::Expired) }
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_opens_its_own_picture_until_it_expires() {
+    fn signed_url_is_valid_for_one_key_until_expiry() {
         let directory = tempfile::tempdir().expect("a directory");
         let signer = LinkSigner::open(directory.path()).expect("a secret");
         let base = Url::parse("http://127.0.0.1:4980/").expect("an address");
@@ -146,7 +146,7 @@ mod tests {
         {
             assert_eq!(check(KEY, forged, 999), Err(LinkError::Invalid), "{forged}");
         }
-        // All programs of one directory share its secret; another directory has another.
+        // All processes of one directory share its secret; another directory has another.
         let again = LinkSigner::open(directory.path()).expect("a secret");
         assert_eq!(again.check(KEY, query, at(999)), Ok(()));
         let other = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! The one origin a page may talk to, and how our proxy reaches it.
+//! The origin that a page may use, and the upstream that serves it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,13 @@ use url::{Host, Url};
 
 /// Scheme, host and port of a sandbox's preview, for example `http://3000-ID.localhost:4980`.
 ///
-/// An `http` origin is served by our proxy, which adds the upstream's headers. An `https` one passes through it in a tunnel: the
-/// page keeps its real address, and the browser checks the certificate itself.
+/// The proxy serves an `http` origin and adds the upstream's headers. An `https` origin passes
+/// through it in a tunnel: the page keeps its real address, and the browser verifies the
+/// certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(Url);
 
-/// Not the origin of a preview.
+/// The text is not an origin of a preview.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0:?} is not an origin: expected http:// or https://, a host, perhaps a port, and nothing else")]
 pub struct InvalidOrigin(String);
@@ -45,18 +46,19 @@ impl Origin {
         self.0.scheme() == "https"
     }
 
-    /// The address of `path`, if that stays within the origin: `//other/x`, `/\other` and `file:///x` do not.
+    /// The URL of `path`, if it stays within the origin: `//other/x`, `/\other` and `file:///x` do
+    /// not.
     pub(crate) fn page(&self, path: &str) -> Option<Url> {
         let url = match Url::parse(path) {
             Ok(whole) => whole,
             Err(_) if path.starts_with('/') => self.0.join(path).ok()?,
             Err(_) => self.0.join(&format!("/{path}")).ok()?,
         };
-        // What CDP is told to open it opens, whatever the scheme.
+        // CDP opens any URL it is given, whatever the scheme.
         (matches!(url.scheme(), "http" | "https") && self.covers(&url)).then_some(url)
     }
 
-    /// Whether `url` is of this origin, be it over HTTP or as its web socket.
+    /// Whether `url` belongs to this origin, over HTTP or as a WebSocket.
     pub(crate) fn covers(&self, url: &Url) -> bool {
         let scheme = match url.scheme() {
             "ws" => "http",
@@ -68,27 +70,28 @@ impl Origin {
             && url.port_or_known_default() == self.0.port_or_known_default()
     }
 
-    /// Whether `authority` (`host:port`) is the one that this origin connects to.
+    /// Whether `authority` (`host:port`) is the one of this origin.
     pub(crate) fn is_authority(&self, authority: &http::uri::Authority) -> bool {
         let Ok(host) = Host::parse(authority.host()) else { return false };
         let wanted = self.0.host().map(|host| host.to_owned());
         wanted == Some(host) && authority.port_u16() == self.0.port_or_known_default()
     }
 
-    /// Host and port as the `Host` header has them: without the scheme's usual port.
+    /// Value of the `Host` header: without the scheme's default port.
     pub(crate) fn host_header(&self) -> String {
         let host = self.0.host_str().unwrap_or_default();
         self.0.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
 }
 
-/// Where the origin's traffic really goes.
+/// Where the proxy forwards the origin's traffic.
 #[derive(Clone)]
 pub struct Upstream {
-    /// `host:port`, dialled by us, on the host.
+    /// `host:port`, dialled by this process on the host.
     pub address: String,
-    /// Added to every request of the page, for example to name the sandbox or to pass its traffic token. A page cannot set or see
-    /// them. Through a tunnel (`https`) the browser itself sends them.
+    /// Added to every request of the page, for example to name the sandbox or to pass its traffic
+    /// token. A page can neither set nor see them. Through a tunnel (`https`) the browser itself
+    /// sends them.
     pub headers: HeaderMap,
 }
 
@@ -97,7 +100,8 @@ impl Upstream {
         Self { address: address.into(), headers: HeaderMap::new() }
     }
 
-    /// The origin's own host and port. Names under `localhost` are this machine, whatever its resolver thinks of them.
+    /// The origin's own host and port. Names under `localhost` mean this machine, whatever the
+    /// resolver says.
     pub fn direct(origin: &Origin) -> Self {
         let host = origin.0.host_str().unwrap_or_default();
         let port = origin.0.port_or_known_default().unwrap_or_default();
@@ -106,7 +110,7 @@ impl Upstream {
     }
 }
 
-/// Headers may be tokens: only their names are shown.
+/// Shows only the names of headers, because values may be tokens.
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.keys().collect();
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn scheme_host_and_port_must_all_agree() {
+    fn scheme_host_and_port_must_all_match() {
         let origin = origin("http://3000-i.localhost");
         for (url, inside) in [
             ("http://3000-i.localhost/x", true),
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_can_be_dialled_itself() {
+    fn upstream_defaults_to_the_origin() {
         for (text, address) in [
             ("http://3000-i.localhost:4980", "127.0.0.1:4980"),
             ("http://localhost", "127.0.0.1:80"),
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn header_values_are_not_shown() {
+    fn debug_hides_header_values() {
         let mut upstream = Upstream::new("127.0.0.1:1");
         upstream.headers.insert("e2b-traffic-access-token", "secret-value".parse().expect("valid"));
         let shown = format!("{upstream:?}");

@@ -1,30 +1,32 @@
-//! What is known of one page while it loads, folded from the browser's events. Every list in it has a bound.
+//! State of one page while it loads, folded from CDP events. Every list in it is bounded.
 
 use serde_json::Value;
 use url::Url;
 
 use crate::origin::Origin;
 
-const MOST_LISTED: usize = 200;
-const MOST_CONSOLE: usize = 50;
-const LONGEST_TEXT: usize = 500;
-/// What Chromium logs, followed by the address, when a page wants a file of this machine. There is no request to see.
+const MAX_LISTED: usize = 200;
+const MAX_CONSOLE_LINES: usize = 50;
+const MAX_TEXT: usize = 500;
+/// Chromium logs this, followed by the URL, when a page requests a local file; there is no network
+/// event.
 const LOCAL_RESOURCE: &str = "Not allowed to load local resource: ";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Page {
     origin: Origin,
-    /// The main frame; Chromium gives it its target's name.
+    /// The main frame; Chromium gives it the id of its target.
     frame: String,
-    /// The document that the main frame shows now. `None` until the first one of the capture has come.
+    /// The current document of the main frame. `None` until the capture's first document has
+    /// arrived.
     loader: Option<String>,
-    /// The document for which the network was idle last.
+    /// The latest document whose network became idle.
     idle: Option<String>,
-    /// Of the main frame's newest answer.
+    /// HTTP status of the main frame's latest response.
     pub(crate) status: Option<u16>,
-    /// Where the main frame is, or could not get to.
+    /// URL of the main frame, or the URL that it failed to load.
     pub(crate) address: Option<String>,
-    /// A document outside the origin that the main frame asked for.
+    /// A document outside the origin that the main frame requested.
     pub(crate) left_for: Option<String>,
     pub(crate) crashed: bool,
     pub(crate) foreign: Vec<Foreign>,
@@ -32,11 +34,11 @@ pub(crate) struct Page {
     pub(crate) console_errors: Vec<String>,
 }
 
-/// A request that leads out of the origin.
+/// A request to another origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Foreign {
     pub(crate) url: String,
-    /// As Chromium classes it, in small letters: `document`, `image`, `fetch`, `websocket`, `ping`…
+    /// Chromium's resource type in lower case: `document`, `image`, `fetch`, `websocket`, `ping`…
     pub(crate) kind: String,
 }
 
@@ -57,7 +59,7 @@ impl Page {
         }
     }
 
-    /// Whether the document that is shown has had an idle network. One that was idle before it was replaced does not count.
+    /// Whether the network of the current document became idle. A replaced document does not count.
     pub(crate) fn is_idle(&self) -> bool {
         self.loader.is_some() && self.idle == self.loader
     }
@@ -71,7 +73,7 @@ impl Page {
             "Page.frameNavigated" if event["frame"]["id"] == *self.frame => {
                 let frame = &event["frame"];
                 self.loader = Some(text(&frame["loaderId"]));
-                // An error page has an address of its own and names the one that was wanted.
+                // An error page has a URL of its own and names the one that failed.
                 let unreachable = frame["unreachableUrl"].as_str();
                 self.address = Some(cut(unreachable.unwrap_or(frame["url"].as_str().unwrap_or_default())));
             }
@@ -107,7 +109,8 @@ impl Page {
                     self.list(url, "file".to_owned());
                 }
                 match event["entry"]["url"].as_str() {
-                    // Listed as blocked already, or asked for by the browser and not by the page.
+                    // Already listed as blocked, or requested by the browser rather than by the
+                    // page.
                     Some(url)
                         if event["entry"]["source"] == "network"
                             && (self.is_foreign(url) || url.ends_with("/favicon.ico")) => {}
@@ -120,8 +123,8 @@ impl Page {
         }
     }
 
-    /// Whether a request to `authority` (`host:port`) is listed already.
-    pub(crate) fn knows(&self, authority: &str) -> bool {
+    /// Whether a request to `authority` (`host:port`) is already listed.
+    pub(crate) fn lists(&self, authority: &str) -> bool {
         self.foreign.iter().any(|foreign| {
             Url::parse(&foreign.url).is_ok_and(|url| match (url.host_str(), url.port_or_known_default()) {
                 (Some(host), Some(port)) => format!("{host}:{port}") == authority,
@@ -130,7 +133,7 @@ impl Page {
         })
     }
 
-    /// Not of the origin, and not made by the page out of itself.
+    /// Whether `url` belongs to another origin and is is no `data:`, `blob:` or `about:` URL.
     fn is_foreign(&self, url: &str) -> bool {
         match Url::parse(url) {
             Ok(url) if matches!(url.scheme(), "data" | "blob" | "about") => false,
@@ -144,7 +147,7 @@ impl Page {
         if self.foreign.contains(&foreign) {
             return;
         }
-        if self.foreign.len() < MOST_LISTED {
+        if self.foreign.len() < MAX_LISTED {
             self.foreign.push(foreign);
         } else {
             self.foreign_more += 1;
@@ -153,7 +156,7 @@ impl Page {
 
     fn log(&mut self, line: &str) {
         let line = cut(line.trim());
-        if self.console_errors.len() < MOST_CONSOLE && !self.console_errors.contains(&line) {
+        if self.console_errors.len() < MAX_CONSOLE_LINES && !self.console_errors.contains(&line) {
             self.console_errors.push(line);
         }
     }
@@ -168,9 +171,9 @@ fn console_text(arguments: &Value) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of a text that a page may have made as long as it likes.
+/// The beginning of a text whose length the page controls.
 pub(crate) fn cut(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_TEXT) {
+    match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_document_on_show_counts_as_idle() {
+    fn only_the_current_document_counts_as_idle() {
         let mut page = page();
         page.apply("Page.lifecycleEvent", &idle("F", "blank"));
         assert!(!page.is_idle(), "the empty page before the first");
@@ -208,16 +211,16 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_bounded_and_without_repetition() {
+    fn lists_are_bounded_and_deduplicated() {
         let mut page = page();
         for number in 0..1000 {
             let url = format!("http://evil.test/{}", number % 500);
             page.apply("Network.requestWillBeSent", &json!({"request": {"url": url}, "type": "Fetch", "frameId": "F"}));
             page.apply("Runtime.exceptionThrown", &json!({"exceptionDetails": {"text": format!("{number}")}}));
         }
-        assert_eq!(page.foreign.len(), MOST_LISTED);
+        assert_eq!(page.foreign.len(), MAX_LISTED);
         assert!(page.foreign_more > 0 && page.left_for.is_none());
-        assert_eq!(page.console_errors.len(), MOST_CONSOLE);
+        assert_eq!(page.console_errors.len(), MAX_CONSOLE_LINES);
         page.apply("Network.webSocketCreated", &json!({"url": "ws://3000-i.localhost/live"}));
         page.apply("Network.requestWillBeSent", &json!({"request": {"url": "data:,x"}, "type": "Image"}));
         assert!(page.foreign.iter().all(|foreign| foreign.url.starts_with("http://evil.test/")));

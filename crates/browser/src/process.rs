@@ -1,7 +1,7 @@
-//! One running Chromium: how it is started, what it listens to, how it ends.
+//! One running Chromium process: start, command line and termination.
 //!
-//! A thread of its own starts it and waits for it. The kernel ties the browser's life to the thread that started it, so the thread
-//! must stay; and whoever kills this process kills the browser, too.
+//! A dedicated thread starts the browser and waits for it. The kernel kills the browser when that
+//! thread ends (PR_SET_PDEATHSIG), so the thread stays; killing this process kills the browser too.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -25,35 +25,35 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
-use crate::bound::Bound;
-use crate::cdp::{Connection, OrderError};
+use crate::cdp::{CdpError, Connection};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::BrowserError;
+use crate::memory_cgroup::MemoryCgroup;
 use crate::profile::Profile;
 use crate::sys::{self, Plan, Root, SpawnError, Spawned};
 
-/// For the browser to end by itself when asked.
-const GRACE: Duration = Duration::from_secs(3);
-const LAST_WORDS: usize = 2048;
+/// Time for the browser to exit when asked.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+const STDERR_TAIL_BYTES: usize = 2048;
 
-/// What `--host-resolver-rules` says: nothing has an address. Proxied names are never resolved here.
+/// For `--host-resolver-rules`: no name resolves. The proxy resolves names instead.
 const NO_NAMES: &str = "MAP * ~NOTFOUND , EXCLUDE 127.0.0.1";
 
 const FLAGS: [&str; 27] = [
     "--headless",
-    // A page is one renderer or a few, whose scripts need no gigabytes; what may be bounded from outside is.
+    // A page needs few renderers, and its scripts no gigabytes.
     "--renderer-process-limit=8",
     "--js-flags=--max-old-space-size=512",
     "--remote-debugging-pipe",
     "--no-first-run",
     "--no-startup-window",
-    // A build that is not Google's tries all features that are on trial.
+    // Builds other than Google's enable all field trials.
     "--disable-field-trial-config",
     "--no-default-browser-check",
     "--disable-gpu",
     "--hide-scrollbars",
     "--mute-audio",
-    // Nothing of its own accord.
+    // No traffic that no page asked for.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-default-apps",
@@ -62,48 +62,49 @@ const FLAGS: [&str; 27] = [
     "--disable-sync",
     "--disable-breakpad",
     "--no-pings",
-    // Nothing around the proxy.
+    // Nothing bypasses the proxy.
     "--disable-quic",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--enable-features=NetworkServiceSandbox",
-    // The first two ask for https where a page says http. The others give every window pages of its own for an address bar that
-    // nobody types into: 0.6 s of processor time for each picture.
+    // The first two upgrade http to https. The others load pages for an address bar that headless
+    // windows do not have: 0.6 s of CPU time per screenshot.
     "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,\
      WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup",
-    // Both viewports load at once, so one of the two windows is always behind the other.
+    // Both viewports load concurrently, so one of the two windows is always in the background.
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
     "--password-store=basic",
 ];
 
-/// The kernel takes 107 bytes for a socket, and the browser appends `/org.chromium.Chromium.XXXXXX/SingletonSocket`.
-const LONGEST_FOR_SOCKETS: usize = 62;
+/// A socket path is limited to 107 bytes, and Chromium appends
+/// `/org.chromium.Chromium.XXXXXX/SingletonSocket`.
+const MAX_SOCKET_DIRECTORY: usize = 62;
 
 pub(crate) struct Process {
     pub(crate) connection: Connection,
-    /// What the browser calls itself, without the word that tells pages that nobody looks at a screen.
+    /// The browser's user agent, without the word that reveals headless mode.
     pub(crate) user_agent: String,
     handle: OwnedFd,
     exited: CancellationToken,
-    lanes: Mutex<Vec<Lane>>,
+    listeners: Mutex<Vec<ProxyListener>>,
     _stderr: AbortOnDropHandle<()>,
 }
 
-/// A listener inside the browser's namespace, for one capture at a time.
-pub(crate) struct Lane {
+/// A listener inside the browser's network namespace, used by one capture at a time.
+pub(crate) struct ProxyListener {
     pub(crate) listener: TcpListener,
     pub(crate) address: SocketAddr,
 }
 
 impl Process {
-    /// Starts the browser in a root of its own, and in the host's where namespaces do not nest: where the root cannot be made, or
-    /// the browser's own sandbox cannot be made in it.
+    /// Starts the browser in its own root. Falls back to the host's root where namespaces do not
+    /// nest: where the kernel refuses the root, or Chromium's sandbox fails inside it.
     pub(crate) async fn launch(config: &BrowserConfig, program: PathBuf) -> Result<Arc<Self>, BrowserError> {
         match Self::launch_in(config, program.clone(), Confinement::OwnRoot).await {
             Err(error @ (BrowserError::Spawn { .. } | BrowserError::NoSandbox)) => {
                 let cause = error.source().map(ToString::to_string);
-                warn!(%error, cause, "the browser does not start in a root of its own; trying without");
+                warn!(%error, cause, "browser does not start in its own root; retrying in the host root");
                 Self::launch_in(config, program, Confinement::HostRoot).await
             }
             launched => launched,
@@ -116,37 +117,36 @@ impl Process {
         confinement: Confinement,
     ) -> Result<Arc<Self>, BrowserError> {
         let started = Instant::now();
-        let Keeper { spawned, handle, exited } = Keeper::start(config, program, confinement).await?;
-        // From here on the browser runs, and every way out of this function ends it.
+        let Launched { spawned, handle, exited } = Launched::start(config, program, confinement).await?;
+        // The browser runs from here on; every early return must kill it.
         let handle = KillOnDrop(Some(handle));
         let failed = |source| BrowserError::Spawn { step: "take over its pipes", source };
-        let connection = Connection::new(spawned.orders.into(), spawned.answers.into()).map_err(failed)?;
+        let connection = Connection::new(spawned.commands.into(), spawned.responses.into()).map_err(failed)?;
         let (last_words, stderr) = drain(spawned.stderr).map_err(failed)?;
         let version = tokio::select! {
-            version = connection.order(None, "Browser.getVersion", json!({}), config.deadlines.launch) => version,
-            () = exited.cancelled() => Err(OrderError::Ended),
+            version = connection.call(None, "Browser.getVersion", json!({}), config.deadlines.launch) => version,
+            () = exited.cancelled() => Err(CdpError::Ended),
         };
         let version = match version {
             Ok(version) => version,
-            Err(OrderError::TimedOut { within, .. }) => return Err(BrowserError::TimedOut { within }),
-            Err(OrderError::Ended | OrderError::Refused { .. }) => {
-                // They are complete when its end of the pipe is closed.
-                let _ = tokio::time::timeout(GRACE, stderr).await;
+            Err(CdpError::TimedOut { within, .. }) => return Err(BrowserError::TimedOut { within }),
+            Err(CdpError::Ended | CdpError::Refused { .. }) => {
+                // The tail is complete once the browser's end of the pipe is closed.
+                let _ = tokio::time::timeout(EXIT_TIMEOUT, stderr).await;
                 return Err(explain_exit(&last_words));
             }
         };
-        let lanes = spawned
-            .listeners
-            .into_iter()
-            .map(|listener| Ok(Lane { address: listener.local_addr()?, listener: TcpListener::from_std(listener)? }));
-        let lanes = lanes.collect::<io::Result<Vec<_>>>().map_err(failed)?;
-        info!(took = ?started.elapsed(), version = version["product"].as_str(), "the browser is up");
+        let listeners = spawned.listeners.into_iter().map(|listener| {
+            Ok(ProxyListener { address: listener.local_addr()?, listener: TcpListener::from_std(listener)? })
+        });
+        let listeners = listeners.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+        info!(took = ?started.elapsed(), version = version["product"].as_str(), "browser started");
         Ok(Arc::new(Self {
             connection,
             user_agent: version["userAgent"].as_str().unwrap_or_default().replace("HeadlessChrome", "Chrome"),
             handle: handle.keep(),
             exited,
-            lanes: Mutex::new(lanes),
+            listeners: Mutex::new(listeners),
             _stderr: stderr,
         }))
     }
@@ -155,24 +155,25 @@ impl Process {
         !self.exited.is_cancelled() && !self.connection.has_ended()
     }
 
-    /// A lane that no other capture uses. There are as many as captures may run at once.
-    pub(crate) fn take_lane(&self) -> Option<Lane> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    /// A listener that no other capture uses. There are as many as concurrent captures.
+    pub(crate) fn take_listener(&self) -> Option<ProxyListener> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// What still waits in the lane belongs to a page that is gone: it must not be taken for the next one's.
-    pub(crate) fn return_lane(&self, lane: Lane) {
-        while let Some(Ok(_)) = lane.listener.accept().now_or_never() {}
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+    /// Drops pending connections first: they belong to a page that is gone, not to the next
+    /// capture.
+    pub(crate) fn return_listener(&self, listener: ProxyListener) {
+        while let Some(Ok(_)) = listener.listener.accept().now_or_never() {}
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Ends the browser, politely first, and waits for its end.
+    /// Asks the browser to exit, kills it after a timeout, and waits for its end.
     pub(crate) async fn close(&self) {
-        let _ = self.connection.order(None, "Browser.close", json!({}), GRACE).await;
-        if tokio::time::timeout(GRACE, self.exited.cancelled()).await.is_err() {
+        let _ = self.connection.call(None, "Browser.close", json!({}), EXIT_TIMEOUT).await;
+        if tokio::time::timeout(EXIT_TIMEOUT, self.exited.cancelled()).await.is_err() {
             self.kill();
-            // The kernel ends a killed process, unless it hangs in the kernel; nothing is won by waiting for that.
-            let _ = tokio::time::timeout(GRACE, self.exited.cancelled()).await;
+            // Bounded, because a process stuck in an uninterruptible system call does not end.
+            let _ = tokio::time::timeout(EXIT_TIMEOUT, self.exited.cancelled()).await;
         }
     }
 
@@ -181,7 +182,7 @@ impl Process {
     }
 }
 
-/// Nothing is left of a browser that was not closed; its keeper then removes the profile.
+/// Kills a browser that was not closed. Its supervisor thread then removes the profile.
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
@@ -205,7 +206,7 @@ impl Drop for KillOnDrop {
 }
 
 fn kill(handle: &OwnedFd) {
-    // Fails when it has ended already.
+    // Fails if the process has already ended.
     let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
 }
 
@@ -216,63 +217,63 @@ enum Confinement {
     HostRoot,
 }
 
-/// Whether a program can be started in a root of its own here, as the browser is: tried with `true`.
+/// Checks whether this machine allows a program to start in its own root, by running `true` in one.
 ///
 /// # Errors
 /// [`BrowserError::Spawn`] with the step that the kernel refused.
-pub fn try_own_root(config: &BrowserConfig) -> Result<(), BrowserError> {
+pub fn check_own_root(config: &BrowserConfig) -> Result<(), BrowserError> {
     let failed = |source| BrowserError::Spawn { step: "make its root", source };
     let profile = Profile::create(&config.directory, config.run_as)?;
     let program = Path::new("/usr/bin/true");
     let root = Some(Root::new(program, profile.path()).map_err(failed)?);
     let command = Command::new(program);
-    let plan = Plan { command, run_as: config.run_as, listeners: 1, entrance: None, root };
+    let plan = Plan { command, run_as: config.run_as, listeners: 1, cgroup_procs: None, root };
     let spawned =
         sys::spawn(plan).map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source });
     let status = spawned?.child.wait().map_err(failed)?;
     if status.success() { Ok(()) } else { Err(failed(io::Error::other(status.to_string()))) }
 }
 
-/// What the thread that started the browser hands over.
-struct Keeper {
+/// What the supervisor thread hands over after a start.
+struct Launched {
     spawned: Pipes,
     handle: OwnedFd,
     exited: CancellationToken,
 }
 
 struct Pipes {
-    orders: PipeWriter,
-    answers: PipeReader,
+    commands: PipeWriter,
+    responses: PipeReader,
     stderr: ChildStderr,
     listeners: Vec<std::net::TcpListener>,
 }
 
-impl Keeper {
+impl Launched {
     async fn start(config: &BrowserConfig, program: PathBuf, confinement: Confinement) -> Result<Self, BrowserError> {
-        let (parent, run_as, listeners) = (config.directory.clone(), config.run_as, config.most_at_once);
+        let (parent, run_as, listeners) = (config.directory.clone(), config.run_as, config.max_concurrent);
         let memory = config.memory;
         let (sender, started) = oneshot::channel();
         let keep = move || {
             let exited = CancellationToken::new();
-            let bound = Bound::new(memory);
-            let entrance = bound.as_ref().map(|bound| bound.entrance.as_fd());
-            let plan = |command, root| Plan { command, run_as, listeners, entrance, root };
+            let cgroup = MemoryCgroup::new(memory);
+            let cgroup_procs = cgroup.as_ref().map(|cgroup| cgroup.cgroup_procs.as_fd());
+            let plan = |command, root| Plan { command, run_as, listeners, cgroup_procs, root };
             let spawned = Self::spawn(&parent, run_as, &program, confinement, plan, exited.clone());
             let (child, profile, keeper) = match spawned {
                 Ok(started) => started,
                 Err(error) => return drop(sender.send(Err(error))),
             };
-            // Nobody takes it if the start was given up; the handle in it then ends the browser.
+            // Sending fails if the start was cancelled; then the browser is killed.
             if let Err(Ok(unwanted)) = sender.send(Ok(keeper)) {
                 kill(&unwanted.handle);
             }
             reap(child);
-            drop(profile); // Nobody writes there any more.
-            drop(bound);
+            drop(profile); // The browser has ended, so nothing writes there.
+            drop(cgroup);
             exited.cancel();
         };
         let failed = |source| BrowserError::Spawn { step: "start its thread", source };
-        thread::Builder::new().name("browser-keeper".into()).spawn(keep).map_err(failed)?;
+        thread::Builder::new().name("browser-reaper".into()).spawn(keep).map_err(failed)?;
         started.await.unwrap_or_else(|_| Err(failed(io::ErrorKind::BrokenPipe.into())))
     }
 
@@ -293,7 +294,7 @@ impl Keeper {
             Confinement::HostRoot => None,
         };
         let spawned = sys::spawn(plan(command(program, profile.path()), root));
-        let Spawned { mut child, orders, answers, listeners } =
+        let Spawned { mut child, commands, responses, listeners } =
             spawned.map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source })?;
         let pid = Pid::from_child(&child);
         let lost = |source: io::Error| BrowserError::Spawn { step: "watch it", source };
@@ -301,11 +302,11 @@ impl Keeper {
         let stderr = child.stderr.take().ok_or_else(|| lost(io::ErrorKind::BrokenPipe.into()));
         match (handle, stderr) {
             (Ok(handle), Ok(stderr)) => {
-                let spawned = Pipes { orders, answers, stderr, listeners };
+                let spawned = Pipes { commands, responses, stderr, listeners };
                 Ok((child, profile, Self { spawned, handle, exited }))
             }
             (Err(error), _) | (_, Err(error)) => {
-                let _ = child.kill(); // It may have ended already.
+                let _ = child.kill(); // Fails if it has already ended.
                 reap(child);
                 Err(error)
             }
@@ -317,54 +318,58 @@ fn command(program: &Path, profile: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir(profile);
     command.env("HOME", profile).env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8").env("TZ", "UTC");
-    // What a killed browser leaves is removed with its profile. Where that is too long for a socket's path, it stays in /tmp.
-    if profile.as_os_str().len() <= LONGEST_FOR_SOCKETS {
+    // Temporary files in the profile are removed with it. They stay in /tmp where the path would be
+    // too long for a socket.
+    if profile.as_os_str().len() <= MAX_SOCKET_DIRECTORY {
         command.env("TMPDIR", profile);
     }
     command.args(FLAGS).arg(format!("--host-resolver-rules={NO_NAMES}"));
     let mut directory = OsString::from("--user-data-dir=");
     directory.push(profile);
     command.arg(directory);
-    // Every context has a proxy of its own. What belongs to none, such as the browser's own wishes, finds nobody at this one.
+    // Every context has its own proxy. Requests outside a context, such as the browser's own, meet
+    // a closed port here.
     command.arg("--proxy-server=http://127.0.0.1:1").arg("--proxy-bypass-list=<-loopback>");
     command
 }
 
-/// Waits for the end of the browser and takes what it started along. Its group keeps its number until it is reaped.
+/// Waits for the browser and kills its process group, whose id stays valid until the browser is
+/// reaped.
 fn reap(mut child: Child) {
     let pid = Pid::from_child(&child);
     while let Err(rustix::io::Errno::INTR) =
         rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
     {}
-    let _ = rustix::process::kill_process_group(pid, Signal::KILL); // There may be nobody left in it.
+    // Fails if the group is already empty.
+    let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     match child.wait() {
         Ok(status) => debug!(%status, "the browser ended"),
         Err(error) => debug!(%error, "the browser's end was not seen"),
     }
 }
 
-type LastWords = Arc<Mutex<Vec<u8>>>;
+type StderrTail = Arc<Mutex<Vec<u8>>>;
 
-/// Reads what the browser complains about, so that its pipe never fills, and keeps the end of it.
-fn drain(stderr: ChildStderr) -> io::Result<(LastWords, AbortOnDropHandle<()>)> {
+/// Reads stderr so that the pipe never fills, and keeps its tail.
+fn drain(stderr: ChildStderr) -> io::Result<(StderrTail, AbortOnDropHandle<()>)> {
     let mut stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
-    let words = LastWords::default();
-    let kept = Arc::clone(&words);
+    let tail = StderrTail::default();
+    let kept = Arc::clone(&tail);
     let task = tokio::spawn(async move {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            let mut words = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            words.extend_from_slice(&buffer[..length]);
-            let surplus = words.len().saturating_sub(LAST_WORDS);
-            words.drain(..surplus);
+            let mut tail = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            tail.extend_from_slice(&buffer[..length]);
+            let surplus = tail.len().saturating_sub(STDERR_TAIL_BYTES);
+            tail.drain(..surplus);
         }
     });
-    Ok((words, AbortOnDropHandle::new(task)))
+    Ok((tail, AbortOnDropHandle::new(task)))
 }
 
-fn explain_exit(words: &LastWords) -> BrowserError {
-    let words = words.lock().unwrap_or_else(PoisonError::into_inner);
-    let text = String::from_utf8_lossy(&words).trim().to_owned();
+fn explain_exit(tail: &StderrTail) -> BrowserError {
+    let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = String::from_utf8_lossy(&tail).trim().to_owned();
     match text.contains("No usable sandbox") {
         true => BrowserError::NoSandbox,
         false => BrowserError::Exited { last_words: text },

@@ -1,7 +1,7 @@
-//! The directory a browser keeps its files in: made for one run, removed with it.
+//! Profile directory of a browser: created for one run, removed with it.
 //!
-//! It is held with a lock that ends with this process, so a profile left behind by a killed one is recognised and removed by the
-//! next that starts.
+//! A file lock marks it as used and ends with this process, so the next start recognises and
+//! removes the profiles of killed processes.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -16,8 +16,8 @@ use crate::config::RunAs;
 use crate::error::BrowserError;
 
 const PREFIX: &str = "profile-";
-/// A profile is made and locked in two steps; a younger one may be between them.
-const OLD_ENOUGH: Duration = Duration::from_secs(60);
+/// A profile is created and locked in two steps; a younger one may be between them.
+const MIN_ABANDONED_AGE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Profile {
     directory: TempDir,
@@ -29,12 +29,12 @@ impl Profile {
         let failed = |source| BrowserError::Directory { path: parent.to_owned(), source };
         if !parent.is_dir() {
             fs::create_dir_all(parent).map_err(failed)?;
-            // Others may pass through, not look around; whatever the umask says.
+            // Other users may traverse the directory but not list it, whatever the umask.
             fs::set_permissions(parent, Permissions::from_mode(0o711)).map_err(failed)?;
         }
         let parent = &parent.canonicalize().map_err(failed)?;
         if let RunAs::Ids { uid, .. } = run_as {
-            passable(parent, uid)?;
+            check_passable(parent, uid)?;
         }
         remove_abandoned(parent);
         let private = Permissions::from_mode(0o700);
@@ -53,7 +53,7 @@ impl Profile {
     }
 }
 
-fn passable(directory: &Path, uid: u32) -> Result<(), BrowserError> {
+fn check_passable(directory: &Path, uid: u32) -> Result<(), BrowserError> {
     let closed = directory.ancestors().find(|path| {
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         mode & 0o001 == 0
@@ -61,7 +61,7 @@ fn passable(directory: &Path, uid: u32) -> Result<(), BrowserError> {
     closed.map_or(Ok(()), |path| Err(BrowserError::DirectoryClosed { path: path.to_owned(), uid }))
 }
 
-/// Left by processes that were killed. What cannot be removed is tried again by the next start.
+/// Removes profiles of killed processes. The next start retries what cannot be removed.
 fn remove_abandoned(parent: &Path) {
     for path in fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX)) {
@@ -77,7 +77,7 @@ fn remove_abandoned(parent: &Path) {
 fn remove_if_abandoned(path: &PathBuf) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(path)?;
     let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
-    if !metadata.is_dir() || age < OLD_ENOUGH {
+    if !metadata.is_dir() || age < MIN_ABANDONED_AGE {
         return Ok(false);
     }
     let lock = File::open(path)?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abandoned_profile_is_removed_and_a_used_one_stays() {
+    fn abandoned_profiles_are_removed_and_locked_ones_stay() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         let used = Profile::create(parent.path(), RunAs::Itself).expect("a profile");
         let abandoned = parent.path().join("profile-old");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_the_browser_cannot_reach_is_named() {
+    fn unreachable_profile_directory_is_reported() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         fs::set_permissions(parent.path(), Permissions::from_mode(0o700)).expect("our own directory");
         let refused = Profile::create(&parent.path().join("inner"), RunAs::Ids { uid: 1234, gid: 1234 });

@@ -1,13 +1,14 @@
-//! The only way out of the browser's network namespace: a proxy that knows one origin.
+//! HTTP proxy for one origin, and the only way out of the browser's network namespace.
 //!
-//! Each capture has a [`Gate`] on a listener of its own, so a page can reach neither the outside nor the sandbox of another capture
-//! that runs at the same time. What comes for the origin is forwarded; everything else is refused and written down:
+//! Each capture has an [`OriginProxy`] on its own listener, so a page reaches neither the outside
+//! nor the sandbox of a concurrent capture. It forwards requests to the origin, and refuses and
+//! records all others:
 //!
 //! ```text
-//! GET http://origin/…            forwarded, with the upstream's headers
-//! CONNECT origin  (ws:// page)   served as HTTP in the tunnel, then as above; the upgrade passes through
-//! CONNECT origin  (https page)   copied to the upstream, still encrypted
-//! anything else                  403
+//! | //! GET http://origin/… forwarded, with the upstream's headers
+//! | //! CONNECT origin (ws:// page) HTTP inside the tunnel, then as above; upgrades pass through
+//! | //! CONNECT origin (https page) copied to the upstream, still encrypted
+//! | //! anything else 403
 //! ```
 
 use std::convert::Infallible;
@@ -35,18 +36,18 @@ use url::Url;
 
 use crate::origin::{Origin, Upstream};
 
-const DIAL: Duration = Duration::from_secs(5);
-/// A page in a loop may be refused thousands of times; the first ones tell what it wants.
-const MOST_NOTED: usize = 200;
-/// Headers with this prefix route at E2B's edge; a page must not choose another sandbox with them.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A page in a loop may be refused thousands of times; the first requests are enough to report.
+const MAX_NOTED: usize = 200;
+/// Headers with this prefix route at E2B's edge; a page must not select another sandbox with them.
 const ROUTING_PREFIX: &str = "e2b-";
-/// What a page's frame shows in place of a foreign document.
+/// Shown in a frame in place of a foreign document.
 const REFUSAL: &str = "Blocked: this address is outside the sandbox's own preview.";
 
 type Body = Either<Incoming, Full<Bytes>>;
 
-/// Lets one origin through.
-pub(crate) struct Gate {
+/// Forwards requests to one origin.
+pub(crate) struct OriginProxy {
     origin: Origin,
     upstream: Upstream,
     notes: Mutex<Notes>,
@@ -54,28 +55,28 @@ pub(crate) struct Gate {
     stop: CancellationToken,
 }
 
-/// What a gate saw.
+/// What a proxy recorded.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Notes {
     pub(crate) refused: Vec<Refused>,
-    /// Refused after the list was full.
+    /// Refused requests after the list was full.
     pub(crate) refused_more: usize,
-    /// Redirects that lead out of the origin, some of which the browser does not follow in any case.
+    /// Redirects that lead out of the origin, including those that the browser does not follow.
     pub(crate) foreign_redirects: Vec<String>,
-    /// Why the upstream could not be reached the last time that it could not.
+    /// Reason of the latest failure to reach the upstream.
     pub(crate) unreachable: Option<String>,
 }
 
-/// A request that did not leave.
+/// A refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     Request(String),
-    /// A tunnel to `host:port`; what would have been sent through it is not known here.
+    /// A tunnel to `host:port`; its contents are unknown.
     Tunnel(String),
 }
 
-impl Gate {
-    pub(crate) fn to(origin: Origin, upstream: Upstream) -> Arc<Self> {
+impl OriginProxy {
+    pub(crate) fn new(origin: Origin, upstream: Upstream) -> Arc<Self> {
         Arc::new(Self {
             origin,
             upstream,
@@ -90,10 +91,11 @@ impl Gate {
         while let Some(accepted) = self.stop.run_until_cancelled(listener.accept()).await {
             match accepted {
                 Ok((stream, _)) => self.spawn({
-                    let gate = Arc::clone(self);
-                    async move { gate.serve_browser(stream).await }
+                    let proxy = Arc::clone(self);
+                    async move { proxy.serve_browser(stream).await }
                 }),
-                // Out of descriptors, for example: the page waits, within the capture's deadline.
+                // Out of file descriptors, for example: the page waits within the capture's
+                // deadline.
                 Err(error) => {
                     debug!(%error, "the browser's proxy cannot accept");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -102,7 +104,7 @@ impl Gate {
         }
     }
 
-    /// Ends every connection and waits for that.
+    /// Closes every connection and waits for their tasks.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
         self.connections.close();
@@ -126,20 +128,20 @@ impl Gate {
 
     async fn serve_browser(self: Arc<Self>, stream: TcpStream) {
         let answer = service_fn(|request| {
-            let gate = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(gate.answer(request).await) }
+            let proxy = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(proxy.answer(request).await) }
         });
         serve_http(TokioIo::new(stream), answer).await;
     }
 
-    /// Web sockets come through a tunnel to the origin, in which requests name no host in their first line.
+    /// A WebSocket arrives through a tunnel to the origin, whose requests carry a relative URI.
     async fn serve_tunnel(self: Arc<Self>, inside: Upgraded) {
         let answer = service_fn(|request: Request<Incoming>| {
-            let gate = Arc::clone(&self);
+            let proxy = Arc::clone(&self);
             async move {
                 Ok::<_, Infallible>(match request.uri().authority() {
-                    None => gate.forward(request).await,
-                    Some(_) => gate.refuse(request.uri()),
+                    None => proxy.forward(request).await,
+                    Some(_) => proxy.refuse(request.uri()),
                 })
             }
         });
@@ -167,7 +169,7 @@ impl Gate {
         debug!(?refused, "the browser asked for something outside");
         self.note(|notes| {
             let known = notes.refused.contains(&refused);
-            match notes.refused.len() < MOST_NOTED {
+            match notes.refused.len() < MAX_NOTED {
                 true if !known => notes.refused.push(refused),
                 false if !known => notes.refused_more += 1,
                 _ => {}
@@ -177,7 +179,8 @@ impl Gate {
     }
 
     async fn tunnel(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
-        // The upstream is dialled before the tunnel is granted, so that its absence is seen as such.
+        // The upstream is dialled before the tunnel is granted, so that a failure is reported as
+        // such.
         let dialled = match self.origin.is_https() {
             true => match self.dial().await {
                 Ok(stream) => Some(stream),
@@ -186,14 +189,14 @@ impl Gate {
             false => None,
         };
         let upgrade = hyper::upgrade::on(&mut request);
-        let gate = Arc::clone(self);
+        let proxy = Arc::clone(self);
         self.spawn(async move {
             let Ok(inside) = upgrade.await else { return };
             match dialled {
                 Some(mut stream) => {
                     let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(inside), &mut stream).await;
                 }
-                None => gate.serve_tunnel(inside).await,
+                None => proxy.serve_tunnel(inside).await,
             }
         });
         Response::new(Either::Right(Full::default()))
@@ -219,7 +222,8 @@ impl Gate {
             });
         } else {
             remove_hop_by_hop(response.headers_mut());
-            // Nobody is there to type a password; without the question the browser shows the page that came with it.
+            // A password prompt would never be answered; without it the browser shows the page of
+            // the response.
             response.headers_mut().remove(WWW_AUTHENTICATE);
             self.note_redirect(&page, response.headers());
         }
@@ -229,16 +233,17 @@ impl Gate {
     async fn exchange(&self, stream: TcpStream, request: Request<Incoming>) -> hyper::Result<Response<Incoming>> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         self.spawn(async move {
-            let _ = connection.with_upgrades().await; // The request's own result tells of it.
+            // The result of the request reports the error.
+            let _ = connection.with_upgrades().await;
         });
         sender.send_request(request).await
     }
 
     async fn dial(&self) -> Result<TcpStream, Response<Body>> {
-        let dialled = tokio::time::timeout(DIAL, TcpStream::connect(&self.upstream.address)).await;
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(&self.upstream.address)).await;
         let stream =
             dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|e| self.unreachable(&e))?;
-        let _ = stream.set_nodelay(true); // Slower without, not wrong.
+        let _ = stream.set_nodelay(true); // Only affects latency.
         Ok(stream)
     }
 
@@ -254,7 +259,7 @@ impl Gate {
         let Some(target) = base.and_then(|base| base.join(location).ok()) else { return };
         if !self.origin.covers(&target) {
             self.note(|notes| {
-                if notes.foreign_redirects.len() < MOST_NOTED {
+                if notes.foreign_redirects.len() < MAX_NOTED {
                     notes.foreign_redirects.push(target.into());
                 }
             });
@@ -273,7 +278,7 @@ where
     }
 }
 
-/// Makes the browser's request to a proxy one to the server behind it.
+/// Converts the browser's request to a proxy into a request to the upstream.
 fn prepare(request: &mut Request<Incoming>, origin: &Origin, upstream: &Upstream) {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from(path);
@@ -297,7 +302,7 @@ fn prepare(request: &mut Request<Incoming>, origin: &Origin, upstream: &Upstream
     }
 }
 
-/// These belong to one connection, not to the message.
+/// Removes the headers that belong to one connection rather than to the message.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

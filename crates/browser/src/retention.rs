@@ -1,4 +1,4 @@
-//! How many pictures a directory keeps: the newest, within limits of age, number and size.
+//! Retention of screenshots on disk: keeps the newest within limits of age, number and size.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::store::ROOT;
 
-/// The limits. The oldest picture goes first, whichever limit is exceeded.
+/// The limits. Each one removes the oldest screenshots first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     pub max_age: Duration,
@@ -17,18 +17,18 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Removes what exceeds the limits below a store's directory, and directories that become
-    /// empty. Other files than pictures stay. Returns the number of pictures removed.
+    /// Deletes screenshots beyond the limits below a store's directory, and directories that become
+    /// empty. Other files stay. Returns the number of deleted screenshots.
     ///
     /// # Errors
-    /// A directory cannot be read or a picture cannot be removed. What another program removed
-    /// meanwhile is no error.
+    /// The [`io::Error`] of a directory that cannot be read or a file that cannot be deleted. Files
+    /// that another process deletes concurrently are no error.
     pub fn enforce(&self, directory: &Path, now: SystemTime) -> io::Result<usize> {
-        let mut pictures = Vec::new();
-        collect(&directory.join(ROOT), 0, &mut pictures)?;
-        pictures.sort_by_key(|picture| Reverse(picture.modified));
+        let mut files = Vec::new();
+        collect(&directory.join(ROOT), 0, &mut files)?;
+        files.sort_by_key(|file| Reverse(file.modified));
         let (mut count, mut bytes, mut removed) = (0, 0_u64, 0);
-        for Picture { path, modified, size } in pictures {
+        for StoredFile { path, modified, size } in files {
             count += 1;
             bytes = bytes.saturating_add(size);
             let age = now.duration_since(modified).unwrap_or_default();
@@ -37,7 +37,7 @@ impl Retention {
             }
             present(fs::remove_file(&path))?;
             removed += 1;
-            // The directories of an occasion and of a job; those that are not empty stay.
+            // The directories of the occasion and of the job; removing a non-empty one fails.
             for parent in path.ancestors().skip(1).take(2) {
                 if fs::remove_dir(parent).is_err() {
                     break;
@@ -48,29 +48,29 @@ impl Retention {
     }
 }
 
-struct Picture {
+struct StoredFile {
     path: PathBuf,
     modified: SystemTime,
     size: u64,
 }
 
-/// `screenshots/JOB/OCCASION/NAME.webp` is as deep as it gets; links are not followed.
-fn collect(directory: &Path, depth: usize, pictures: &mut Vec<Picture>) -> io::Result<()> {
+/// Files are at most at `screenshots/JOB/OCCASION/NAME.webp`; symbolic links are not followed.
+fn collect(directory: &Path, depth: usize, files: &mut Vec<StoredFile>) -> io::Result<()> {
     let Some(entries) = present(fs::read_dir(directory))? else { return Ok(()) };
     for entry in entries {
         let entry = entry?;
         let Some(found) = present(entry.metadata())? else { continue };
         let path = entry.path();
         if found.is_dir() && depth < 2 {
-            collect(&path, depth + 1, pictures)?;
+            collect(&path, depth + 1, files)?;
         } else if found.is_file() && path.extension().is_some_and(|end| end == "webp") {
-            pictures.push(Picture { path, modified: found.modified()?, size: found.len() });
+            files.push(StoredFile { path, modified: found.modified()?, size: found.len() });
         }
     }
     Ok(())
 }
 
-/// [`None`] for what another program removed.
+/// [`None`] for a file that another process deleted.
 fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -85,7 +85,8 @@ mod tests {
 
     const UNLIMITED: Retention = Retention { max_age: Duration::MAX, max_count: usize::MAX, max_bytes: u64::MAX };
 
-    /// Six pictures of ten bytes, one a minute, the newest now; a note that is no picture.
+    /// Six screenshots of ten bytes, one per minute, the newest now, and a file that is no
+    /// screenshot.
     fn check(limits: Retention, kept: &[u64]) {
         let directory = tempfile::tempdir().expect("a directory");
         let now = SystemTime::now();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_by_each_limit() {
+    fn each_limit_removes_the_oldest_first() {
         check(UNLIMITED, &[0, 1, 2, 3, 4, 5]);
         check(Retention { max_count: 2, ..UNLIMITED }, &[0, 1]);
         check(Retention { max_bytes: 45, ..UNLIMITED }, &[0, 1, 2, 3]);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_without_pictures_needs_nothing() {
+    fn empty_store_needs_no_cleanup() {
         let directory = tempfile::tempdir().expect("a directory");
         assert_eq!(UNLIMITED.enforce(directory.path(), SystemTime::now()).expect("nothing to do"), 0);
     }

@@ -1,13 +1,14 @@
-//! Where pictures are kept: a directory by default, an S3 bucket by configuration.
+//! Stores screenshots in a directory (the default) or in an S3 bucket.
 //!
 //! ```text
-//! screenshots/{job}/agent/{timestamp}_{viewport}.webp            asked for by the agent
+//! | //! screenshots/{job}/agent/{timestamp}_{viewport}.webp requested by the agent
 //! screenshots/{job}/auto/{commit}_{viewport}.webp                after a phase commit
-//! screenshots/{job}/auto/devserver-{timestamp}_{viewport}.webp   after the dev server's start
+//! | //! screenshots/{job}/auto/devserver-{timestamp}_{viewport}.webp after a start of the dev
+//! server
 //! ```
 //!
-//! The address that goes with a picture is the configured CDN's; without one it is signed by S3, or by a
-//! [`LinkSigner`](crate::link::LinkSigner) for pictures on disk that a server of ours serves.
+//! A stored screenshot has a URL: on the configured CDN, else presigned by S3, else signed by a
+//! [`LinkSigner`](crate::link::LinkSigner) for files that the Sandbar server serves.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,49 +25,49 @@ use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, PutOptions
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-const PUT_WITHIN: Duration = Duration::from_secs(30);
-const RETRIES: usize = 3;
-/// The longest that S3 allows.
-const SIGNED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-const LONGEST_NAME: usize = 128;
+const PUT_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_RETRIES: usize = 3;
+/// The maximum that S3 allows.
+const URL_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
+const MAX_NAME: usize = 128;
 
-/// Which store, and how its pictures are addressed.
+/// Where screenshots are stored, and how URLs point to them.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    pub place: Place,
-    /// A domain (`cdn.example.com`) or the beginning of an address (`https://example.com/media`) at which the store's content is
-    /// public.
+    pub place: StoreLocation,
+    /// A domain (`cdn.example.com`) or URL prefix (`https://example.com/media`) that publishes the
+    /// store.
     pub cdn: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Place {
+pub enum StoreLocation {
     Disk {
         directory: PathBuf,
-        /// The beginning of the address under which a server offers the directory; without it addresses are `file://`.
+        /// URL prefix at which a server publishes the directory; without it, URLs are `file://`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served_at: Option<String>,
     },
     S3(S3Config),
 }
 
-/// A bucket of AWS, or of another service with the same protocol.
+/// A bucket of AWS, or of a service with the same API.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct S3Config {
     pub bucket: String,
     #[serde(default = "S3Config::default_region")]
     pub region: String,
-    /// Another service than AWS. With `http://` nothing is encrypted.
+    /// Endpoint of another service than AWS. `http://` sends everything unencrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Never part of a configuration file. Without them the machine's own role is used.
+    /// Never part of a configuration file. Without them the machine's instance role is used.
     #[serde(skip)]
     pub credentials: Option<Credentials>,
 }
 
-/// What opens a bucket.
+/// Access key of a bucket.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     pub access_key_id: String,
@@ -79,7 +80,7 @@ impl S3Config {
     }
 }
 
-/// A text that is never shown.
+/// A text that `Debug` does not show.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -95,20 +96,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a picture was taken; part of its name.
+/// Why a screenshot was taken; part of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occasion {
-    /// The agent asked for it.
+    /// The agent called the tool.
     Agent { at: Timestamp },
     /// A phase was committed.
     Commit { id: String },
-    /// The dev server has started.
+    /// The dev server started.
     DevServer { at: Timestamp },
 }
 
-/// A picture that is safe.
+/// A screenshot that is durably stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredScreenshot {
     pub key: String,
     pub url: Url,
 }
@@ -127,38 +128,46 @@ pub enum StoreError {
     TimedOut { key: String, within: Duration },
 }
 
-/// Keeps pictures and says where they are.
+/// Stores screenshots and returns their URLs.
 #[derive(Debug, Clone)]
 pub struct ScreenshotStore {
     objects: Arc<dyn ObjectStore>,
-    /// What a bucket keeps with a picture; files have no such thing.
+    /// Metadata of objects in a bucket; files have none.
     attributes: Attributes,
     links: Links,
 }
 
-/// How a stored picture is addressed.
+/// How a stored screenshot is addressed.
 #[derive(Debug, Clone)]
 enum Links {
-    /// The key follows this, which ends with a slash.
+    /// URL prefix of the key, with a trailing slash.
     Under(Url),
     Signed(Arc<AmazonS3>),
 }
 
 impl ScreenshotStore {
-    /// Opens the configured store. Nothing is sent yet; a directory is made if missing.
+    /// Opens the configured store. Sends nothing yet; creates a missing directory.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the directory cannot be created or an address of the configuration is
+    /// invalid.
     pub fn open(config: StoreConfig) -> Result<Self, StoreError> {
         let store = match config.place {
-            Place::Disk { directory, served_at } => Self::disk(&directory, served_at.as_deref())?,
-            Place::S3(s3) => Self::s3(s3)?,
+            StoreLocation::Disk { directory, served_at } => Self::open_disk(&directory, served_at.as_deref())?,
+            StoreLocation::S3(s3) => Self::open_s3(s3)?,
         };
         match config.cdn {
-            Some(cdn) => store.behind(&cdn),
+            Some(cdn) => store.with_cdn(&cdn),
             None => Ok(store),
         }
     }
 
-    /// Pictures as files under `directory`. A stored one survives a power cut.
-    pub fn disk(directory: &Path, served_at: Option<&str>) -> Result<Self, StoreError> {
+    /// Stores screenshots as files under `directory`, fsynced before `put` returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Directory`] if it cannot be created, [`StoreError::Config`] if `served_at` is
+    /// not a URL.
+    pub fn open_disk(directory: &Path, served_at: Option<&str>) -> Result<Self, StoreError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Directory {
             path: directory.to_owned(),
             source,
@@ -176,15 +185,18 @@ impl ScreenshotStore {
         Ok(Self { objects: Arc::new(objects), attributes: Attributes::new(), links: Links::Under(links) })
     }
 
-    /// Pictures in a bucket, with signed addresses that are good for seven days.
-    pub fn s3(config: S3Config) -> Result<Self, StoreError> {
+    /// Stores screenshots in a bucket, with presigned URLs that are valid for seven days.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] if the configuration is invalid.
+    pub fn open_s3(config: S3Config) -> Result<Self, StoreError> {
         let S3Config { bucket, region, endpoint, credentials } = config;
-        let retry = RetryConfig { max_retries: RETRIES, retry_timeout: PUT_WITHIN, ..RetryConfig::default() };
+        let retry = RetryConfig { max_retries: MAX_RETRIES, retry_timeout: PUT_TIMEOUT, ..RetryConfig::default() };
         let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
         let options = ClientOptions::new()
             .with_allow_http(plain)
             .with_connect_timeout(Duration::from_secs(5))
-            .with_timeout(PUT_WITHIN);
+            .with_timeout(PUT_TIMEOUT);
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_region(region)
@@ -203,75 +215,86 @@ impl ScreenshotStore {
         Ok(Self { objects: Arc::clone(&bucket) as _, attributes, links: Links::Signed(bucket) })
     }
 
-    fn behind(self, cdn: &str) -> Result<Self, StoreError> {
+    fn with_cdn(self, cdn: &str) -> Result<Self, StoreError> {
         let address = if cdn.contains("://") { cdn.to_owned() } else { format!("https://{cdn}") };
         Ok(Self { links: Links::Under(prefix(&address)?), ..self })
     }
 
-    /// Stores one picture of `job`: the job's id, else the workspace's or the sandbox's. A picture of the same name is replaced.
-    pub async fn put(&self, job: &str, occasion: &Occasion, viewport: &str, webp: Bytes) -> Result<Stored, StoreError> {
+    /// Stores one screenshot of `job`: the id of the job, else of the workspace or the sandbox.
+    /// Replaces a screenshot with the same key.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidName`] if an id cannot be part of a key, [`StoreError::Put`] if the
+    /// store fails, [`StoreError::TimedOut`] if it is too slow.
+    pub async fn put(
+        &self,
+        job: &str,
+        occasion: &Occasion,
+        viewport: &str,
+        webp: Bytes,
+    ) -> Result<StoredScreenshot, StoreError> {
         let key = key(job, occasion, viewport)?;
         let options = PutOptions { attributes: self.attributes.clone(), ..PutOptions::default() };
         let path = Key::from(key.as_str());
         let put = self.objects.put_opts(&path, webp.into(), options);
-        match tokio::time::timeout(PUT_WITHIN, put).await {
+        match tokio::time::timeout(PUT_TIMEOUT, put).await {
             Ok(Ok(_)) => {}
             Ok(Err(source)) => return Err(StoreError::Put { key, source }),
-            Err(_) => return Err(StoreError::TimedOut { key, within: PUT_WITHIN }),
+            Err(_) => return Err(StoreError::TimedOut { key, within: PUT_TIMEOUT }),
         }
         let url = match &self.links {
             Links::Under(url) => url
                 .join(&key)
                 .map_err(|error| StoreError::Config { what: "no address can be made", source: error.into() })?,
             Links::Signed(bucket) => {
-                let signed = bucket.signed_url(http::Method::GET, &path, SIGNED_FOR).await;
+                let signed = bucket.signed_url(http::Method::GET, &path, URL_LIFETIME).await;
                 signed.map_err(|source| StoreError::Put { key: key.clone(), source })?
             }
         };
-        Ok(Stored { key, url })
+        Ok(StoredScreenshot { key, url })
     }
 }
 
-/// An address that keys can follow.
+/// Parses a URL prefix and ends it with a slash.
 fn prefix(address: &str) -> Result<Url, StoreError> {
     let what = "an address for pictures cannot be read";
     Url::parse(&format!("{}/", address.trim_end_matches('/')))
         .map_err(|error| StoreError::Config { what, source: error.into() })
 }
 
-/// Where all keys begin.
+/// Prefix of all keys.
 pub(crate) const ROOT: &str = "screenshots";
 
 fn key(job: &str, occasion: &Occasion, viewport: &str) -> Result<String, StoreError> {
-    let (job, viewport) = (name(job)?, name(viewport)?);
+    let (job, viewport) = (check_name(job)?, check_name(viewport)?);
     Ok(match occasion {
-        Occasion::Agent { at } => format!("{ROOT}/{job}/agent/{}_{viewport}.webp", stamp(*at)),
-        Occasion::Commit { id } => format!("{ROOT}/{job}/auto/{}_{viewport}.webp", name(id)?),
-        Occasion::DevServer { at } => format!("{ROOT}/{job}/auto/devserver-{}_{viewport}.webp", stamp(*at)),
+        Occasion::Agent { at } => format!("{ROOT}/{job}/agent/{}_{viewport}.webp", format_timestamp(*at)),
+        Occasion::Commit { id } => format!("{ROOT}/{job}/auto/{}_{viewport}.webp", check_name(id)?),
+        Occasion::DevServer { at } => format!("{ROOT}/{job}/auto/devserver-{}_{viewport}.webp", format_timestamp(*at)),
     })
 }
 
-/// The file of a picture in a store on disk; [`None`] for what cannot be a picture's key.
-pub fn file_of(directory: &Path, key: &str) -> Option<PathBuf> {
+/// Path of a screenshot in a store on disk; [`None`] if `key` is not the key of a screenshot.
+pub fn screenshot_path(directory: &Path, key: &str) -> Option<PathBuf> {
     let parts: Vec<&str> = key.split('/').collect();
     let &[root, job, occasion, file] = parts.as_slice() else { return None };
     let is_key = root == ROOT
         && matches!(occasion, "agent" | "auto")
         && file.ends_with(".webp")
-        && name(job).is_ok()
-        && name(file.trim_end_matches(".webp")).is_ok();
+        && check_name(job).is_ok()
+        && check_name(file.trim_end_matches(".webp")).is_ok();
     is_key.then(|| directory.join(key))
 }
 
-/// Down to the millisecond, so that a second look at a page does not replace the first.
-fn stamp(at: Timestamp) -> String {
+/// In milliseconds, so that a second capture does not replace the first.
+fn format_timestamp(at: Timestamp) -> String {
     at.strftime("%Y%m%dT%H%M%S%3fZ").to_string()
 }
 
-/// Ids come from outside and become part of a path.
-fn name(text: &str) -> Result<&str, StoreError> {
+/// Validates an id: it comes from outside and becomes part of a path.
+fn check_name(text: &str) -> Result<&str, StoreError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let fits = (1..=LONGEST_NAME).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(allowed);
+    let fits = (1..=MAX_NAME).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(allowed);
     if fits { Ok(text) } else { Err(StoreError::InvalidName { name: text.to_owned() }) }
 }
 
@@ -284,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_as_decided() {
+    fn keys_follow_the_documented_layout() {
         let check = |occasion: &Occasion, wanted: &str| {
             assert_eq!(key("job-1", occasion, "desktop").expect("a key"), wanted);
         };
@@ -294,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_cannot_leave_their_place() {
+    fn ids_cannot_escape_their_directory() {
         for bad in ["", "..", ".hidden", "a/b", "a\\b", "a b", "a%2fb", "ü", &"x".repeat(129)] {
             let commit = Occasion::Commit { id: bad.to_owned() };
             assert!(key(bad, &Occasion::Agent { at: at() }, "mobile").is_err(), "{bad:?}");
@@ -303,10 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_of_pictures_are_files() {
+    fn only_screenshot_keys_map_to_files() {
         let directory = Path::new("/d");
         let good = "screenshots/job-1/agent/20261116T000937062Z_desktop.webp";
-        assert_eq!(file_of(directory, good), Some(directory.join(good)));
+        assert_eq!(screenshot_path(directory, good), Some(directory.join(good)));
         for bad in [
             "screenshots/job/agent/../../x.webp",
             "screenshots/../agent/x.webp",
@@ -318,13 +341,13 @@ mod tests {
             ".link-secret",
             "",
         ] {
-            assert_eq!(file_of(directory, bad), None, "{bad}");
+            assert_eq!(screenshot_path(directory, bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn a_configuration_is_read_strictly_and_has_no_secret() {
-        let read = |text: &str| serde_json::from_str::<Place>(text);
+    fn configuration_rejects_unknown_fields_and_secrets() {
+        let read = |text: &str| serde_json::from_str::<StoreLocation>(text);
         assert!(read(r#"{"s3": {"bucket": "b", "endpoint": "http://s3.test"}}"#).is_ok());
         for keys in ["access_key_id", "secret_access_key", "credentials"] {
             assert!(read(&format!(r#"{{"s3": {{"bucket": "b", "{keys}": "x"}}}}"#)).is_err(), "{keys}");
@@ -333,7 +356,7 @@ mod tests {
         assert!(read(r#"{"disk": {"directory": "/tmp/x", "typo": 1}}"#).is_err());
         let credentials = Credentials { access_key_id: "id".into(), secret_access_key: Secret::new("hush") };
         let s3 = S3Config { bucket: "b".into(), region: "r".into(), endpoint: None, credentials: Some(credentials) };
-        let config = StoreConfig { place: Place::S3(s3), cdn: Some("c.test".into()) };
+        let config = StoreConfig { place: StoreLocation::S3(s3), cdn: Some("c.test".into()) };
         assert!(!format!("{config:?}").contains("hush"), "{config:?}");
         let store = ScreenshotStore::open(config).expect("a store");
         assert!(!format!("{store:?}").contains("hush"), "{store:?}");

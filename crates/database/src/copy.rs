@@ -1,4 +1,4 @@
-//! Copies of SQLite databases that are in use, and whether a file is whole.
+//! Online backups of SQLite databases, and integrity checks.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use sea_orm::sqlx::{
 
 use crate::{BUSY_TIMEOUT, PRIVATE};
 
-/// A database that was not copied, or is damaged.
+/// A failed backup, or a damaged database.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     #[error("the database {} cannot be read", .path.display())]
@@ -29,17 +29,17 @@ async fn open(file: &Path) -> Result<SqliteConnection, CopyError> {
     options.connect().await.map_err(|source| CopyError::Read { path: file.to_owned(), source })
 }
 
-/// Copies the SQLite database `file` to `destination` while others read and write it: one
-/// consistent state, checked, synced, and under its name only when it is whole.
+/// Copies the SQLite database `file` to `destination` while other connections read and write it.
+/// The copy is one consistent state, checked, synced, and renamed into place only when complete.
 ///
 /// # Errors
-/// Nothing is left at `destination`.
+/// Any [`CopyError`]; nothing is left at `destination`.
 pub async fn backup(file: &Path, destination: &Path) -> Result<(), CopyError> {
     let mut draft = destination.as_os_str().to_owned();
     draft.push(".part");
     let draft = PathBuf::from(draft);
     let written = |source| CopyError::Write { path: draft.clone(), source };
-    // Of a process that was killed; SQLite wants the place to be free.
+    // A killed process may have left it; SQLite requires a free path.
     let _ = fs::remove_file(&draft);
     let copied = async {
         let mut connection = open(file).await?;

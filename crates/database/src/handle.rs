@@ -1,8 +1,8 @@
-//! An opened database as its users see it: sea-orm's connection, behind the [`Gate`] of the file.
+//! An opened database: sea-orm's connection behind the [`WriteGate`] of the file.
 //!
 //! Invariant: `Ok` from a statement outside of a transaction, or from a commit, means that the
 //! change is on the disk. SQLite rolls a transaction back by itself when the disk is full; sqlx
-//! does not notice. So a transaction in which a statement failed that way accepts no further
+//! does not notice. A transaction in which a statement failed that way therefore accepts no further
 //! statement (each would be committed alone), and the pool closes its connection.
 
 use std::future::Future;
@@ -19,31 +19,31 @@ use sea_orm::{
 };
 use tracing::warn;
 
-use crate::gate::{self, Gate, Unwritable};
+use crate::write_gate::{self, Unwritable, WriteGate};
 
-/// SQLite's `SQLITE_ERROR`: the statement makes no sense, here because no transaction is open.
+/// SQLite's `SQLITE_ERROR`, returned by `ROLLBACK` when no transaction is open.
 const NO_TRANSACTION: &str = "1";
 
 /// An opened database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database {
     pub(crate) writer: DatabaseConnection,
-    /// Postgres has one pool for both.
+    /// Postgres uses one pool for both.
     pub(crate) readers: DatabaseConnection,
-    /// Of a SQLite file.
-    pub(crate) gate: Option<Arc<Gate>>,
+    /// Present for a SQLite file.
+    pub(crate) gate: Option<Arc<WriteGate>>,
 }
 
 impl Database {
-    /// Why changes are refused, while they are. Does no I/O.
+    /// Why changes are refused, while they are. Performs no I/O.
     pub fn fault(&self) -> Option<Unwritable> {
         self.gate.as_ref().and_then(|gate| gate.fault())
     }
 
-    /// Ends its connections. Dropping it does so too, without waiting.
+    /// Closes the connections and waits for them. Dropping closes them without waiting.
     ///
     /// # Errors
-    /// A connection did not end as it should.
+    /// [`DbErr`] when a connection does not close cleanly.
     pub async fn close(self) -> Result<(), DbErr> {
         self.readers.close().await?;
         self.writer.close().await
@@ -53,15 +53,15 @@ impl Database {
         self.gate.as_ref().map_or(Ok(()), |gate| gate.admit())
     }
 
-    fn judge(&self, error: DbErr) -> DbErr {
+    fn classify(&self, error: DbErr) -> DbErr {
         match &self.gate {
-            Some(gate) => gate.judge(error, &self.writer),
+            Some(gate) => gate.classify(error, &self.writer),
             None => error,
         }
     }
 
-    /// Where a statement outside of a transaction goes: a query to the readers, which do not wait
-    /// for a commit.
+    /// Picks the pool for a statement outside of a transaction: queries go to the readers, which do
+    /// not wait for a commit.
     fn route(&self, sql: &str) -> Result<&DatabaseConnection, DbErr> {
         if is_query(sql) {
             return Ok(&self.readers);
@@ -75,7 +75,7 @@ fn is_query(sql: &str) -> bool {
     sql.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("select"))
 }
 
-/// Migrations use the connection that writes.
+/// Migrations use the writer connection.
 impl<'c> IntoDatabaseExecutor<'c> for &'c Database {
     fn into_database_executor(self) -> DatabaseExecutor<'c> {
         (&self.writer).into_database_executor()
@@ -90,25 +90,25 @@ impl ConnectionTrait for Database {
 
     async fn execute_raw(&self, statement: Statement) -> Result<ExecResult, DbErr> {
         self.admit()?;
-        self.writer.execute_raw(statement).await.map_err(|error| self.judge(error))
+        self.writer.execute_raw(statement).await.map_err(|error| self.classify(error))
     }
 
     async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
         self.admit()?;
-        self.writer.execute_unprepared(sql).await.map_err(|error| self.judge(error))
+        self.writer.execute_unprepared(sql).await.map_err(|error| self.classify(error))
     }
 
-    /// A change with RETURNING is read to its end: SQLite commits there, and sqlx drops the error of
+    /// Reads a change with RETURNING to its end: SQLite commits there, and sqlx drops the error of
     /// a commit that fails after the first row.
     async fn query_one_raw(&self, statement: Statement) -> Result<Option<QueryResult>, DbErr> {
         if is_query(&statement.sql) {
-            return self.readers.query_one_raw(statement).await.map_err(|error| self.judge(error));
+            return self.readers.query_one_raw(statement).await.map_err(|error| self.classify(error));
         }
         Ok(self.query_all_raw(statement).await?.into_iter().next())
     }
 
     async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
-        self.route(&statement.sql)?.query_all_raw(statement).await.map_err(|error| self.judge(error))
+        self.route(&statement.sql)?.query_all_raw(statement).await.map_err(|error| self.classify(error))
     }
 }
 
@@ -131,7 +131,7 @@ impl TransactionTrait for Database {
 
     async fn begin_with_options(&self, options: TransactionOptions) -> Result<Transaction, DbErr> {
         self.admit()?;
-        let inner = self.writer.begin_with_options(options).await.map_err(|error| self.judge(error))?;
+        let inner = self.writer.begin_with_options(options).await.map_err(|error| self.classify(error))?;
         Ok(Transaction { inner, database: self.clone(), broken: Arc::default() })
     }
 
@@ -165,41 +165,41 @@ impl TransactionTrait for Database {
 pub struct Transaction {
     inner: DatabaseTransaction,
     database: Database,
-    /// What made SQLite roll it back; shared with the transactions inside of it.
+    /// The error that made SQLite roll back; shared with nested transactions.
     broken: Arc<OnceLock<DbErr>>,
 }
 
 impl Transaction {
     /// # Errors
-    /// An earlier statement failed in a way that ended the transaction.
+    /// The [`DbErr`] of an earlier statement that ended the transaction.
     fn check(&self) -> Result<(), DbErr> {
         self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    fn judge(&self, error: DbErr) -> DbErr {
-        let judged = self.database.judge(error);
-        if gate::carried(&judged).is_some() {
-            // A second error tells nothing new.
-            let _ = self.broken.set(judged.clone());
+    fn classify(&self, error: DbErr) -> DbErr {
+        let classified = self.database.classify(error);
+        if write_gate::find_carried(&classified).is_some() {
+            // Only the first error matters.
+            let _ = self.broken.set(classified.clone());
         }
-        judged
+        classified
     }
 
     /// Makes the changes durable.
     ///
     /// # Errors
-    /// Nothing is known to be written; the connection is closed.
+    /// [`DbErr`]: no change is known to be written, and the pool closes the connection.
     pub async fn commit(self) -> Result<(), DbErr> {
         self.check()?;
         let Self { inner, database, .. } = self;
-        inner.commit().await.map_err(|error| database.judge(error))
+        inner.commit().await.map_err(|error| database.classify(error))
     }
 
     /// # Errors
-    /// The connection is closed, which rolls back too.
+    /// [`DbErr`]: the pool closes the connection, which rolls back too.
     pub async fn rollback(self) -> Result<(), DbErr> {
         let Self { inner, database, .. } = self;
-        inner.rollback().await.map_err(|error| database.judge(error))
+        inner.rollback().await.map_err(|error| database.classify(error))
     }
 }
 
@@ -222,22 +222,22 @@ impl ConnectionTrait for Transaction {
 
     async fn execute_raw(&self, statement: Statement) -> Result<ExecResult, DbErr> {
         self.check()?;
-        self.inner.execute_raw(statement).await.map_err(|error| self.judge(error))
+        self.inner.execute_raw(statement).await.map_err(|error| self.classify(error))
     }
 
     async fn execute_unprepared(&self, sql: &str) -> Result<ExecResult, DbErr> {
         self.check()?;
-        self.inner.execute_unprepared(sql).await.map_err(|error| self.judge(error))
+        self.inner.execute_unprepared(sql).await.map_err(|error| self.classify(error))
     }
 
     async fn query_one_raw(&self, statement: Statement) -> Result<Option<QueryResult>, DbErr> {
         self.check()?;
-        self.inner.query_one_raw(statement).await.map_err(|error| self.judge(error))
+        self.inner.query_one_raw(statement).await.map_err(|error| self.classify(error))
     }
 
     async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
         self.check()?;
-        self.inner.query_all_raw(statement).await.map_err(|error| self.judge(error))
+        self.inner.query_all_raw(statement).await.map_err(|error| self.classify(error))
     }
 }
 
@@ -260,7 +260,7 @@ impl TransactionTrait for Transaction {
 
     async fn begin_with_options(&self, options: TransactionOptions) -> Result<Self, DbErr> {
         self.check()?;
-        let inner = self.inner.begin_with_options(options).await.map_err(|error| self.judge(error))?;
+        let inner = self.inner.begin_with_options(options).await.map_err(|error| self.classify(error))?;
         Ok(Self { inner, database: self.database.clone(), broken: Arc::clone(&self.broken) })
     }
 
@@ -289,7 +289,7 @@ impl TransactionTrait for Transaction {
     }
 }
 
-/// Commits what `callback` did, or rolls it back when it failed.
+/// Commits when `callback` succeeds, rolls back when it fails.
 async fn run<F, T, E>(transaction: Transaction, callback: F) -> Result<T, TransactionError<E>>
 where
     F: for<'c> FnOnce(&'c Transaction) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
@@ -305,27 +305,28 @@ where
     }
 }
 
-/// Whether a connection of the pool may be used again: no transaction is open, neither by sqlx's
-/// count nor by SQLite's.
+/// Whether the pool may reuse a connection: no transaction is open, neither by sqlx's count nor by
+/// SQLite's.
 ///
-/// After a commit or rollback that failed, the two differ: sqlx would take the next `begin` for a
+/// After a failed commit or rollback the two counts differ: sqlx would treat the next `begin` as a
 /// savepoint inside of a transaction that SQLite has ended, and every later commit would release
 /// that savepoint and write nothing.
 pub(crate) fn is_reusable(connection: &mut SqliteConnection) -> BoxFuture<'_, Result<bool, SqlxError>> {
     Box::pin(async move {
-        // A rollback that was started by a drop is carried out before this is answered.
-        connection.ping().await?;
+        // The connection's thread executes statements in order: after this one, a rollback queued
+        // by a drop is done, and sqlx's transaction depth is final.
+        match connection.execute("ROLLBACK").await {
+            Err(SqlxError::Database(error)) if error.code().as_deref() == Some(NO_TRANSACTION) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                warn!("closed a database connection whose transaction sqlx did not track");
+                return Ok(false);
+            }
+        }
         if connection.is_in_transaction() {
             warn!("closed a database connection whose transaction did not end");
             return Ok(false);
         }
-        match connection.execute("ROLLBACK").await {
-            Err(SqlxError::Database(error)) if error.code().as_deref() == Some(NO_TRANSACTION) => Ok(true),
-            Err(error) => Err(error),
-            Ok(_) => {
-                warn!("closed a database connection with a transaction that was open unnoticed");
-                Ok(false)
-            }
-        }
+        Ok(true)
     })
 }

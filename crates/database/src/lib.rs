@@ -1,11 +1,12 @@
-//! Databases as all parts keep them: one SQLite file for one machine, Postgres for a team. What is acknowledged is on the disk, and a
-//! file is for its owner's eyes only: there are tokens and the values of variables in it.
+//! Database access for all crates: one SQLite file per machine, or Postgres for a team.
+//! Acknowledged changes are on the disk. A file is readable by its owner only because it holds
+//! tokens and values of environment variables.
 
 mod copy;
 mod filesystem;
-mod gate;
 mod handle;
 mod set_aside;
+mod write_gate;
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -22,27 +23,28 @@ use sea_orm_migration::MigratorTrait;
 
 pub use self::copy::{CopyError, backup, verify};
 pub use self::filesystem::explain;
-use self::gate::Gate;
-pub use self::gate::{Unwritable, cause, unwritable};
 pub use self::handle::{Database, Transaction};
 pub use self::set_aside::{SetAside, SetAsideRow};
+use self::write_gate::WriteGate;
+pub use self::write_gate::{Unwritable, find_unwritable, unwrap_cause};
 
-/// Another process may be writing; none writes for long.
+/// How long a statement waits for another process's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a connection, waiting for one that others use included: nobody is out of reach for longer unnoticed.
+/// How long a caller waits for a connection from the pool, so that an unreachable database is
+/// reported within this time.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of one process, to Postgres.
+/// Connections of one process to Postgres.
 const CONNECTIONS: u32 = 8;
-/// Of one process, that read a file.
+/// Reader connections of one process to a SQLite file.
 const READERS: u32 = 2;
-/// Processes that start at once may get in each other's way when the tables are made.
-const MIGRATION_TRIES: u32 = 8;
-const MIGRATION_WAIT: Duration = Duration::from_millis(50);
+/// Processes that start at the same time race to create the tables; the losers retry.
+const MIGRATION_ATTEMPTS: u32 = 8;
+const MIGRATION_BACKOFF: Duration = Duration::from_millis(50);
 
 const PRIVATE: u32 = 0o600;
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
-/// A database that was not opened.
+/// A database that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("{}", explain(.path, .source))]
@@ -53,7 +55,7 @@ pub enum OpenError {
     Database(#[from] DbErr),
 }
 
-/// Tables that were not brought to the newest form.
+/// A migration that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     /// Run the newer program again, or restore a backup from before the upgrade.
@@ -67,10 +69,11 @@ pub enum MigrateError {
     Failed { database: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// Opens what a URL names, `sqlite:///FILE` or `postgres://…`.
+/// Opens the database of a URL, `sqlite:///FILE` or `postgres://…`.
 ///
 /// # Errors
-/// It cannot be reached, or is not what the URL says.
+/// [`OpenError::File`] when the file cannot be created, [`OpenError::Sqlite`] when SQLite cannot
+/// open it, [`OpenError::Database`] when Postgres cannot be reached.
 pub async fn connect(url: &str) -> Result<Database, OpenError> {
     match url.strip_prefix("sqlite://") {
         Some(path) => open_file(Path::new(path)).await,
@@ -81,14 +84,15 @@ pub async fn connect(url: &str) -> Result<Database, OpenError> {
     }
 }
 
-/// Opens the SQLite database at `file`, and makes it if it is absent.
+/// Opens the SQLite database at `file`, creating it if absent.
 ///
-/// Queries outside of transactions go through connections of their own: the one connection that
-/// writes waits for the disk with every commit, and is closed when the disk is full. They see what
-/// was committed before they ask.
+/// Queries outside of transactions use separate reader connections: the single writer waits for the
+/// disk with every commit, and is closed when the disk is full. Readers see every change committed
+/// before their query.
 ///
 /// # Errors
-/// It cannot be made or read.
+/// [`OpenError::File`] when the file cannot be created, [`OpenError::Sqlite`] when SQLite cannot
+/// open it.
 pub async fn open_file(file: &Path) -> Result<Database, OpenError> {
     make_private(file).map_err(|source| OpenError::File { path: file.to_owned(), source })?;
     let open = async |access| -> Result<DatabaseConnection, OpenError> {
@@ -96,35 +100,36 @@ pub async fn open_file(file: &Path) -> Result<Database, OpenError> {
         opened.map_err(|source| OpenError::Sqlite { path: file.to_owned(), source })
     };
     let (writer, readers) = (open(Access::Write).await?, open(Access::Read).await?);
-    Ok(Database { writer, readers, gate: Some(Arc::new(Gate::new(file))) })
+    Ok(Database { writer, readers, gate: Some(Arc::new(WriteGate::new(file))) })
 }
 
-/// Brings tables to their newest form. Whoever shares a database has a migration table of their own.
+/// Runs the pending migrations, retrying when another process races. Crates that share a database
+/// each have their own migration table.
 ///
 /// # Errors
-/// [`MigrateError::Newer`] when a later version of the program has been here, or the database
-/// refuses, also when asked again.
+/// [`MigrateError::Newer`] when a newer version of the program has migrated this database,
+/// [`MigrateError::Failed`] when the last retry fails.
 pub async fn migrate<M: MigratorTrait>(database: &Database) -> Result<(), MigrateError> {
-    let mut tries = 1;
+    let mut attempts = 1;
     loop {
         let Err(error) = M::up(database, None).await else { return Ok(()) };
         let name = || database.gate.as_ref().map_or_else(|| "the database".to_owned(), |gate| gate.name());
         if let Some(migration) = unknown_migration(&error) {
             return Err(MigrateError::Newer { database: name(), migration });
         }
-        if tries == MIGRATION_TRIES {
+        if attempts == MIGRATION_ATTEMPTS {
             let error = match &database.gate {
-                Some(gate) => gate.judge(error, &database.writer),
+                Some(gate) => gate.classify(error, &database.writer),
                 None => error,
             };
-            return Err(MigrateError::Failed { database: name(), source: cause(error.into()) });
+            return Err(MigrateError::Failed { database: name(), source: unwrap_cause(error.into()) });
         }
-        tokio::time::sleep(MIGRATION_WAIT * tries).await;
-        tries += 1;
+        tokio::time::sleep(MIGRATION_BACKOFF * attempts).await;
+        attempts += 1;
     }
 }
 
-/// The migration that was applied here and that this program does not have.
+/// The name of an applied migration that this program does not have.
 fn unknown_migration(error: &DbErr) -> Option<String> {
     let DbErr::Custom(message) = error else { return None };
     let (_, rest) = message.split_once("Migration file of version '")?;
@@ -141,17 +146,20 @@ enum Access {
 fn sqlite(file: &Path, access: Access) -> ConnectOptions {
     let file = file.to_owned();
     let (connections, query_only) = match access {
-        // One writer and no lock to wait for, except of other processes.
+        // One writer, so that statements wait for no lock of this process.
         Access::Write => (1, "OFF"),
         Access::Read => (READERS, "ON"),
     };
-    // The path is given as an option, not in the URL, where some of its characters would mean something.
+    // The path is an option, not part of the URL, where some characters have a meaning.
     let mut options = ConnectOptions::new("sqlite::memory:");
     options
         .min_connections(1)
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT + BUSY_TIMEOUT)
         .sqlx_logging(false)
+        // A file does not close connections as a server does, and each test is a round trip to the
+        // connection's thread.
+        .test_before_acquire(false)
         .map_sqlx_sqlite_pool_opts(move |options| match access {
             Access::Read => options,
             Access::Write => options
@@ -166,7 +174,7 @@ fn sqlite(file: &Path, access: Access) -> ConnectOptions {
                 .journal_mode(SqliteJournalMode::Wal)
                 .synchronous(SqliteSynchronous::Full)
                 .busy_timeout(BUSY_TIMEOUT)
-                // What was deleted does not stay in pages that are free.
+                // Overwrites deleted content, which would stay in free pages.
                 .pragma("secure_delete", "ON")
                 .pragma("query_only", query_only)
         });
@@ -179,10 +187,12 @@ fn postgres(url: &str) -> ConnectOptions {
     options
 }
 
-/// The files that SQLite keeps beside the database take their permissions from it, and those of an earlier run may still be there.
+/// Creates the file with private permissions, and restricts its `-wal` and `-shm` files, which take
+/// theirs from it and may exist from an earlier run.
 ///
-/// The file is made without being opened. A process that closes a file loses all locks it has there, and another part of this one may
-/// have it open: without its lock, the next process that closes the file would take the write-ahead log away from under it.
+/// `mknodat` creates the file without opening it. A process that closes a file loses all POSIX
+/// locks it holds on it, and another part of this process may have it open: without that lock, the
+/// next process that closes the file would delete the write-ahead log while it is in use.
 fn make_private(file: &Path) -> io::Result<()> {
     if let Some(directory) = file.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory)?;

@@ -1,6 +1,7 @@
-//! Rows that this version of the program cannot read, for example because a newer one wrote them.
+//! Rows that this version of the program cannot parse, for example because a newer version wrote
+//! them.
 //!
-//! Invariant: such a row stays in the database as it is, and nothing it names is removed. The rest
+//! Invariant: such a row stays in the database unchanged, and no file it names is removed. The rest
 //! of the table is served without it.
 
 use std::collections::BTreeMap;
@@ -17,12 +18,12 @@ pub struct SetAsideRow {
     pub cause: String,
 }
 
-/// The rows set aside by one part of the program. Cheap to clone.
+/// The rows set aside by one crate. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct SetAside(Arc<Mutex<BTreeMap<(&'static str, String), String>>>);
 
 impl SetAside {
-    /// What was read of the row `id`; a row that cannot be read is logged once and listed in
+    /// Returns the parsed row `id`. A row that failed to parse is logged once and listed in
     /// [`SetAside::rows`].
     pub fn keep<T, E: Display>(&self, table: &'static str, id: &str, read: Result<T, E>) -> Option<T> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! Disks that refuse: a full file system, and a write or sync that fails at every point of a
-//! transaction. What was acknowledged is in the file for another process; once the disk works
+//! Failing disks: a full file system, and a write or sync that fails at every point of a
+//! transaction. Another process reads every acknowledged change from the file; once the disk works
 //! again, changes are accepted and no lock is left.
 //!
-//! The test starts this program again as a child, on a small file system of its own or with
-//! `faulty_disk.c` loaded before libc.
+//! The test runs this program again as a child, on a small file system of its own or with
+//! `faulty_disk.c` preloaded.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sandbar_database::{Database, unwritable};
+use sandbar_database::{Database, find_unwritable};
 use sea_orm::{ConnectionTrait, DbBackend, DbErr, Statement, TransactionTrait};
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -21,17 +21,17 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const BLOB_BYTES: usize = 20 << 10;
 const SMALL_CACHE: &str = "PRAGMA cache_size = 2";
 
-/// Runs `scenario` (the name of an ignored test here) in a child.
+/// Runs `scenario` (the name of an ignored test in this file) in a child.
 fn run_child(mut command: Command, scenario: &str, directory: &Path) {
     command.env("FAULT_SCENARIO", "yes").env("FAULT_DIRECTORY", directory);
     command.args(["--exact", scenario, "--ignored", "--nocapture", "--test-threads=1"]);
     let done = command.output().expect("the child starts");
-    let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{said}");
-    assert!(said.contains("1 passed"), "{said}");
+    let output = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{output}");
+    assert!(output.contains("1 passed"), "{output}");
 }
 
-/// Absent when the test is not the child, as with `cargo test -- --ignored`.
+/// [`None`] outside of the child, as with `cargo test -- --ignored`.
 fn child_directory() -> Option<PathBuf> {
     env::var_os("FAULT_SCENARIO")?;
     env::var_os("FAULT_DIRECTORY").map(PathBuf::from)
@@ -41,7 +41,7 @@ fn this_program() -> PathBuf {
     env::current_exe().expect("the test has a path")
 }
 
-/// A file with one table, whose every number stands for one acknowledged change.
+/// A database with one table, in which each number is one acknowledged change.
 struct Subject {
     file: PathBuf,
     database: Database,
@@ -61,7 +61,7 @@ impl Subject {
         Self { file, database, acknowledged: BTreeSet::new(), next: 0 }
     }
 
-    /// One transaction of three statements; `before` is called before each of its five steps.
+    /// One transaction of three statements; calls `before` before each of its five steps.
     async fn change(&mut self, mut before: impl FnMut(usize)) -> Result<(), DbErr> {
         let number = self.next;
         self.next += 1;
@@ -78,7 +78,7 @@ impl Subject {
         Ok(())
     }
 
-    /// One statement that is its own transaction.
+    /// One statement in its own implicit transaction.
     async fn change_alone(&mut self) -> Result<(), DbErr> {
         let number = self.next;
         self.next += 1;
@@ -87,7 +87,7 @@ impl Subject {
         if number.is_multiple_of(2) {
             self.database.execute_unprepared(&insert).await?;
         } else {
-            // SQLite commits such a statement after its last row.
+            // SQLite commits a RETURNING statement after its last row.
             let returning = Statement::from_string(DbBackend::Sqlite, format!("{insert} RETURNING number"));
             self.database.query_one_raw(returning).await?;
         }
@@ -95,11 +95,11 @@ impl Subject {
         Ok(())
     }
 
-    /// Waits until changes are accepted again.
+    /// Retries until changes are accepted again.
     async fn recover(&mut self) {
         let begun = Instant::now();
         while let Err(error) = self.change(|_| {}).await {
-            let cause = sandbar_database::cause(error.into());
+            let cause = sandbar_database::unwrap_cause(error.into());
             assert!(begun.elapsed() < DEADLINE, "changes are not accepted again: {cause}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -107,8 +107,8 @@ impl Subject {
         self.change_alone().await.expect("every later change is accepted");
     }
 
-    /// Compares the file, as another process sees it, with what was acknowledged. That process also
-    /// writes: no lock is left.
+    /// Compares the file, as another process reads it, with the acknowledged changes. That process
+    /// also writes, which proves that no lock is left.
     fn check(&self, situation: &str) {
         let program = "import sqlite3, sys\n\
                        file = sqlite3.connect(sys.argv[1], timeout=1)\n\
@@ -132,7 +132,7 @@ impl Subject {
     }
 }
 
-/// Takes all space of the file system, to the last byte.
+/// Uses up all space of the file system, to the last byte.
 fn fill(filler: &Path) {
     let mut file = File::create(filler).expect("a file for the rest of the space");
     let mut size = 1 << 20;
@@ -143,9 +143,9 @@ fn fill(filler: &Path) {
     }
 }
 
-/// A real file system of 48 MiB is filled before every step of a transaction.
+/// Fills a real file system of 48 MiB before every step of a transaction.
 #[test]
-fn a_full_file_system_loses_nothing_and_heals() {
+fn a_full_file_system_loses_no_commit_and_recovers() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
@@ -157,7 +157,7 @@ fn a_full_file_system_loses_nothing_and_heals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by a_full_file_system_loses_nothing_and_heals"]
+#[ignore = "run by a_full_file_system_loses_no_commit_and_recovers"]
 async fn child_on_a_small_file_system() {
     let Some(directory) = child_directory() else { return };
     let filler = directory.join("filler");
@@ -173,8 +173,8 @@ async fn child_on_a_small_file_system() {
                 }
             })
             .await;
-        let cause = sandbar_database::cause(failed.expect_err("there is no space").into());
-        let refused = unwritable(cause.as_ref()).expect("it says that the file refuses changes");
+        let cause = sandbar_database::unwrap_cause(failed.expect_err("there is no space").into());
+        let refused = find_unwritable(cause.as_ref()).expect("it says that the file refuses changes");
         let sentence = refused.to_string();
         let mount = directory.display().to_string();
         assert!(
@@ -197,11 +197,10 @@ async fn child_on_a_small_file_system() {
     }
 }
 
-/// Every call that changes the database's files fails once, or from then on, with each error.
+/// Injects each error, once or permanently, into every call that changes the database's files.
 #[test]
-fn every_write_and_sync_may_fail() {
-    // In memory where that is possible: hundreds of syncs, and the faults do not come from the
-    // disk.
+fn failed_writes_and_syncs_lose_no_commit() {
+    // On tmpfs where available: the test syncs hundreds of times, and the shim injects the faults.
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     let directory = directory.expect("a directory");
@@ -222,7 +221,7 @@ fn every_write_and_sync_may_fail() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by every_write_and_sync_may_fail"]
+#[ignore = "run by failed_writes_and_syncs_lose_no_commit"]
 async fn child_with_a_faulty_disk() {
     let Some(directory) = child_directory() else { return };
     let control = PathBuf::from(env::var_os("FAULT_CONTROL").expect("set beside the directory"));
@@ -232,7 +231,7 @@ async fn child_with_a_faulty_disk() {
         (libc::EIO, 1, "one I/O error"),
         (libc::EIO, 0, "broken from then on"),
     ];
-    // Every third call in the short form; all of them in `./dev soak`.
+    // Every third call in the short run; every call in `./dev soak`.
     let stride = testing::repeats(3, 1);
     for (errno, count, name) in faults {
         let mut skip = 0;
@@ -242,7 +241,7 @@ async fn child_with_a_faulty_disk() {
             fs::create_dir(&inner).expect("a directory");
             let mut subject = Subject::open(&inner).await;
             subject.change(|_| {}).await.expect("the disk works");
-            // The shim counts from the moment at which the text changes.
+            // The shim counts calls from the moment the control file changes.
             fs::write(&control, format!("{skip} {errno} {count}")).expect("armed");
             let refused = (subject.change(|_| {}).await.is_err(), subject.change_alone().await.is_err());
             fs::write(&control, "").expect("disarmed");

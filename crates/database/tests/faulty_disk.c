@@ -1,6 +1,7 @@
-/* A disk that fails on demand, loaded before libc (LD_PRELOAD). FAULT_PREFIX names a directory; the file FAULT_CONTROL holds
- * "SKIP ERRNO COUNT": after SKIP calls that change files below the directory, COUNT calls fail with ERRNO (0: all that follow).
- * An empty or absent control file means a healthy disk. The first failure creates FAULT_CONTROL.hit. */
+/* Injects disk faults; loaded before libc (LD_PRELOAD). FAULT_PREFIX names a directory. The file
+ * FAULT_CONTROL holds "SKIP ERRNO COUNT": after SKIP calls that change files below the directory,
+ * COUNT calls fail with ERRNO (0: all later calls). An empty or absent control file injects nothing.
+ * The first failure creates FAULT_CONTROL.hit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-//! A file that several parts of one process have open, and another process besides.
+//! One SQLite file opened twice by one process and by another process.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::process::Command;
 use sandbar_database::Database;
 use sea_orm::{ConnectionTrait, Statement};
 
-/// Another program that uses SQLite: opens the file, writes, closes it.
-fn another_process(file: &Path, number: u32) {
+/// Another program that uses SQLite: opens the file, inserts a row, closes it.
+fn insert_in_another_process(file: &Path, number: u32) {
     let program = "import sqlite3, sys\nfile = sqlite3.connect(sys.argv[1], timeout=10)\n\
                    file.execute('INSERT INTO noted VALUES (?)', sys.argv[2:])\nfile.commit()\nfile.close()\n";
     let done = Command::new("python3").args(["-c", program]).arg(file).arg(number.to_string()).output();
@@ -20,7 +20,7 @@ async fn note(database: &Database, number: u32) {
     database.execute_unprepared(&format!("INSERT INTO noted VALUES ({number})")).await.expect("written");
 }
 
-/// What is noted, as whoever opens the file anew sees it.
+/// The inserted numbers, as a new process reads them.
 fn noted(file: &Path) -> Vec<String> {
     let program = "import sqlite3, sys\nfile = sqlite3.connect(sys.argv[1], timeout=10)\n\
                    assert file.execute('PRAGMA integrity_check').fetchall() == [('ok',)]\n\
@@ -30,10 +30,11 @@ fn noted(file: &Path) -> Vec<String> {
     String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect()
 }
 
-/// A process that closes a file looks whether anybody else has it open, and takes the write-ahead log away if nobody does.
-/// Whoever opened and closed the file besides SQLite would have lost the sign that says so, for the whole process.
+/// A process that closes a SQLite file checks whether other processes hold locks on it, and deletes
+/// the write-ahead log if none does. Opening and closing the file outside of SQLite would drop
+/// those locks for the whole process.
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_of_one_process_share_a_file_with_another_process() {
+async fn connections_and_processes_share_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("records.sqlite");
     let url = format!("sqlite://{}", file.display());
@@ -43,7 +44,7 @@ async fn parts_of_one_process_share_a_file_with_another_process() {
     note(&one, 1).await;
     let log = directory.path().join("records.sqlite-wal");
     let same = std::fs::metadata(&log).expect("a log").ino();
-    another_process(&file, 2);
+    insert_in_another_process(&file, 2);
     assert_eq!(std::fs::metadata(&log).expect("the log stays").ino(), same, "another log than the one that is open");
     note(&one, 3).await;
     note(&two, 4).await;
@@ -54,7 +55,7 @@ async fn parts_of_one_process_share_a_file_with_another_process() {
 }
 
 #[tokio::test]
-async fn a_file_is_its_owner_s_alone_also_one_that_was_open_to_all() {
+async fn database_files_are_private_to_their_owner() {
     let directory = tempfile::tempdir().expect("a directory");
     for (name, before) in [("new", None), ("old", Some(0o644))] {
         let file = directory.path().join("below").join(name);
@@ -72,7 +73,7 @@ async fn a_file_is_its_owner_s_alone_also_one_that_was_open_to_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_is_one_state_of_a_database_in_use() {
+async fn a_backup_of_a_database_in_use_is_consistent() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, copy) = (directory.path().join("records.sqlite"), directory.path().join("copy.sqlite"));
     let database = sandbar_database::open_file(&file).await.expect("opened");

@@ -1,26 +1,27 @@
-//! What is wrong with a Dockerfile, shown where it is.
+//! Dockerfile errors with their position in the text.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A Dockerfile that cannot be built. Displayed, it is a message, the line, and a caret beneath the place.
+/// A Dockerfile that cannot be built. `Display` prints the message, the line, and carets below the
+/// position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DockerfileError {
-    /// What the file is called in messages.
+    /// File name shown in messages.
     pub file: String,
-    /// From 1 on.
+    /// Line number, from 1.
     pub line: usize,
-    /// In characters, from 1 on.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// How many characters it is about, on that line.
+    /// Number of characters to underline on that line.
     pub length: usize,
     pub message: String,
-    /// The line as it stands in the file.
+    /// The line as written in the file.
     pub text: String,
 }
 
 impl DockerfileError {
-    /// Of the bytes `at` of `text`.
+    /// An error about the byte range `at` of `text`.
     pub(crate) fn new(file: &str, text: &str, at: &Range<usize>, message: String) -> Self {
         let start = at.start.min(text.len());
         let before = text.get(..start).unwrap_or_default();
@@ -43,7 +44,7 @@ impl fmt::Display for DockerfileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, column, length, message, text } = self;
         let margin = " ".repeat(line.to_string().len());
-        // What stands before keeps its tabs, so that the caret is where it should be however wide they are.
+        // Keeps the tabs before the position, so that the carets align at any tab width.
         let before: String = text.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         writeln!(f, "{file}:{line}:{column}: {message}")?;
         writeln!(f, "{margin} |")?;

@@ -1,36 +1,36 @@
-//! Variables in words: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:+other}`, `${NAME-default}`, `${NAME+other}`. Quotes and escapes are
-//! taken away on the way, as Docker does.
+//! Expands variables in words: `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:+other}`,
+//! `${NAME-default}`, `${NAME+other}`. Removes quotes and escapes, as Docker does.
 
 use std::ops::Range;
 
-/// What a name stands for.
+/// Result of a variable lookup.
 pub(crate) enum Value {
     Set(String),
-    /// Certainly nothing.
+    /// Declared without a value.
     Unset,
-    /// The image may have it.
+    /// Not declared in the file; the image may define it.
     Unknown,
 }
 
-/// What to do about a variable that the image may have.
+/// How to treat a variable that only the image may define.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unknown {
-    /// It stays in the text for the server, and other dollar signs are escaped.
-    Stays,
-    /// It is an error, unless it has a default.
-    IsRefused,
+pub(crate) enum UnknownVariable {
+    /// Keep the reference for the server, and escape all other dollar signs.
+    Keep,
+    /// Fail, unless the reference has a default.
+    Reject,
 }
 
-/// What is wrong, and where in the word.
-type Wrong = (Range<usize>, String);
+/// Byte range in the word, and the message.
+type ExpandError = (Range<usize>, String);
 
-/// A word without its quotes and escapes, its variables replaced.
+/// Expands the variables of a word and removes its quotes and escapes.
 pub(crate) fn expand(
     word: &str,
     escape: char,
-    unknown: Unknown,
+    unknown: UnknownVariable,
     lookup: &dyn Fn(&str) -> Value,
-) -> Result<String, Wrong> {
+) -> Result<String, ExpandError> {
     let mut expansion = Expansion { word, at: 0, escape, unknown, lookup, result: String::new() };
     expansion.run(None)?;
     Ok(expansion.result)
@@ -40,7 +40,7 @@ struct Expansion<'a> {
     word: &'a str,
     at: usize,
     escape: char,
-    unknown: Unknown,
+    unknown: UnknownVariable,
     lookup: &'a dyn Fn(&str) -> Value,
     result: String,
 }
@@ -57,7 +57,7 @@ impl Expansion<'_> {
     }
 
     fn push(&mut self, character: char) {
-        if character == '$' && self.unknown == Unknown::Stays {
+        if character == '$' && self.unknown == UnknownVariable::Keep {
             self.result.push('\\');
         }
         self.result.push(character);
@@ -67,8 +67,9 @@ impl Expansion<'_> {
         text.chars().for_each(|character| self.push(character));
     }
 
-    /// Until the end, or until `end` outside of quotes, which is taken.
-    fn run(&mut self, end: Option<char>) -> Result<bool, Wrong> {
+    /// Expands until the end of the word, or through the first unquoted `end`. Returns whether it
+    /// found `end`.
+    fn run(&mut self, end: Option<char>) -> Result<bool, ExpandError> {
         let mut in_quotes = false;
         while let Some(character) = self.next() {
             match character {
@@ -80,7 +81,7 @@ impl Expansion<'_> {
                 }
                 '"' => in_quotes = !in_quotes,
                 _ if character == self.escape => match self.peek() {
-                    // Within double quotes only these have a meaning to be taken away.
+                    // Within double quotes the escape applies only to these characters.
                     Some(next) if !in_quotes || next == '"' || next == '$' || next == self.escape => {
                         self.next();
                         self.push(next);
@@ -94,7 +95,7 @@ impl Expansion<'_> {
         Ok(false)
     }
 
-    fn variable(&mut self) -> Result<(), Wrong> {
+    fn variable(&mut self) -> Result<(), ExpandError> {
         let start = self.at - 1;
         let braced = self.peek() == Some('{');
         if braced {
@@ -108,7 +109,7 @@ impl Expansion<'_> {
         if !braced {
             match name {
                 "" => self.push('$'),
-                name => self.put(name, start, None)?,
+                name => self.substitute(name, start, None)?,
             }
             return Ok(());
         }
@@ -123,7 +124,7 @@ impl Expansion<'_> {
         };
         self.at += operation.len();
         if operation == "}" {
-            return self.put(name, start, None);
+            return self.substitute(name, start, None);
         }
         let mut inner = Expansion { result: String::new(), ..*self };
         if !inner.run(Some('}'))? {
@@ -131,14 +132,14 @@ impl Expansion<'_> {
         }
         let (at, other) = (inner.at, inner.result);
         self.at = at;
-        self.put(name, start, Some((operation, other)))
+        self.substitute(name, start, Some((operation, other)))
     }
 
-    fn put(&mut self, name: &str, start: usize, operation: Option<(&str, String)>) -> Result<(), Wrong> {
+    fn substitute(&mut self, name: &str, start: usize, operation: Option<(&str, String)>) -> Result<(), ExpandError> {
         let value = match (self.lookup)(name) {
             Value::Set(value) => Some(value),
             Value::Unset => None,
-            Value::Unknown if self.unknown == Unknown::Stays => {
+            Value::Unknown if self.unknown == UnknownVariable::Keep => {
                 match operation {
                     None => self.result.push_str(&format!("${{{name}}}")),
                     Some((operation, other)) => {
@@ -161,7 +162,7 @@ impl Expansion<'_> {
             None => self.push_all(&value.unwrap_or_default()),
             Some((operation, other)) => {
                 let value = value.filter(|value| counts(value, operation));
-                // What the default expands to has been escaped already.
+                // The expanded default is already escaped.
                 match (operation.ends_with('-'), value) {
                     (true, Some(value)) => self.push_all(&value),
                     (true, None) | (false, Some(_)) => self.result.push_str(&other),

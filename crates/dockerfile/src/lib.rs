@@ -1,9 +1,10 @@
-//! Dockerfiles as build plans: which stages there are, what each begins with, and what is done in it, with every variable of
-//! the Dockerfile replaced. Whatever a sandbox has no use for is an error that points at its place in the text: nothing is
-//! left out silently.
+//! Parses Dockerfiles into build plans: the stages, the base of each, and its steps, with every
+//! variable of the Dockerfile expanded. An instruction that a sandbox cannot honour is an error
+//! with its position; nothing is dropped silently.
 //!
-//! Knows nothing of servers, images or files. Reads the text itself: the one published parser with spans takes a
-//! here-document for one only where a `RUN` begins with it, and does not join quoted words.
+//! This crate knows nothing of servers, images or files. It has its own parser: the one published
+//! parser with spans recognizes a here-document only at the start of a `RUN`, and does not join
+//! shell_quote words.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,17 +1,17 @@
-//! What is to be built.
+//! The build plan.
 
 use std::collections::BTreeMap;
 
-/// What the caller knows beside the text.
+/// Inputs of a plan besides the text.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the file is called in errors.
+    /// File name shown in errors.
     pub file: String,
-    /// `--build-arg`. One that no `ARG` asks for is an error.
+    /// `--build-arg`. A name that no `ARG` declares is an error.
     pub build_args: BTreeMap<String, String>,
-    /// The stage to build; the last one unless named.
+    /// The stage to build; the last one by default.
     pub target: Option<String>,
-    /// As in `linux/amd64`: what the sandboxes run on.
+    /// Platform of the sandboxes, as in `linux/amd64`.
     pub platform: String,
 }
 
@@ -31,11 +31,11 @@ impl Default for Options {
     }
 }
 
-/// A whole build: the stages that the wanted one needs, in order, that one last.
+/// A whole build: the target stage and the stages it depends on, in order, the target last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub stages: Vec<Stage>,
-    /// `ENTRYPOINT` and `CMD` of the last stage, as one line for a shell.
+    /// `ENTRYPOINT` and `CMD` of the last stage, joined into one shell line.
     pub start_command: Option<String>,
     /// `EXPOSE` of the last stage.
     pub ports: Vec<u16>,
@@ -46,33 +46,34 @@ pub struct Stage {
     pub name: Option<String>,
     pub origin: Origin,
     pub steps: Vec<Step>,
-    /// Where its `FROM` stands, from 1 on.
+    /// Line number of its `FROM`, from 1.
     pub line: usize,
 }
 
-/// What a stage begins with.
+/// The base of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     Image(String),
-    /// An earlier one of the plan.
+    /// Index of an earlier stage of the plan.
     Stage(usize),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub action: Action,
-    /// Where it stands, from 1 on.
+    /// Line number, from 1.
     pub line: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A line for a shell.
+    /// A shell command line.
     Run(String),
     Copy(Copy),
-    /// Values may still refer to variables of the image, as `$NAME`, `${NAME:-default}` or `${NAME:+other}`; `\$` is a dollar.
+    /// Values may still refer to variables of the image, as `$NAME`, `${NAME:-default}` or
+    /// `${NAME:+other}`; `\$` is a literal dollar.
     Env(Vec<(String, String)>),
-    /// May refer to variables as values of [`Action::Env`] do.
+    /// May refer to variables like the values of [`Action::Env`].
     Workdir(String),
     User(String),
 }
@@ -83,16 +84,16 @@ pub struct Copy {
     /// Paths or patterns.
     pub sources: Vec<String>,
     pub destination: String,
-    /// `user` or `user:group`; root's unless set.
+    /// `user` or `user:group`; root by default.
     pub owner: Option<String>,
     pub mode: Option<u32>,
-    /// Sources of the context that are tar archives are unpacked, as `ADD` does.
+    /// Whether sources of the context that are tar archives are unpacked, as `ADD` does.
     pub unpack: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyFrom {
     Context,
-    /// An earlier one of the plan.
+    /// Index of an earlier stage of the plan.
     Stage(usize),
 }

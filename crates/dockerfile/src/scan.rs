@@ -1,14 +1,14 @@
-//! Cuts the text into instructions: continued lines joined, comments left out, here-documents taken along. Every byte of a joined
-//! line remembers where it stands in the file.
+//! Splits the text into instructions: joins continued lines, drops comments, attaches
+//! here-documents. Every byte of a joined line records its position in the file.
 
 use std::ops::Range;
 
 /// One instruction.
 #[derive(Debug)]
 pub(crate) struct Instruction {
-    /// In capitals.
+    /// In upper case.
     pub(crate) keyword: String,
-    /// Of the keyword, in the file.
+    /// Position of the keyword in the file.
     pub(crate) at: Range<usize>,
     pub(crate) rest: Text,
     pub(crate) documents: Vec<Document>,
@@ -17,9 +17,9 @@ pub(crate) struct Instruction {
 /// A here-document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Document {
-    /// What stands for it in the line, `<<EOF`, in the file.
+    /// Position of its marker (`<<EOF`) in the file.
     pub(crate) at: Range<usize>,
-    /// The same within the joined line.
+    /// Position of its marker in the joined line.
     pub(crate) mark: Range<usize>,
     pub(crate) delimiter: String,
     pub(crate) body: String,
@@ -29,12 +29,12 @@ pub(crate) struct Document {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Text {
     pub(crate) line: String,
-    /// Of every byte of it, and one more for its end.
+    /// File position of each byte, and one more for the end.
     places: Vec<usize>,
 }
 
 impl Text {
-    /// Where a part of the line stands in the file.
+    /// Maps a range of the line to a range of the file.
     pub(crate) fn place(&self, part: &Range<usize>) -> Range<usize> {
         let at = |index: usize| self.places.get(index).or(self.places.last()).copied().unwrap_or(0);
         let start = at(part.start);
@@ -47,8 +47,8 @@ impl Text {
         self.places.extend(at..=at + piece.len());
     }
 
-    /// Without the whitespace around it.
-    fn trimmed(mut self) -> Self {
+    /// Trims whitespace at both ends.
+    fn trim(mut self) -> Self {
         let end = self.line.trim_end().len();
         self.line.truncate(end);
         self.places.truncate(end + 1);
@@ -59,7 +59,8 @@ impl Text {
     }
 }
 
-/// All instructions, and the character that continues lines. The error is a place and what is wrong there.
+/// Returns all instructions, and the escape character that continues lines. The error is a position
+/// and a message.
 pub(crate) fn scan(text: &str) -> Result<(Vec<Instruction>, char), (Range<usize>, String)> {
     let escape = escape_character(text)?;
     let mut lines = Lines { text, at: if text.starts_with('\u{feff}') { 3 } else { 0 } };
@@ -68,13 +69,13 @@ pub(crate) fn scan(text: &str) -> Result<(Vec<Instruction>, char), (Range<usize>
         if line.trim().is_empty() || is_comment(line) {
             continue;
         }
-        let joined = lines.join(at, line, escape).trimmed();
+        let joined = lines.join(at, line, escape).trim();
         let length = joined.line.find(char::is_whitespace).unwrap_or(joined.line.len());
         let (keyword, place) = (joined.line[..length].to_uppercase(), joined.place(&(0..length)));
-        let rest = Text { line: joined.line[length..].to_owned(), places: joined.places[length..].to_vec() }.trimmed();
+        let rest = Text { line: joined.line[length..].to_owned(), places: joined.places[length..].to_vec() }.trim();
         let mut documents = Vec::new();
         if matches!(keyword.as_str(), "RUN" | "COPY" | "ADD") && !rest.line.starts_with('[') {
-            for Mark { mark, delimiter, strip_tabs } in marks(&rest.line) {
+            for Mark { mark, delimiter, strip_tabs } in find_heredocs(&rest.line) {
                 let at = rest.place(&mark);
                 let unfinished = || (at.clone(), format!("this here-document has no end: no line is '{delimiter}'"));
                 let body = lines.document(&delimiter, strip_tabs).ok_or_else(unfinished)?;
@@ -86,7 +87,7 @@ pub(crate) fn scan(text: &str) -> Result<(Vec<Instruction>, char), (Range<usize>
     Ok((found, escape))
 }
 
-/// From the comments that begin the file, in the form `# escape=\``.
+/// Reads the parser directive `# escape=\`` from the leading comments.
 fn escape_character(text: &str) -> Result<char, (Range<usize>, String)> {
     let mut lines = Lines { text, at: 0 };
     while let Some((at, line)) = lines.next() {
@@ -114,7 +115,7 @@ struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The next line without its end, and where it begins.
+    /// The next line without its line ending, and its offset.
     fn next(&mut self) -> Option<(usize, &'a str)> {
         let (start, rest) = (self.at, self.text.get(self.at..)?);
         if rest.is_empty() {
@@ -125,7 +126,7 @@ impl<'a> Lines<'a> {
         Some((start, rest[..length.unwrap_or(rest.len())].trim_end_matches('\r')))
     }
 
-    /// A line with those that continue it. Comments and empty lines between them do not count.
+    /// Joins a line with its continuations. Comments and empty lines between them are skipped.
     fn join(&mut self, at: usize, line: &str, escape: char) -> Text {
         let mut joined = Text { line: String::new(), places: vec![at] };
         let (mut at, mut line) = (at, line);
@@ -165,9 +166,9 @@ struct Mark {
     strip_tabs: bool,
 }
 
-/// The places where here-documents are asked for: `<<NAME`, `<<-NAME`, `<<"NAME"`, at the beginning of a word or after the number of
-/// a descriptor, outside of quotes.
-fn marks(line: &str) -> Vec<Mark> {
+/// Finds here-document markers: `<<NAME`, `<<-NAME`, `<<"NAME"`, at the start of a word or after a
+/// file descriptor number, outside of quotes.
+fn find_heredocs(line: &str) -> Vec<Mark> {
     let mut found = Vec::new();
     let (mut quote, mut before, mut at) = (None, ' ', 0);
     while let Some(character) = line[at..].chars().next() {
@@ -189,7 +190,7 @@ fn marks(line: &str) -> Vec<Mark> {
     found
 }
 
-/// What follows `<<`: the delimiter, whether tabs are stripped, and how many bytes that is.
+/// Parses the text after `<<`: the delimiter, whether tabs are stripped, and the length in bytes.
 fn delimiter(text: &str) -> Option<(String, bool, usize)> {
     let strip_tabs = text.starts_with('-');
     let word = &text[usize::from(strip_tabs)..];

@@ -1,17 +1,17 @@
-//! The variables that are known at a place of the file.
+//! Variables in scope at a position of the file.
 
 use std::collections::BTreeMap;
 
 use crate::expand::Value;
 use crate::plan::Options;
-use crate::words::quoted;
+use crate::words::shell_quote;
 
 /// Variables of one stage.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scope {
-    /// Declared here; without a value when nobody gave one.
+    /// Declared arguments; [`None`] without a value.
     args: BTreeMap<String, Option<String>>,
-    /// Without a value where it depends on the image.
+    /// Environment variables; [`None`] where the value depends on the image.
     env: BTreeMap<String, Option<String>>,
 }
 
@@ -24,7 +24,7 @@ impl Scope {
         }
     }
 
-    /// `value` is as the server will get it.
+    /// `value` in the form sent to the server.
     pub(crate) fn set_env(&mut self, name: &str, value: &str) {
         let depends = value.replace("\\$", "").contains('$');
         self.env.insert(name.to_owned(), (!depends).then(|| value.replace("\\$", "$")));
@@ -38,21 +38,21 @@ impl Scope {
         self.args.get(name)?.as_ref()
     }
 
-    /// What a stage takes over that begins with this one: its environment, not its arguments.
-    pub(crate) fn of_successor(&self) -> Self {
+    /// The scope of a stage based on this one: inherits the environment, not the arguments.
+    pub(crate) fn child_scope(&self) -> Self {
         Self { args: BTreeMap::new(), env: self.env.clone() }
     }
 
-    /// What makes the arguments variables of a command that is run, and of nothing after it.
+    /// Shell prefix that exports the arguments to one command only.
     pub(crate) fn exports(&self) -> String {
         let given = self.args.iter().filter(|(name, _)| !self.env.contains_key(*name));
         let pairs: Vec<String> =
-            given.filter_map(|(name, value)| Some(format!("{name}={}", quoted(value.as_ref()?)))).collect();
+            given.filter_map(|(name, value)| Some(format!("{name}={}", shell_quote(value.as_ref()?)))).collect();
         if pairs.is_empty() { String::new() } else { format!("export {}; ", pairs.join(" ")) }
     }
 }
 
-/// What every file can ask for with `ARG`, or use in `FROM`.
+/// Arguments that every file can declare with `ARG`, or use in `FROM`.
 pub(crate) fn predefined(options: &Options) -> BTreeMap<String, String> {
     let (system, architecture) = options.platform.split_once('/').unwrap_or(("linux", &options.platform));
     let mut known = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Dockerfiles and what becomes of them, as tables.
+//! Table tests: Dockerfiles and their plans.
 
 use crate::{Action, CopyFrom, DockerfileError, Options, Origin, Plan, plan};
 
@@ -6,8 +6,9 @@ fn read(text: &str) -> Result<Plan, DockerfileError> {
     plan(text, &Options { platform: "linux/amd64".to_owned(), ..Options::default() })
 }
 
-/// A line a step, without the two that every stage begins and the two that the last one ends with.
-fn shown(plan: &Plan) -> String {
+/// Renders one line per step, without the two steps that open every stage and the two that close
+/// the last one.
+fn render(plan: &Plan) -> String {
     let mut lines = Vec::new();
     for stage in &plan.stages {
         let name = stage.name.as_ref().map(|name| format!(" AS {name}")).unwrap_or_default();
@@ -45,11 +46,11 @@ fn shown(plan: &Plan) -> String {
 #[track_caller]
 fn check(text: &str, expected: &str) {
     let plan = read(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
-    assert_eq!(shown(&plan).trim_end(), expected.trim(), "{text}");
+    assert_eq!(render(&plan).trim_end(), expected.trim(), "{text}");
 }
 
 #[test]
-fn a_dockerfile_becomes_steps() {
+fn instructions_become_steps() {
     check(
         r#"# syntax=docker/dockerfile:1
 # a comment
@@ -84,7 +85,7 @@ PORTS [80, 443, 9000, 9001, 9002]"#,
 }
 
 #[test]
-fn stages_that_are_needed_stay() {
+fn only_needed_stages_are_planned() {
     check(
         "FROM a AS one\nRUN make\nFROM b AS unused\nRUN no\nFROM one AS two\nRUN more\nFROM c\nCOPY --from=two /x /y\nCOPY --from=0 /p /q\n\
          COPY --from=nginx:1 /etc/nginx /n/\nCOPY --from=nginx:1 /e /f",
@@ -102,7 +103,7 @@ COPY #2 [\"/e\"] /f",
     );
     let options = Options { target: Some("One".to_owned()), ..Options::default() };
     let only = plan("FROM a AS one\nRUN x\nFROM one\nRUN y", &options).expect("a plan");
-    assert_eq!(shown(&only), "FROM a AS one\nRUN x");
+    assert_eq!(render(&only), "FROM a AS one\nRUN x");
 }
 
 #[test]
@@ -124,16 +125,16 @@ COPY unpacked ["x.tar.gz"] ./ w3"#,
     let build_args = [("TOKEN".to_owned(), "it's".to_owned())].into();
     let options = Options { build_args, ..Options::default() };
     let plan = plan("FROM a\nARG TOKEN=default\nRUN use", &options).expect("a plan");
-    assert_eq!(shown(&plan), "FROM a\nRUN export TOKEN='it'\"'\"'s'; use");
+    assert_eq!(render(&plan), "FROM a\nRUN export TOKEN='it'\"'\"'s'; use");
 }
 
 #[test]
-fn platforms_are_known() {
+fn platform_arguments_are_predefined() {
     check("FROM --platform=$BUILDPLATFORM a\nARG TARGETARCH\nRUN x", "FROM a\nRUN export TARGETARCH=amd64; x");
 }
 
 #[test]
-fn here_documents_are_scripts() {
+fn here_documents_become_scripts() {
     check("FROM a\nRUN <<EOF\necho one\n# two\n\necho $three\nEOF", "FROM a\nRUN echo one\n# two\n\necho $three\n");
     check(
         "FROM a\nRUN cat <<-'X' > /f && cat <<Y\n\tbody\n\tX\nb\nY",
@@ -141,11 +142,11 @@ fn here_documents_are_scripts() {
     );
     check("FROM a\nRUN echo $((1<<2)) '<<EOF'", "FROM a\nRUN echo $((1<<2)) '<<EOF'");
     let plan = read("FROM a\nRUN <<EOF\n#!/usr/bin/env python3\nprint('x')\nEOF").expect("a plan");
-    assert!(shown(&plan).contains("chmod +x"), "{}", shown(&plan));
+    assert!(render(&plan).contains("chmod +x"), "{}", render(&plan));
 }
 
 #[test]
-fn commands_start_in_every_form() {
+fn start_commands_support_shell_and_exec_form() {
     for (text, expected) in [
         ("CMD serve --port 80 | tee log", "serve --port 80 | tee log"),
         ("ENTRYPOINT run it\nCMD [\"x\"]", "run it"),
@@ -161,7 +162,7 @@ fn commands_start_in_every_form() {
 }
 
 #[test]
-fn a_stage_ends_as_sandboxes_begin() {
+fn the_last_stage_ends_with_sandbox_defaults() {
     let last = |text: &str| {
         let mut steps = read(text).expect(text).stages.pop().expect("a stage").steps;
         steps.drain(..2);
@@ -174,13 +175,13 @@ fn a_stage_ends_as_sandboxes_begin() {
 }
 
 #[test]
-fn other_escapes_and_line_ends_are_read() {
+fn escape_directives_and_crlf_are_supported() {
     check("# escape=`\r\nFROM a\r\nRUN one `\r\n  two\r\n", "FROM a\nRUN one   two");
     check("\u{feff}from a as B\nrun x", "FROM a AS b\nRUN x");
 }
 
 #[test]
-fn what_cannot_be_built_is_named_with_its_place() {
+fn unsupported_instructions_are_errors_with_a_position() {
     for (text, line, column, length, message) in [
         ("", 1, 1, 1, "no FROM"),
         ("RUN x", 1, 1, 3, "FROM before it"),
@@ -225,16 +226,16 @@ fn what_cannot_be_built_is_named_with_its_place() {
 }
 
 #[test]
-fn an_error_points_at_its_place() {
+fn an_error_shows_carets_below_its_position() {
     let error = read("FROM a\n\tCOPY --link a b").expect_err("it cannot be built");
     let expected = "Dockerfile:2:7: COPY --link is not supported\n  |\n2 | \tCOPY --link a b\n  | \t     ^^^^^^";
     assert_eq!(error.to_string(), expected);
     let options = Options { build_args: [("X".to_owned(), String::new())].into(), ..Options::default() };
-    assert!(plan("FROM a", &options).expect_err("nobody asks").message.contains("--build-arg X"));
+    assert!(plan("FROM a", &options).expect_err("no ARG declares it").message.contains("--build-arg X"));
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn arbitrary_text_never_panics() {
     for text in [
         "FROM \"",
         "FROM a\nENV",

@@ -1,12 +1,13 @@
-//! Words of a joined line: separated by whitespace, held together by quotes; and lists in JSON.
+//! Splits a joined line into words, separated by whitespace and grouped by quotes; parses JSON
+//! lists.
 
 use std::ops::Range;
 
-/// A part of a line, quotes and escapes still in it.
+/// A part of a line with its quotes and escapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) text: String,
-    /// Within the line.
+    /// Position in the line.
     pub(crate) at: Range<usize>,
 }
 
@@ -40,15 +41,15 @@ pub(crate) fn split(line: &str, escape: char) -> Result<Vec<Word>, (Range<usize>
     Ok(words)
 }
 
-/// A list of strings in JSON, if that is what the line is; what is none is meant for a shell.
-pub(crate) fn json(line: &str) -> Option<Vec<String>> {
+/// Parses a JSON list of strings; [`None`] when the line is a shell command.
+pub(crate) fn parse_json_list(line: &str) -> Option<Vec<String>> {
     let mut rest = line.trim().strip_prefix('[')?.trim_start();
     let mut found = Vec::new();
     if let Some(after) = rest.strip_prefix(']') {
         return after.is_empty().then_some(found);
     }
     loop {
-        let (text, after) = json_string(rest)?;
+        let (text, after) = parse_json_string(rest)?;
         found.push(text);
         rest = after.trim_start();
         if let Some(after) = rest.strip_prefix(',') {
@@ -59,7 +60,7 @@ pub(crate) fn json(line: &str) -> Option<Vec<String>> {
     }
 }
 
-fn json_string(text: &str) -> Option<(String, &str)> {
+fn parse_json_string(text: &str) -> Option<(String, &str)> {
     let inner = text.strip_prefix('"')?;
     let (mut value, mut characters) = (String::new(), inner.char_indices());
     while let Some((at, character)) = characters.next() {
@@ -85,8 +86,8 @@ fn json_string(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// For a shell: as one word, whatever it holds.
-pub(crate) fn quoted(text: &str) -> String {
+/// Quotes a text as one shell word.
+pub(crate) fn shell_quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();

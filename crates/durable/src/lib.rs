@@ -1,9 +1,9 @@
-//! Small files that survive a power cut, whole.
+//! Atomic, durable replacement of small files.
 //!
-//! Invariant: when a function here has returned `Ok`, the block device has the new content under
-//! its name. When the process or the machine stops before that, the old content is there, or the
-//! new one, never a part. Two processes that write the same name at once share one draft: callers
-//! hold a lock.
+//! Invariant: once a function here has returned `Ok`, the block device holds the new content under
+//! its name. When the process or the machine stops earlier, the file holds the old or the new
+//! content, never a part. Two processes that write the same path share one draft: callers hold a
+//! lock.
 
 #![forbid(unsafe_code)]
 
@@ -17,26 +17,29 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Replaces the content of `path`: writes a draft beside it, syncs it, renames it and syncs the
-/// directory.
+/// Replaces the content of `path`: writes a draft in the same directory, syncs it, renames it and
+/// syncs the directory.
 ///
-/// The file has exactly the permission bits `mode`, whatever the umask is.
+/// The file gets exactly the permission bits `mode`, whatever the umask.
+///
+/// # Errors
+/// The first failed system call; `path` keeps its old content unless the final directory sync
+/// failed.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let draft = draft_of(path)?;
+    let draft = draft_path(path)?;
     write_draft(&draft, content, mode).and_then(|()| rename(&draft, path)).inspect_err(|_| {
-        // The error of the write is the one to report; the next write truncates the draft.
+        // The write error is the one to report; the next write truncates the draft.
         let _ = fs::remove_file(&draft);
     })
 }
 
-/// Renames a file or directory whose content is synced already, and syncs the directory that has it
-/// then.
+/// Renames a file or directory whose content is already synced, and syncs the target directory.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
-    sync_directory(directory_of(to))
+    sync_directory(parent_directory(to))
 }
 
-/// Writes the entries of a directory to the disk: names that were added, replaced or removed.
+/// Syncs the entries of a directory: names that were added, replaced or removed.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
@@ -48,14 +51,14 @@ fn write_draft(draft: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-fn draft_of(path: &Path) -> io::Result<PathBuf> {
+fn draft_path(path: &Path) -> io::Result<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     name.push(".new");
     Ok(path.with_file_name(name))
 }
 
-fn directory_of(path: &Path) -> &Path {
+fn parent_directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -68,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn content_and_mode_are_replaced_and_no_draft_stays() {
+    fn write_replaces_content_and_mode_and_leaves_no_draft() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("key");
         for (content, mode) in [("one", 0o600), ("two", 0o666)] {

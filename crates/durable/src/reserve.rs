@@ -1,18 +1,18 @@
-//! The part of a disk that stays free: what users and sandboxes send never takes the last of it,
-//! because databases, journals and the sandboxes of others need some to go on.
+//! The part of a disk that stays free. User and sandbox data never fill it, because databases,
+//! journals and other sandboxes need some space to continue.
 
 use std::io;
 use std::path::Path;
 
-/// Stays free, on a disk that is large.
+/// Reserve on a large disk.
 pub const RESERVE_BYTES: u64 = 1 << 30;
-/// Of a small disk this part: a twentieth.
+/// Reserve on a small disk: one part in this many.
 const RESERVED_PART: u64 = 20;
 
-/// How many bytes may be written to the file system that has `path` before the reserve is touched.
+/// How many bytes the file system of `path` accepts before the reserve is touched.
 ///
 /// # Errors
-/// When the file system cannot be asked.
+/// The error of `statvfs`.
 pub fn writable_bytes(path: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(path)?;
     let (free, all) = (disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize));

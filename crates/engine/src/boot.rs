@@ -1,4 +1,5 @@
-//! The server's side of a boot: everything a sandbox needs is made here, and unmade here if the boot fails.
+//! The server's side of a boot: creates everything a sandbox needs, and removes it again if the
+//! boot fails.
 //!
 //! All of it blocks, for some milliseconds, on one thread of the blocking pool.
 
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use launcher::Stopwatch;
 use launcher::spec::{Channel, Files, Overlay, Report, Shared, Spec};
+use launcher::{Stopwatch, sealed_file};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
@@ -24,71 +25,88 @@ use crate::error::EngineError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
 use crate::launchers::Launchers;
-use crate::machine::{names_beside, remove, remove_socket};
+use crate::machine::{names_path, remove, remove_socket};
 use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
+use crate::privilege::Privilege;
 use crate::processes::MARK;
 use crate::rootless::Identity;
-use crate::sealed_file::sealed_file;
-use crate::standing::Standing;
 use crate::volume::volume_files;
 use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
 
-/// A boot takes milliseconds; on a machine that is overloaded by hundreds of them, seconds.
-const BOOT_LIMIT: Duration = Duration::from_secs(30);
-/// For the work directories of overlays and the files that name the sandbox.
-pub(crate) const ROOM_TO_MOUNT: u64 = 16 << 20;
-/// In a volume: how it was last booted.
+/// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
+/// overloaded by hundreds of them, seconds.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that a mount needs beyond the limit: work directories of overlays, and the files that name
+/// the sandbox.
+pub(crate) const MOUNT_RESERVE_BYTES: u64 = 16 << 20;
+/// In a volume: the record of its last boot.
 const RECORD: &str = "boot.json";
 const RECORD_DRAFT: &str = "boot.json.new";
-/// In a volume: what the sandbox wrote.
+/// In a volume: the directory with the files that the sandbox wrote.
 pub(crate) const WRITABLE: &str = "up";
 
-/// What all boots share.
+/// What all boots of an engine share.
 #[derive(Debug)]
-pub(crate) struct Workshop {
+pub(crate) struct SandboxBuilder {
     pub(crate) runtime: PathBuf,
     pub(crate) pool: Pool,
     pub(crate) groups: Groups,
-    pub(crate) standing: Standing,
+    pub(crate) privilege: Privilege,
     identity: Identity,
     pub(crate) ranges: Ranges,
     pub(crate) launchers: Launchers,
     guest: OwnedFd,
 }
 
-impl Drop for Workshop {
+impl Drop for SandboxBuilder {
     fn drop(&mut self) {
-        // What all sandboxes share goes, unless one of them still runs; the next server then finds it.
+        // Removes what all sandboxes share, unless one of them still runs: the next server then
+        // finds it.
         if self.groups.remove_root_if_empty() {
             crate::delegation::forget(&self.runtime);
-            // If it is not empty, something else lies there, which is not ours to judge.
+            // A directory that is not empty holds files that the engine did not make, so it stays.
             let _ = fs::remove_dir(&self.runtime);
         }
     }
 }
 
-/// What a later server must know about a volume.
+/// What a later server must know about a volume, written at each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// The layers it was last booted from.
+    /// The layers of the last boot.
     pub(crate) layers: BTreeSet<PathBuf>,
     pub(crate) limit_bytes: u64,
-    /// What was charged to it when it was last copied, and may stay charged whatever it deletes.
+    /// Bytes that were charged to the volume at its last copy, and that may stay charged whatever
+    /// the sandbox deletes.
     #[serde(default)]
     pub(crate) shared_bytes: u64,
+    /// Limit of the sandbox's processes; `None` if the volume was never booted, or by an older
+    /// version.
+    #[serde(default)]
+    pub(crate) pids: Option<u32>,
 }
 
 impl Record {
-    /// None for a volume that was never booted.
+    /// `None` for a volume that was never booted, or whose record cannot be read.
     pub(crate) fn read(volume: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(volume.join(RECORD)).ok()?).ok()
+        Self::try_read(volume).ok().flatten()
     }
 
-    /// Replaces the record whole. A full volume must boot: nothing is written that is there already.
+    /// `None` for a volume that was never booted.
+    pub(crate) fn try_read(volume: &Path) -> io::Result<Option<Self>> {
+        match fs::read(volume.join(RECORD)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            bytes => Ok(Some(serde_json::from_slice(&bytes?)?)),
+        }
+    }
+
+    /// Replaces the record by an atomic rename. Writes nothing when the record is unchanged,
+    /// because a full volume must boot.
     ///
-    /// Not synced, since that would cost every boot a flush: a power cut may leave the record before, whose allowance
-    /// is too large at most. Before a copy is made the kernel writes the source out, its record included.
+    /// Not synced, since that would cost every boot a flush: after a power cut the previous record
+    /// may be back, whose allowance is too large at most. Before a copy is made the kernel writes
+    /// the source out, its record included.
     pub(crate) fn write(&self, volume: &Path) -> io::Result<()> {
         if Self::read(volume).as_ref() == Some(self) {
             return Ok(());
@@ -99,45 +117,56 @@ impl Record {
     }
 }
 
-/// A sandbox whose process 1 has been executed. Dropped, it is ended again: whoever asked for the boot went away.
+/// A sandbox whose process 1 has been executed. Dropping it, as when the caller of the boot is
+/// cancelled, ends the sandbox.
 pub(crate) struct Started {
     pub(crate) instance: Instance,
     pub(crate) network: Network,
     pub(crate) volume: Volume,
-    pub(crate) scaffold: Scaffold,
+    pub(crate) resources: BootResources,
 }
 
-/// The network namespace of a sandbox, and its way out.
+/// The network namespace of a sandbox, and the egress that serves it.
 pub(crate) struct Network {
     pub(crate) namespace: OwnedFd,
     pub(crate) egress: Egress,
 }
 
 impl Network {
-    /// Of the sandbox whose process 1 is `pid`, connected as both say, its names kept beside `socket`. Blocks; must be called inside a runtime.
+    /// Opens the network namespace of the sandbox whose process 1 is `pid` and attaches its egress,
+    /// which keeps the names that the sandbox resolves beside `socket`. Blocks; must be called
+    /// inside a runtime.
     pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
         let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
-        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy, Some(&names_beside(socket)))?;
+        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy, Some(&names_path(socket)))?;
         Ok(Self { namespace, egress })
     }
 }
 
-/// What a boot makes outside the volume; taken down on drop unless [`Scaffold::keep`] is called.
-pub(crate) struct Scaffold {
+/// What a boot creates outside the volume; removed on drop unless [`BootResources::keep`] was
+/// called.
+pub(crate) struct BootResources {
     pub(crate) name: String,
     pub(crate) group: Group,
     pub(crate) socket: PathBuf,
     pub(crate) ids: Option<Range>,
-    /// Once it runs.
+    /// Process 1; `None` until the launcher has made it.
     pub(crate) process: Option<OwnedFd>,
-    /// The process group of the launcher and of what it has made so far, all of them our children.
+    /// The process group of the launcher and of the processes it has made so far, all children of
+    /// the server.
     children: Option<Pid>,
     kept: bool,
 }
 
-impl Scaffold {
-    /// Of a sandbox that runs already: nothing is taken down on drop.
-    pub(crate) fn adopted(name: String, group: Group, socket: PathBuf, ids: Option<Range>, process: OwnedFd) -> Self {
+impl BootResources {
+    /// Of a sandbox that runs already: drop removes nothing.
+    pub(crate) fn for_adopted(
+        name: String,
+        group: Group,
+        socket: PathBuf,
+        ids: Option<Range>,
+        process: OwnedFd,
+    ) -> Self {
         Self { name, group, socket, ids, process: Some(process), children: None, kept: true }
     }
 
@@ -146,8 +175,8 @@ impl Scaffold {
     }
 }
 
-impl Scaffold {
-    /// Waits for children of ours that have been killed.
+impl BootResources {
+    /// Waits for the server's children among the processes that have been killed.
     fn reap(&self) {
         if let Some(process) = &self.process {
             let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
@@ -158,7 +187,7 @@ impl Scaffold {
     }
 }
 
-impl Drop for Scaffold {
+impl Drop for BootResources {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -169,7 +198,7 @@ impl Drop for Scaffold {
         }
         let ended = ended.and_then(|()| self.group.remove());
         if let Err(error) = ended.and_then(|()| remove_socket(&self.socket)) {
-            // The next sweep finds it.
+            // The next sweep removes it.
             warn!(
                 sandbox = self.name,
                 error = &error as &dyn std::error::Error,
@@ -179,12 +208,12 @@ impl Drop for Scaffold {
     }
 }
 
-impl Workshop {
+impl SandboxBuilder {
     pub(crate) fn open(
         config: &EngineConfig,
         pool: Pool,
         groups: Groups,
-        standing: Standing,
+        privilege: Privilege,
         identity: Identity,
     ) -> Result<Self, EngineError> {
         let runtime = config.runtime.clone();
@@ -192,10 +221,10 @@ impl Workshop {
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
         let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
-        let mark = (!standing.is_root()).then(|| format!("{identity}/"));
+        let mark = (!privilege.is_root()).then(|| format!("{identity}/"));
         let launchers = Launchers::new(mark).map_err(EngineError::io("make a memory file"))?;
-        let ranges = Ranges::survey(standing, identity.0);
-        Ok(Self { runtime, pool, groups, standing, identity, ranges, launchers, guest })
+        let ranges = Ranges::survey(privilege, identity.0);
+        Ok(Self { runtime, pool, groups, privilege, identity, ranges, launchers, guest })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -209,32 +238,32 @@ impl Workshop {
             return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
         }
         let volumes =
-            volumes.into_iter().map(|Mount { volume, at }| self.shared(&volume, at)).collect::<Result<_, _>>()?;
+            volumes.into_iter().map(|Mount { volume, at }| self.open_shared(&volume, at)).collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(EngineError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
         let existed = self.pool.path_of(&name).is_dir();
-        // A full volume must boot: mounting takes a little room, else the overlay turns read-only.
+        // A full volume must boot: the mount needs a few bytes, else the overlay turns read-only.
         let volume = match files {
-            BootFiles::Create => self.pool.create_volume(&name, limit + ROOM_TO_MOUNT)?,
-            BootFiles::Open => self.open_files(&name, limit + ROOM_TO_MOUNT)?,
+            BootFiles::Create => self.pool.create_volume(&name, limit + MOUNT_RESERVE_BYTES)?,
+            BootFiles::Open => self.open_files(&name, limit + MOUNT_RESERVE_BYTES)?,
         };
-        let writable =
-            prepare_volume(&volume, &template, limit).map_err(EngineError::io(format!("prepare volume {name}")))?;
+        let writable = prepare_volume(&volume, &template, limit, limits.pids)
+            .map_err(EngineError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
         let group = self.groups.create(&name, &limits)?;
         watch.mark("cgroup made");
         let socket = self.socket_of(&name);
         let spec = Spec {
-            id_count: self.standing.id_count(),
+            id_count: self.privilege.id_count(),
             owner: ids.owner(),
-            processes: (!self.groups.limits()).then_some(limits.pids),
-            mark: (!self.standing.is_root()).then(|| format!("{MARK}={}/{name}", self.identity)),
+            processes: (!self.groups.has_limits()).then_some(limits.pids),
+            mark: (!self.privilege.is_root()).then(|| format!("{MARK}={}/{name}", self.identity)),
             cgroup_tasks: group.tasks_files(),
             cgroup_unified: group.unified().map(Path::to_owned),
             files: Files {
                 id_base: ids.base(),
-                on_disk: self.standing.on_disk(),
+                on_disk: self.privilege.on_disk(),
                 writable,
                 overlays: overlays_of(template),
                 volumes,
@@ -244,34 +273,36 @@ impl Workshop {
             nameserver: net::NAMESERVER,
             shared_memory_bytes: shared_memory(&limits),
         };
-        let mut scaffold = Scaffold { name, group, socket, ids: Some(ids), process: None, children: None, kept: false };
+        let mut resources =
+            BootResources { name, group, socket, ids: Some(ids), process: None, children: None, kept: false };
         let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
-        remove(&names_beside(&scaffold.socket))?;
-        let socket = scaffold.socket.clone();
+        remove(&names_path(&resources.socket))?;
+        let socket = resources.socket.clone();
         let connect = |pid| Network::connect(pid, config, egress, &socket);
-        // A flush of the disk takes about as long as a launch, so both run at once.
+        // A flush of the disk takes about as long as a launch, so both run concurrently.
         let record = volume.path().join(RECORD);
         let (launched, synced) = thread::scope(|scope| {
             let syncing = (!existed).then(|| scope.spawn(|| self.pool.sync_new(&volume, &[&record])));
-            let launched = self.launch(&mut scaffold, &spec, &guest_config, connect, &mut watch);
+            let launched = self.launch(&mut resources, &spec, &guest_config, connect, &mut watch);
             (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
         });
         let (instance, network) = launched?;
-        synced.map_err(EngineError::io(format!("write volume {} to the disk", scaffold.name)))?;
+        synced.map_err(EngineError::io(format!("write volume {} to the disk", resources.name)))?;
         watch.mark("volume synced");
-        debug!(sandbox = scaffold.name, marks = ?watch.marks, "boot, seen by the server");
-        volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", scaffold.name)))?;
-        Ok(Started { instance, network, volume, scaffold })
+        debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
+        volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", resources.name)))?;
+        Ok(Started { instance, network, volume, resources })
     }
 
-    /// A volume without what its sandbox wrote, as a power cut may leave one, is as good as none.
+    /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
+    /// counts as missing.
     fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, EngineError> {
         let volume = self.pool.open_volume(name, limit_bytes)?;
         let path = volume.path().join(WRITABLE);
         if path.is_dir() { Ok(volume) } else { Err(EngineError::FilesMissing { name: name.to_owned(), path }) }
     }
 
-    fn shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
+    fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
         check_name(volume)?;
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
@@ -284,27 +315,27 @@ impl Workshop {
 
     fn launch(
         &self,
-        scaffold: &mut Scaffold,
+        resources: &mut BootResources,
         spec: &Spec,
         config: &OwnedFd,
         connect: impl FnOnce(u32) -> io::Result<Network>,
         watch: &mut Stopwatch,
     ) -> Result<(Instance, Network), EngineError> {
-        let name = scaffold.name.clone();
+        let name = resources.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
             move |source| EngineError::Launch { name, step, source }
         };
-        let listener = listen(&scaffold.socket).map_err(failed("listen for the guest"))?;
+        let listener = listen(&resources.socket).map_err(failed("listen for the guest"))?;
         let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
-        scaffold.children = launcher.group();
+        resources.children = launcher.group();
         watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
         let (mut network, mut connect) = (None, Some(connect));
-        // While the launcher goes on: the namespace is there, and connecting it takes a millisecond. Should that fail because the
-        // launcher did, it is the launcher who knows why.
-        let pid = follow(&launcher.channel, scaffold, |pid| {
+        // Runs while the launcher continues: the namespace exists, and attaching the egress takes a
+        // millisecond. If both fail, the error of the launcher is the one that names the cause.
+        let pid = follow(&launcher.channel, resources, |pid| {
             if let Some(connect) = connect.take() {
                 network = Some(connect(pid.as_raw_nonzero().get().cast_unsigned()));
             }
@@ -323,13 +354,14 @@ impl Workshop {
     }
 }
 
-/// Reads reports until the channel closes, which the exec of the guest does; gives process 1.
+/// Reads the launcher's reports until the channel closes, which happens at the exec of the guest;
+/// returns process 1.
 ///
-/// `made` is called as soon as process 1 exists, which then still has its way to the guest before it.
-fn follow(channel: &Channel, scaffold: &mut Scaffold, mut made: impl FnMut(Pid)) -> Result<Pid, EngineError> {
-    let name = scaffold.name.clone();
+/// Calls `made` as soon as process 1 exists, while that still prepares to execute the guest.
+fn follow(channel: &Channel, resources: &mut BootResources, mut made: impl FnMut(Pid)) -> Result<Pid, EngineError> {
+    let name = resources.name.clone();
     let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
-    set_socket_timeout(channel, Timeout::Recv, Some(BOOT_LIMIT))
+    set_socket_timeout(channel, Timeout::Recv, Some(BOOT_TIMEOUT))
         .map_err(|error| failed("set a deadline", error.into()))?;
     let (mut process, mut executing) = (None, false);
     loop {
@@ -340,14 +372,14 @@ fn follow(channel: &Channel, scaffold: &mut Scaffold, mut made: impl FnMut(Pid))
         match message {
             Some((Report::Made { pid }, _)) => {
                 process = Pid::from_raw(pid);
-                // Our child and not reaped: the number cannot mean another.
+                // A child of the server that is not reaped yet: the pid cannot be reused.
                 let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
-                scaffold.process = opened.map_err(|error| failed("open process 1", error.into()))?;
-                scaffold.group.started(pid.cast_unsigned())?;
+                resources.process = opened.map_err(|error| failed("open process 1", error.into()))?;
+                resources.group.record_started(pid.cast_unsigned())?;
                 process.into_iter().for_each(&mut made);
             }
             Some((Report::Executing, _)) => executing = true,
-            Some((Report::Timings(marks), _)) => debug!(sandbox = scaffold.name, ?marks, "boot"),
+            Some((Report::Timings(marks), _)) => debug!(sandbox = resources.name, ?marks, "boot"),
             Some((Report::Failed { step, errno }, _)) => {
                 return Err(failed(&step, io::Error::from_raw_os_error(errno)));
             }
@@ -370,7 +402,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64) -> io::Result<PathBuf> {
+fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64, pids: u32) -> io::Result<PathBuf> {
     let shared_bytes = Record::read(volume.path()).map_or(0, |record| record.shared_bytes);
     if shared_bytes > 0 {
         volume.set_allowance(shared_bytes)?;
@@ -382,7 +414,7 @@ fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64) -> io:
         return Err(error);
     }
     let layers = template.mounts.iter().flat_map(|plan| &plan.lowers).cloned().collect();
-    Record { layers, limit_bytes, shared_bytes }.write(volume.path())?;
+    Record { layers, limit_bytes, shared_bytes, pids: Some(pids) }.write(volume.path())?;
     Ok(writable)
 }
 
@@ -394,7 +426,7 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
     template.mounts.into_iter().map(overlay).collect()
 }
 
-/// Half of the memory, as the kernel does for a whole machine.
+/// Half of the memory, as the kernel's default for a tmpfs is.
 fn shared_memory(limits: &Limits) -> u64 {
     u64::from(limits.memory_mb) << 19
 }
@@ -409,7 +441,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
 pub(crate) fn start_time_of(pid: u32) -> io::Result<u64> {
     let mut stat = String::new();
     File::open(format!("/proc/{pid}/stat"))?.read_to_string(&mut stat)?;
-    // The name in parentheses may itself hold anything; after it, field 3 comes first.
+    // The name in parentheses may contain anything, parentheses too; field 3 follows its last one.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
     fields
         .split_ascii_whitespace()

@@ -1,32 +1,35 @@
-//! Copies of a sandbox's files, made while no process writes to them, and what copies mean for limits.
+//! Copies of a sandbox's files, made while no process writes to them, and the limits of the source
+//! and of the copy.
 
 use std::io;
+use std::path::Path;
 
-use crate::boot::{Record, Workshop};
+use crate::boot::{Record, SandboxBuilder};
 use crate::error::EngineError;
 use crate::pool::Pool;
 
-/// Less than this is what an empty volume is charged for its own administration.
+/// Changes below this are the metadata of an empty volume.
 const WORTH_NOTING: u64 = 1 << 20;
 
-impl Workshop {
+impl SandboxBuilder {
     /// Gives `to` a copy of the files of `from`. Blocks.
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), EngineError> {
-        let record = Record::read(&self.pool.path_of(from));
-        let limit = record.as_ref().map_or(0, |record| record.limit_bytes);
-        if let Some(record) = record {
-            self.allow_for_copies(from, record)
-                .map_err(EngineError::io(format!("prepare volume {from} for a copy")))?;
-        }
+        let limit = self.prepare_copy(from)?;
         let copy = self.pool.copy(from, to, limit)?;
-        if let Some(record) = Record::read(copy.path()).filter(|record| record.shared_bytes > 0) {
-            let written = Record { shared_bytes: 0, ..record }.write(copy.path());
-            written.map_err(EngineError::io(format!("write the record of volume {to}")))?;
-        }
-        Ok(())
+        Record::start_copy(copy.path()).map_err(EngineError::io(format!("write the record of volume {to}")))
     }
 
-    /// What a copy holds stays charged to its source: the source's own limit begins after that.
+    /// Raises the allowance of `from` for what a copy will share with it; returns the limit of
+    /// both.
+    pub(crate) fn prepare_copy(&self, from: &str) -> Result<u64, EngineError> {
+        let Some(record) = Record::read(&self.pool.path_of(from)) else { return Ok(0) };
+        let limit = record.limit_bytes;
+        self.allow_for_copies(from, record).map_err(EngineError::io(format!("prepare volume {from} for a copy")))?;
+        Ok(limit)
+    }
+
+    /// The kernel keeps charging to a volume what its copies share with it, so its own limit starts
+    /// after that.
     fn allow_for_copies(&self, name: &str, record: Record) -> io::Result<()> {
         let volume = self.pool.existing(name, record.limit_bytes)?;
         if !volume.is_limit_hard() {
@@ -36,18 +39,29 @@ impl Workshop {
         if shared_bytes <= record.shared_bytes + WORTH_NOTING {
             return Ok(());
         }
-        // First, since a full volume has no room for the record.
+        // The allowance first, since a full volume has no space for the record.
         volume.set_allowance(shared_bytes)?;
         Record { shared_bytes, ..record }.write(volume.path())
     }
 }
 
-/// Gives the files `name`, which were unpacked from a backup and written out, as much room as they had. A copy of a template
-/// is not charged what it shares with the template; unpacked, it shares nothing and is charged for all of it. The
-/// difference is allowed beyond its limit. `charged_before` is what was charged at the backup; unknown counts as nothing.
-/// Blocks.
+impl Record {
+    /// Resets the allowance: a copy is not charged what it shares with its source.
+    pub(crate) fn start_copy(copy: &Path) -> io::Result<()> {
+        match Self::read(copy).filter(|record| record.shared_bytes > 0) {
+            Some(record) => Self { shared_bytes: 0, ..record }.write(copy),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Raises the allowance of the files `name`, which were unpacked from a backup and written out, so
+/// that they have as much free space as before. A copy of a template is not charged what it shares
+/// with the template; unpacked, it shares nothing and is charged for all of it. The difference is
+/// allowed beyond its limit. `charged_before` is what was charged at the backup; `None` counts as
+/// 0. Blocks.
 pub fn allow_for_restored(pool: &Pool, name: &str, charged_before: Option<u64>) -> io::Result<()> {
-    // Volumes that sandboxes mount have no record, and are no copies.
+    // Volumes that sandboxes mount have no record, and are not copies.
     let Some(record) = Record::read(&pool.path_of(name)) else { return Ok(()) };
     let volume = pool.existing(name, record.limit_bytes)?;
     if !volume.is_limit_hard() {

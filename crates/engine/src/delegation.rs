@@ -1,8 +1,10 @@
-//! Which cgroups this process may make sandboxes in. Root has the machine's trees. Another user has what was delegated to them: the
-//! process's own cgroup, where its directory is theirs (`systemd-run --user --scope -p Delegate=yes`). Without one, sandboxes have
-//! no limits but those of [`crate::processes`], and everybody who asks is told.
+//! Finds the cgroups in which this process may create sandboxes. Root has the machine's trees.
+//! Another user has what was delegated to it: the process's own cgroup, where the user owns its
+//! directory (`systemd-run --user --scope -p Delegate=yes`). Without one, sandboxes have no limits
+//! but those of [`crate::processes`]; the probe, the log and the API report that.
 //!
-//! The next server may be started in another cgroup than this one, so the place is noted with the sockets as long as sandboxes are in it.
+//! The next server may be started in another cgroup, so the mount points are written to a file
+//! beside the sockets as long as sandboxes are in them.
 
 use std::fs;
 use std::io;
@@ -14,23 +16,24 @@ use tracing::{info, warn};
 use crate::cgroup::{Ceiling, CgroupError, Controller, Hierarchy, Mounts};
 use crate::error::EngineError;
 use crate::group::Groups;
+use crate::privilege::Privilege;
 use crate::processes::Register;
 use crate::rootless::Identity;
-use crate::standing::Standing;
 
-/// What is in the way of limits.
+/// Why there are no limits.
 pub(crate) const UNLIMITED: &str = "no cgroup was delegated to this user: processor time and memory are not limited";
-/// What delegates one where systemd runs the user's sessions.
+/// The command that delegates a cgroup where systemd runs the user's sessions.
 pub(crate) const DELEGATE: &str =
     "systemd-run --user --scope -p Delegate=yes sandbar up (cgroup v2 with systemd), or sudo sandbar up";
 
 const NOTE: &str = "cgroups.json";
-/// Takes the server, so that its own group can hand down controllers: cgroup v2 allows that only without processes.
+/// The server moves itself in here, so that its own cgroup can hand down controllers: cgroup v2
+/// allows that only without processes.
 const LEAF: &str = "sandbar-server";
 
-pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> Result<Groups, EngineError> {
+pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -> Result<Groups, EngineError> {
     let name = identity.to_string();
-    if standing.is_root() {
+    if privilege.is_root() {
         let hierarchy = Hierarchy::open(&name)?;
         limit_together(&hierarchy);
         return Ok(Groups::Cgroups(hierarchy));
@@ -38,7 +41,7 @@ pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> 
     let note = runtime.join(NOTE);
     let noted = fs::read(&note).ok().and_then(|text| serde_json::from_slice::<Mounts>(&text).ok());
     let noted = noted.filter(|mounts| mounts.places().any(|place| place.join(&name).is_dir()));
-    let Some(mounts) = noted.or_else(|| delegated().ok().flatten()) else {
+    let Some(mounts) = noted.or_else(|| find_delegated().ok().flatten()) else {
         return Ok(Groups::Processes(Register::new(runtime.to_owned(), identity)));
     };
     match open(&name, &mounts) {
@@ -57,7 +60,7 @@ pub(crate) fn groups(standing: Standing, identity: Identity, runtime: &Path) -> 
     }
 }
 
-/// Limits all sandboxes together. Each has its own limits also where that fails.
+/// Limits all sandboxes together. If that fails, each still has its own limits.
 fn limit_together(hierarchy: &Hierarchy) {
     let limited = Ceiling::of_this_machine()
         .map_err(|error| error.to_string())
@@ -74,9 +77,9 @@ fn describe(error: &CgroupError) -> String {
     }
 }
 
-/// Forgets a place in which no sandbox is left.
+/// Removes the file of mount points in which no sandbox is left.
 pub(crate) fn forget(runtime: &Path) {
-    // If it stays, the next server finds nothing there and looks anew.
+    // If the file stays, the next server finds no cgroup there and detects the trees again.
     let _ = fs::remove_file(runtime.join(NOTE));
 }
 
@@ -94,8 +97,9 @@ fn step_aside(mounts: &Mounts) -> io::Result<()> {
     fs::write(leaf.join("cgroup.procs"), "0")
 }
 
-/// The trees in which the calling process's own cgroup is the user's to divide, if they can do all that sandboxes need.
-pub(crate) fn delegated() -> io::Result<Option<Mounts>> {
+/// The trees in which the user may divide the calling process's own cgroup, if they offer
+/// everything that sandboxes need.
+pub(crate) fn find_delegated() -> io::Result<Option<Mounts>> {
     let (machine, own) = (Mounts::detect()?, fs::read_to_string("/proc/self/cgroup")?);
     let usable = |path: PathBuf| {
         let writable = |path: &Path| access(path, Access::WRITE_OK).is_ok();
@@ -112,7 +116,8 @@ pub(crate) fn delegated() -> io::Result<Option<Mounts>> {
     Ok(Some(mounts).filter(Mounts::suffice))
 }
 
-/// Where `/proc/PID/cgroup` says the process is in the tree of a controller, or in that of cgroup v2, relative to the tree's root.
+/// The process's path in the tree of a controller, or in the cgroup2 tree, as `/proc/PID/cgroup`
+/// has it, relative to the tree's root.
 fn path_in(own: &str, controller: Option<Controller>) -> Option<PathBuf> {
     own.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -121,7 +126,7 @@ fn path_in(own: &str, controller: Option<Controller>) -> Option<PathBuf> {
             Some(controller) => controllers.split(',').any(|name| name == controller.name()),
             None => controllers.is_empty(),
         };
-        // The root of a tree is nobody's to delegate.
+        // The root of a tree is never delegated.
         wanted.then(|| path.trim_start_matches('/')).filter(|path| !path.is_empty()).map(PathBuf::from)
     })
 }

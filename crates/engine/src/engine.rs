@@ -1,8 +1,9 @@
-//! The engine as its caller sees it: boot, adopt, sweep.
+//! The public interface of the engine: boot, adopt, sweep, and the files of sandboxes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -16,17 +17,18 @@ use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
-use crate::boot::{Network, Record, Scaffold, Started, Workshop, check_name, start_time_of};
+use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, check_name, start_time_of};
+use crate::cgroup::{Calls, Hierarchy, ProcessShares, ProcessorClasses};
 use crate::delegation;
 use crate::error::EngineError;
 use crate::group::Groups;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::net::{EgressConfig, Policy};
 use crate::pool::{Pool, PoolError, PoolFault, Trashed};
+use crate::privilege::{Privilege, rootless_limitations};
 use crate::root::{self, NewRoot};
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
-use crate::standing::{Standing, differences};
 use crate::sys::watch;
 use crate::volume::{VolumeDirectory, holds_content, volume_files};
 use crate::{Boot, EngineConfig, Instance, LAYERS, blocking};
@@ -37,7 +39,7 @@ pub struct Engine(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    workshop: Workshop,
+    builder: SandboxBuilder,
     base: BaseTemplate,
     /// An empty directory.
     nothing: PathBuf,
@@ -46,37 +48,51 @@ struct Shared {
     guard: OnceLock<AbortHandle>,
     /// Writes the pool out as long as the engine lives.
     write_back: OnceLock<AbortHandle>,
+    /// Shares process numbers and processors as long as the engine lives.
+    balance: OnceLock<AbortHandle>,
+    calls: Arc<Calls>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for task in [&self.guard, &self.write_back].into_iter().filter_map(OnceLock::get) {
+        for task in [&self.guard, &self.write_back, &self.balance].into_iter().filter_map(OnceLock::get) {
             task.abort();
         }
     }
 }
 
-/// Shorter than the time between two creates of a caller who uses what it creates.
+/// Delay until the next spare launcher is spawned. Shorter than the time between two creates of a
+/// caller that uses what it creates.
 const REFILL_DELAY: Duration = Duration::from_millis(15);
-/// How often the host's free space is looked at: others write to it too.
+/// How often the host's free space is checked: other programs write to it too.
 const GUARD_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two times that the pool is written out. A power cut costs at most the writes of this
-/// time and of the write-out, docs/durability.md promises 30 s; the kernel alone takes more than
-/// twice as long, because btrfs commits no data that it has not written back yet.
+/// Time between two syncs of the pool. A power cut costs at most the writes of this time and of the
+/// sync; docs/durability.md promises 30 s. The kernel alone takes more than twice as long, because
+/// btrfs commits no data that it has not written back yet.
 const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(15);
+/// Between two readings of the pids and the processor time of all sandboxes. A fork bomb starts
+/// some thousands in this time, and a quarter of all is left when its limit is lowered.
+const BALANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// Balancing takes at most one part in this many of one processor, whatever the number of
+/// sandboxes.
+const BALANCE_PART: u32 = 50;
 /// For the kernel to release a file system whose last processes have ended.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// Mounts the pool and makes ready for sandboxes. Those that run already are left alone: see [`Engine::adopt`] and
-    /// [`Engine::sweep`].
+    /// Mounts the pool and prepares for sandboxes. Those that run already are not touched: see
+    /// [`Engine::adopt`] and [`Engine::sweep`].
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
         let engine = Self::build(config).await?;
         let guard = tokio::spawn(guard_space(Arc::downgrade(&engine.0)));
         engine.0.guard.set(guard.abort_handle()).expect("a new engine has no guard yet");
         let write_back = tokio::spawn(write_back(Arc::downgrade(&engine.0)));
         engine.0.write_back.set(write_back.abort_handle()).expect("a new engine has no such task yet");
+        if let Groups::Cgroups(hierarchy) = &engine.0.builder.groups {
+            let balance = tokio::spawn(balance(hierarchy.clone(), Arc::clone(&engine.0.calls)));
+            engine.0.balance.set(balance.abort_handle()).expect("a new engine has no such task yet");
+        }
         Ok(engine)
     }
 
@@ -84,57 +100,67 @@ impl Engine {
         blocking(move || {
             fs::create_dir_all(&config.data).map_err(EngineError::io("make the data directory"))?;
             let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
-            // Set-uid files of sandboxes lie in there, with ids that mean something on the host.
+            // Set-uid files of sandboxes are in there, with ids that mean something on the host.
             fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
                 .map_err(EngineError::io("close the data directory to others"))?;
-            let (identity, standing) = (Identity::of(&data), Standing::of_this_process());
-            note_ids(&data, standing).map_err(EngineError::io("write to the data directory"))?;
-            let groups = delegation::groups(standing, identity, &config.runtime)?;
+            let (identity, privilege) = (Identity::for_data(&data), Privilege::detect());
+            note_ids(&data, privilege).map_err(EngineError::io("write to the data directory"))?;
+            let groups = delegation::groups(privilege, identity, &config.runtime)?;
             let pool = open_pool(&config, &groups)?;
             let layers = data.join(LAYERS);
             let nothing = layers.join("nothing");
-            let base = BaseTemplate::open(layers, standing).map_err(EngineError::io("open the layers"))?;
+            let base = BaseTemplate::open(layers, privilege).map_err(EngineError::io("open the layers"))?;
             fs::create_dir_all(&nothing).map_err(EngineError::io("make an empty layer"))?;
-            let workshop = Workshop::open(&config, pool, groups, standing, identity)?;
-            workshop.launchers.refill();
+            let builder = SandboxBuilder::open(&config, pool, groups, privilege, identity)?;
+            builder.launchers.refill();
             let egress = Arc::new(config.egress);
             Ok(Self(Arc::new(Shared {
-                workshop,
+                builder,
                 base,
                 nothing,
                 egress,
                 guard: OnceLock::new(),
                 write_back: OnceLock::new(),
+                balance: OnceLock::new(),
+                calls: Arc::default(),
             })))
         })
         .await
     }
 
-    /// The template made of the host itself. Made anew when the host has changed, a few seconds later at most.
+    /// The template made of the host itself. Built again at most a few seconds after the host has
+    /// changed.
     pub async fn base_template(&self) -> Result<Template, EngineError> {
         let shared = self.0.clone();
         blocking(move || {
             let in_use = || {
-                let names = shared.workshop.pool.list().unwrap_or_default();
-                let records = names.iter().filter_map(|name| Record::read(&shared.workshop.pool.path_of(name)));
-                records.flat_map(|record| record.layers).collect()
+                let mut layers = HashSet::new();
+                for name in shared.builder.pool.list()? {
+                    let record = Record::try_read(&shared.builder.pool.path_of(&name));
+                    let record = record.map_err(EngineError::io(format!("read the record of volume {name}")))?;
+                    layers.extend(record.into_iter().flat_map(|record| record.layers));
+                }
+                Ok(layers)
             };
             shared.base.get(in_use).map_err(EngineError::io("build the base template"))
         })
         .await
     }
 
-    /// What the sandbox `name` boots from: a root of its own if its files are one, else the base.
+    /// The template that the sandbox `name` boots from: an own root if its files are one, else the
+    /// base.
     pub async fn template_of(&self, name: &str) -> Result<Template, EngineError> {
         check_name(name)?;
-        if root::is_own(&self.0.workshop.pool.path_of(name)) {
+        if root::is_own(&self.0.builder.pool.path_of(name)) {
             return Ok(root::template(self.0.nothing.clone()));
         }
         self.base_template().await
     }
 
-    /// Makes files `name` with a root of their own, of at most `limit_bytes`, which `fill` fills: nothing of the base is in it. Gives what
-    /// such a root lacks that sandboxes should have. When `fill` fails nothing is left; a crash leaves what the next sweep removes.
+    /// Creates files `name` with a root of their own, of at most `limit_bytes`, which contains
+    /// nothing of the base and which `fill` fills. Returns what sandboxes should have and such a
+    /// root lacks. When `fill` fails nothing is left; after a crash the next sweep removes the
+    /// rest.
     pub async fn make_root<E: Send + 'static>(
         &self,
         name: &str,
@@ -143,28 +169,31 @@ impl Engine {
     ) -> Result<Result<Vec<String>, E>, EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.workshop.make_root(&name, limit_bytes, fill)).await
+        blocking(move || shared.builder.make_root(&name, limit_bytes, fill)).await
     }
 
-    /// Starts a sandbox and returns once its process 1 is the guest. Its files are those of the last boot under that name.
+    /// Starts a sandbox and returns once its process 1 is the guest. Its files are those of the
+    /// last boot under that name.
     ///
     /// When it fails, or its future is dropped, nothing is left but those files.
     pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
         let shared = self.0.clone();
-        let started = blocking(move || shared.workshop.start(boot, &shared.egress)).await?;
+        let started = blocking(move || shared.builder.start(boot, &shared.egress)).await?;
         tokio::spawn(refill_soon(Arc::downgrade(&self.0)));
-        self.machine(started)
+        self.build_machine(started)
     }
 
-    /// The machine that an earlier server booted as `name`, if it is still alive. Frozen stays frozen.
+    /// The machine that an earlier server booted as `name`, if it still runs. A frozen one stays
+    /// frozen.
     pub async fn adopt(&self, name: &str, instance: Instance, egress: Policy) -> Result<Option<Machine>, EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
         let found = blocking(move || shared.find(name, instance, egress)).await?;
-        found.map(|started| self.machine(started)).transpose()
+        found.map(|started| self.build_machine(started)).transpose()
     }
 
-    /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.
+    /// The certificate (PEM) that sandboxes must trust so that rules can set headers of their TLS
+    /// requests.
     pub async fn egress_certificate(&self) -> Result<String, EngineError> {
         let trust = self.0.egress.trust.clone();
         let missing = || EngineError::Invalid("the engine was opened without certificates for the egress".to_owned());
@@ -177,77 +206,79 @@ impl Engine {
         .await
     }
 
-    fn machine(&self, started: Started) -> Result<Machine, EngineError> {
-        let Started { instance, network: Network { namespace: network, egress }, volume, mut scaffold } = started;
-        let process = watch::readable(scaffold.process.take().expect("a started sandbox has a process 1"));
+    fn build_machine(&self, started: Started) -> Result<Machine, EngineError> {
+        let Started { instance, network: Network { namespace: network, egress }, volume, mut resources } = started;
+        let process = watch::readable(resources.process.take().expect("a started sandbox has a process 1"));
         let process = process.map_err(EngineError::io("watch process 1"))?;
-        scaffold.keep();
+        resources.keep();
         Ok(Machine::new(Inner {
-            name: scaffold.name.clone(),
+            name: resources.name.clone(),
             instance,
             process,
             network,
-            group: scaffold.group.clone(),
+            group: resources.group.clone(),
             volume,
-            socket: scaffold.socket.clone(),
+            socket: resources.socket.clone(),
             egress: Mutex::new(Some(egress)),
-            ids: Mutex::new(scaffold.ids.take()),
+            calls: Arc::clone(&self.0.calls),
+            ids: Mutex::new(resources.ids.take()),
         }))
     }
 
     /// Ends every sandbox that is not in `keep_running` and moves the files of all that are not in
     /// `keep_files` to the trash, but for volumes that have content, which stay where they are.
-    /// Gives the names of what was ended or moved. Finds what a server or launcher that was killed
-    /// left behind.
+    /// Returns the names of what was ended or moved. Finds what a server or launcher that was
+    /// killed left behind.
     pub async fn sweep(
         &self,
         keep_running: &HashSet<String>,
         keep_files: &HashSet<String>,
     ) -> Result<Vec<String>, EngineError> {
         let (shared, keep_running, keep_files) = (self.0.clone(), keep_running.clone(), keep_files.clone());
-        blocking(move || shared.workshop.sweep(&keep_running, &keep_files)).await
+        blocking(move || shared.builder.sweep(&keep_running, &keep_files)).await
     }
 
     /// Removes the files of a sandbox that does not run; absent is success.
     pub async fn remove_files(&self, name: &str) -> Result<(), EngineError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.workshop.pool.remove(&name)?)).await
+        blocking(move || Ok(shared.builder.pool.remove(&name)?)).await
     }
 
-    /// The names of all files there are, those of volumes too.
+    /// The names of all files in the pool, those of volumes too.
     pub async fn files(&self) -> Result<Vec<String>, EngineError> {
         let shared = self.0.clone();
-        blocking(move || Ok(shared.workshop.pool.list()?)).await
+        blocking(move || Ok(shared.builder.pool.list()?)).await
     }
 
     /// Removes the copies that killed backups have left. The caller makes sure that no backup runs.
     pub async fn remove_frozen_copies(&self) -> Result<(), EngineError> {
         let shared = self.0.clone();
-        blocking(move || Ok(shared.workshop.pool.remove_frozen_copies()?)).await
+        blocking(move || Ok(shared.builder.pool.remove_frozen_copies()?)).await
     }
 
-    /// Keeps beside the files `name` what they are, so that a lost record can be written again.
+    /// Writes a description of the files `name` beside them, from which a lost record can be
+    /// restored.
     pub async fn write_note(&self, name: &str, note: Value) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.workshop.pool.write_note(&name, &note)?)).await
+        blocking(move || Ok(shared.builder.pool.write_note(&name, &note)?)).await
     }
 
-    /// What was last written about the files `name`.
+    /// The description that was last written about the files `name`.
     pub async fn note(&self, name: &str) -> Result<Option<Value>, EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.workshop.pool.note(&name))).await
+        blocking(move || Ok(shared.builder.pool.note(&name))).await
     }
 
     /// Whether the files `name` are those of a volume, see [`Engine::create_volume`].
     pub fn is_volume(&self, name: &str) -> bool {
-        volume_files(&self.0.workshop.pool.path_of(name)).is_dir()
+        volume_files(&self.0.builder.pool.path_of(name)).is_dir()
     }
 
-    /// What sweeps have moved to the trash.
+    /// The files that sweeps have moved to the trash.
     pub async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
         let shared = self.0.clone();
-        blocking(move || Ok(shared.workshop.pool.trash()?)).await
+        blocking(move || Ok(shared.builder.pool.trash()?)).await
     }
 
     /// Brings files back from the trash.
@@ -255,36 +286,72 @@ impl Engine {
     /// [`EngineError::FilesMissing`] when they are not in it.
     pub async fn take_from_trash(&self, name: &str) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.workshop.pool.take_from_trash(&name)?)).await
+        blocking(move || Ok(shared.builder.pool.take_from_trash(&name)?)).await
     }
 
     /// Deletes files from the trash; absent is success.
     pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.workshop.pool.delete_from_trash(&name)?)).await
+        blocking(move || Ok(shared.builder.pool.delete_from_trash(&name)?)).await
     }
 
-    /// Gives `to`, which has none, a copy of the files of `from`, which may boot under that name or be copied again. At once on
-    /// btrfs, however many there are. What writes to `from` must not run meanwhile: freeze it.
+    /// Gives `to`, which has no files, a copy of the files of `from`. The copy can boot under that
+    /// name or be copied again. Instant on btrfs, whatever the size. No process may write to `from`
+    /// meanwhile: the caller freezes it.
     pub async fn copy_files(&self, from: &str, to: &str) -> Result<(), EngineError> {
         check_name(from)?;
         check_name(to)?;
         let (shared, from, to) = (self.0.clone(), from.to_owned(), to.to_owned());
-        blocking(move || shared.workshop.copy(&from, &to)).await
+        blocking(move || shared.builder.copy(&from, &to)).await
     }
 
-    /// Writes what sandboxes have changed to the disk. Before freezing, it saves [`Engine::copy_files`] that work; after a
-    /// pause it makes sure that a power cut takes nothing.
+    /// Creates spare files under each of `names`, which a sandbox of that name takes with
+    /// [`Engine::take_spare`]: empty ones, or copies of the files of `from`, which no process
+    /// writes to. They are on the disk when this returns.
+    pub async fn make_spares(&self, names: Vec<String>, from: Option<String>) -> Result<(), EngineError> {
+        names.iter().chain(&from).try_for_each(|name| check_name(name))?;
+        let shared = self.0.clone();
+        blocking(move || shared.builder.make_spares(&names, from.as_deref())).await
+    }
+
+    /// Whether spare files can be copies: in a pool of directories a copy takes time and space.
+    pub fn copies_are_instant(&self) -> bool {
+        self.0.builder.pool.copies_are_instant()
+    }
+
+    /// Makes the spare files `name` those of the sandbox `name`; returns whether there were any.
+    pub async fn take_spare(&self, name: &str) -> Result<bool, EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.builder.pool.take_spare(&name)?)).await
+    }
+
+    /// Removes the spare files `name`; absent is success.
+    pub async fn remove_spare(&self, name: &str) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.builder.pool.remove_spare(&name)?)).await
+    }
+
+    /// Reconciles the spare files of an earlier server: those in `keep`, which a sandbox took
+    /// before a power cut undid that, become the files of their sandboxes. Others are removed, or,
+    /// where a sandbox may have written to them before a power cut, left for [`Engine::sweep`] to
+    /// move to the trash.
+    pub async fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), EngineError> {
+        let (shared, keep) = (self.0.clone(), keep.clone());
+        blocking(move || shared.builder.settle_spares(&keep)).await
+    }
+
+    /// Syncs the pool. Called before a freeze, it shortens [`Engine::copy_files`]; called after a
+    /// pause, it makes sure that a power cut loses nothing.
     pub async fn sync_files(&self) -> Result<(), EngineError> {
         let shared = self.0.clone();
-        blocking(move || shared.workshop.pool.commit().map_err(EngineError::io("write the pool out"))).await
+        blocking(move || shared.builder.pool.commit().map_err(EngineError::io("write the pool out"))).await
     }
 
-    /// Makes a volume that sandboxes can have, see [`Boot::volumes`]. [`Engine::remove_files`]
+    /// Creates a volume that sandboxes can mount, see [`Boot::volumes`]. [`Engine::remove_files`]
     /// removes it.
     pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.workshop.create_volume(&name, limit_bytes)).await
+        blocking(move || shared.builder.create_volume(&name, limit_bytes)).await
     }
 
     /// Opens a volume.
@@ -292,27 +359,27 @@ impl Engine {
     /// [`EngineError::FilesMissing`] when it is not there.
     pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.workshop.open_volume(&name, limit_bytes)).await
+        blocking(move || shared.builder.open_volume(&name, limit_bytes)).await
     }
 
-    /// In how far sandboxes are otherwise than those of a server that is root, for whoever uses them.
+    /// Ways in which sandboxes of this server differ from those of a root server, for their users.
     pub fn differences(&self) -> Vec<&'static str> {
-        differences(self.0.workshop.standing, self.0.workshop.groups.limits())
+        rootless_limitations(self.0.builder.privilege, self.0.builder.groups.has_limits())
     }
 
-    /// Why sandboxes cannot write any more, while that is so. Does no I/O.
+    /// Why sandboxes cannot write any more, while that is the case. Does no I/O.
     pub fn fault(&self) -> Option<PoolFault> {
-        self.0.workshop.pool.fault()
+        self.0.builder.pool.fault()
     }
 
     /// Bytes that all sandboxes together can still write.
     pub fn pool_free_bytes(&self) -> io::Result<u64> {
-        self.0.workshop.pool.free_bytes()
+        self.0.builder.pool.free_bytes()
     }
 }
 
-/// Opens the pool. One that the kernel aborted can be mounted again when nothing holds it: the sandboxes that do are ended,
-/// and their files stay.
+/// Opens the pool. One that the kernel aborted can be mounted again only when no process uses it:
+/// the sandboxes that do are ended, and their files stay.
 fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError> {
     let open = || Pool::open(&config.data, config.pool_bytes);
     let held = match open() {
@@ -323,7 +390,7 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
     warn!(error = &held as &dyn std::error::Error, sandboxes = names.len(), "ending sandboxes to mount the pool again");
     for name in names {
         if let Err(error) = end_group(groups, &name) {
-            // Should it hold the pool, mounting says so.
+            // If it still uses the pool, the next attempt to mount reports that.
             warn!(sandbox = name, error = &error as &dyn std::error::Error, "a sandbox could not be ended");
         }
     }
@@ -331,7 +398,7 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         match open() {
-            // The kernel takes the mounts of a process down after the process has ended.
+            // The kernel unmounts the mounts of a process after the process has ended.
             Err(PoolError::Held { .. }) if Instant::now() < deadline => thread::sleep(RELEASE_INTERVAL),
             Ok(pool) => {
                 warn!("the pool is mounted again; what sandboxes had not synced when it was aborted is lost");
@@ -342,36 +409,37 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
     }
 }
 
-/// Ends a sandbox by its cgroup, whichever server booted it.
+/// Ends a sandbox by its group, whichever server booted it.
 fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
     let Some(group) = groups.open_existing(name) else { return Ok(()) };
     let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
     group.kill_all()?;
     for process in processes {
-        // At most one of them is a child of this process, which has to reap it; the others give an
-        // error at once.
+        // At most one of them is a child of this process, which has to reap it; for the others the
+        // call fails immediately.
         let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
     }
     group.remove()
 }
 
-/// Makes a launcher ready for the next boot, when this one has had the processors for the guest's start and, usually, its
-/// first command.
+/// Spawns a launcher for the next boot, after a delay that leaves the processors to the guest's
+/// start and, usually, its first command.
 async fn refill_soon(engine: Weak<Shared>) {
     tokio::time::sleep(REFILL_DELAY).await;
     if let Some(shared) = engine.upgrade() {
-        drop(tokio::task::spawn_blocking(move || shared.workshop.launchers.refill()));
+        drop(tokio::task::spawn_blocking(move || shared.builder.launchers.refill()));
     }
 }
 
-/// Ends when the engine is gone. Logs what changed, not what it finds every second.
+/// Keeps the host's free space until the engine is dropped. Logs changes of the state, not every
+/// check.
 async fn guard_space(engine: Weak<Shared>) {
     let (mut trouble, mut fault) = (None, None);
     loop {
         tokio::time::sleep(GUARD_INTERVAL).await;
         let Some(shared) = engine.upgrade() else { return };
         let guarded = blocking(move || {
-            let pool = &shared.workshop.pool;
+            let pool = &shared.builder.pool;
             let guarded = pool.guard().map_err(|error| error.to_string()).err();
             Ok((guarded, pool.fault()))
         });
@@ -393,13 +461,44 @@ async fn guard_space(engine: Weak<Shared>) {
     }
 }
 
-/// Ends when the engine is gone. Apart from [`guard_space`], which no slow disk may delay.
+/// Shares pids and processors between sandboxes until the engine aborts the task.
+async fn balance(hierarchy: Hierarchy, calls: Arc<Calls>) {
+    let start = blocking(move || {
+        let count = thread::available_parallelism().map_or(1, NonZero::get);
+        Ok((ProcessShares::new(hierarchy.clone()), ProcessorClasses::new(hierarchy, count)))
+    });
+    let Ok((mut processes, mut processors)) = start.await else { return };
+    let (mut trouble, mut pause) = (None, BALANCE_INTERVAL);
+    loop {
+        tokio::time::sleep(pause).await;
+        let calls = Arc::clone(&calls);
+        let balanced = blocking(move || {
+            let start = Instant::now();
+            let results = [processes.balance(), processors.balance(&calls.take())];
+            let found = results.into_iter().find_map(|result| result.err().map(|error| error.to_string()));
+            Ok((processes, processors, found, start.elapsed()))
+        });
+        // Fails when the runtime shuts down.
+        let Ok((same_processes, same_processors, found, took)) = balanced.await else { return };
+        (processes, processors) = (same_processes, same_processors);
+        pause = BALANCE_INTERVAL.max(took * BALANCE_PART);
+        if found != trouble {
+            if let Some(error) = &found {
+                warn!(error, "processes or processors are not shared between sandboxes");
+            }
+            trouble = found;
+        }
+    }
+}
+
+/// Syncs the pool until the engine is dropped. A task apart from [`guard_space`], which no slow
+/// disk may delay.
 async fn write_back(engine: Weak<Shared>) {
     let mut trouble = None;
     loop {
         tokio::time::sleep(WRITE_BACK_INTERVAL).await;
         let Some(shared) = engine.upgrade() else { return };
-        let written = blocking(move || Ok(shared.workshop.pool.write_back().map_err(|error| error.to_string()).err()));
+        let written = blocking(move || Ok(shared.builder.pool.write_back().map_err(|error| error.to_string()).err()));
         let Ok(found) = written.await else { continue };
         if found != trouble {
             match &found {
@@ -413,25 +512,29 @@ async fn write_back(engine: Weak<Shared>) {
 
 impl Shared {
     fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, EngineError> {
-        let Some(group) = self.workshop.groups.open_existing(&name) else { return Ok(None) };
+        let Some(group) = self.builder.groups.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
-        // Checked after the descriptor is had: from here on it cannot become another's.
+        // Checked after the pidfd is open: from here on the pid cannot be reused unnoticed.
         let same = start_time_of(instance.pid).is_ok_and(|start_time| start_time == instance.start_time);
         if !same || !group.holds(instance.pid)? || has_ended(&process) {
             return Ok(None);
         }
-        let socket = self.workshop.socket_of(&name);
+        let socket = self.builder.socket_of(&name);
         let network = Network::connect(instance.pid, &self.egress, egress, &socket)
             .map_err(EngineError::io("connect the sandbox to the network"))?;
-        let pool = &self.workshop.pool;
-        let Some(Record { limit_bytes, shared_bytes, .. }) = Record::read(&pool.path_of(&name)) else {
+        let pool = &self.builder.pool;
+        let Some(Record { limit_bytes, shared_bytes, pids, .. }) = Record::read(&pool.path_of(&name)) else {
             return Ok(None);
         };
         let volume = pool.open_volume(&name, limit_bytes)?;
         volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
-        let ids = self.workshop.ranges.adopt(instance.pid);
-        let scaffold = Scaffold::adopted(name, group, socket, ids, process);
-        Ok(Some(Started { instance, network, volume, scaffold }))
+        if let Some(pids) = pids {
+            // The previous server may have lowered it, see [`ProcessShares`].
+            group.limit_processes(pids)?;
+        }
+        let ids = self.builder.ranges.adopt(instance.pid);
+        let resources = BootResources::for_adopted(name, group, socket, ids, process);
+        Ok(Some(Started { instance, network, volume, resources }))
     }
 }
 
@@ -445,8 +548,9 @@ fn has_ended(process: &OwnedFd) -> bool {
     poll(&mut watched, Some(&rustix::event::Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-impl Workshop {
-    /// What cannot be ended or removed is logged and left: one such thing never keeps the server from starting.
+impl SandboxBuilder {
+    /// What cannot be ended or removed is logged and left: it must not keep the server from
+    /// starting.
     fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
         let mut removed = BTreeSet::new();
         for name in self.groups.list() {
@@ -473,14 +577,14 @@ impl Workshop {
                 Ok(()) => {
                     removed.insert(name);
                 }
-                // A full disk, for one: the files stay where they are until the next start.
+                // A full disk, for example: the files stay where they are until the next start.
                 Err(error) => warn!(name, %error, "files that no record names could not be moved to the trash"),
             }
         }
         Ok(removed.into_iter().collect())
     }
 
-    /// The names of sandboxes whose sockets were removed.
+    /// Removes the sockets of sandboxes that do not run; returns their names.
     fn sweep_sockets(&self, keep_running: &HashSet<String>) -> Vec<String> {
         let listed = match fs::read_dir(&self.runtime) {
             Ok(listed) => listed,

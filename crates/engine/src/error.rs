@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, by what the caller can do about it.
+//! Errors of the engine, by what the caller can do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::cgroup::CgroupError;
 use crate::pool::{PoolError, PoolFault};
 
-/// Why the engine could not do what was asked.
+/// Why the engine could not do what the caller asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The machine cannot isolate sandboxes as it is; `fix` says what would change that.
@@ -18,14 +18,13 @@ pub enum EngineError {
     /// The kernel has made the pool read-only; opening the engine again helps.
     #[error(transparent)]
     ReadOnly(PoolFault),
-    /// The name is no sandbox name, or the request contradicts itself: the caller's mistake.
+    /// The caller's mistake: the name is not a sandbox name, or the request contradicts itself.
     #[error("invalid request: {0}")]
     Invalid(String),
-    /// Files that were to be booted, mounted or copied are not in the pool: nothing was made in
-    /// their place.
+    /// Files to boot, mount or copy are not in the pool. Nothing was created in their place.
     #[error("files {name} are missing from the pool at {}", path.display())]
     FilesMissing { name: String, path: PathBuf },
-    /// Every range of ids is in use: fewer sandboxes at once.
+    /// Every id range is in use. The caller can retry when a sandbox has ended.
     #[error("{0} sandboxes run already, and there are no more ids")]
     TooMany(usize),
     /// A sandbox of that name runs.

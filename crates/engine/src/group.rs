@@ -1,4 +1,5 @@
-//! What holds a sandbox's processes together: a cgroup, or where this process may make none, their pid namespace.
+//! The processes of a sandbox as one group: a cgroup or, where this process may create none, their
+//! PID namespace.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use crate::cgroup::{Cgroup, CgroupError, CgroupUsage, Hierarchy};
 use crate::error::EngineError;
 use crate::processes::{Processes, Register};
 
-/// Where groups are made and found again.
+/// Where groups are created and found again.
 #[derive(Debug, Clone)]
 pub(crate) enum Groups {
     Cgroups(Hierarchy),
@@ -22,7 +23,7 @@ pub(crate) enum Group {
 }
 
 impl Groups {
-    /// The group of sandbox `name`, with its limits where they can be set.
+    /// Creates the group of sandbox `name`, with its limits where they can be set.
     pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Group, EngineError> {
         match self {
             Self::Cgroups(hierarchy) => {
@@ -50,14 +51,14 @@ impl Groups {
         }
     }
 
-    /// Ends what belongs to no group, if such a thing can be.
+    /// Ends sandboxes that belong to no group. With cgroups there are none.
     pub(crate) fn end_strays(&self) {
         if let Self::Processes(register) = self {
             register.end_strays();
         }
     }
 
-    /// Removes what all groups share if none is left; says whether none is.
+    /// Removes what all groups share if no group is left; returns whether none is.
     pub(crate) fn remove_root_if_empty(&self) -> bool {
         match self {
             Self::Cgroups(hierarchy) => hierarchy.remove_root_if_empty(),
@@ -66,18 +67,18 @@ impl Groups {
     }
 
     /// Whether processor time and memory are limited.
-    pub(crate) fn limits(&self) -> bool {
+    pub(crate) fn has_limits(&self) -> bool {
         matches!(self, Self::Cgroups(_))
     }
 }
 
 impl Group {
-    /// Told of process 1 as soon as it is there.
-    pub(crate) fn started(&self, pid: u32) -> Result<(), EngineError> {
+    /// Records process 1 as soon as it exists.
+    pub(crate) fn record_started(&self, pid: u32) -> Result<(), EngineError> {
         match self {
-            // It was born in there.
+            // The launcher cloned it into the cgroup.
             Self::Cgroup(_) => Ok(()),
-            Self::Processes(processes) => processes.started(pid),
+            Self::Processes(processes) => processes.record_started(pid),
         }
     }
 
@@ -85,7 +86,7 @@ impl Group {
         Ok(self.children()?.contains(&pid))
     }
 
-    /// Processes of it, among them all that the server may have to reap.
+    /// Processes of the group, among them all that the server may have to reap.
     pub(crate) fn children(&self) -> Result<Vec<u32>, EngineError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.pids()?),
@@ -93,7 +94,7 @@ impl Group {
         }
     }
 
-    /// Ends every process, frozen or not, and returns when none is left.
+    /// Kills every process, frozen or not, and returns when none is left.
     pub(crate) fn kill_all(&self) -> Result<(), EngineError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.kill_all()?),
@@ -101,11 +102,19 @@ impl Group {
         }
     }
 
-    /// Removes the group, which must have no processes; absent is fine.
+    /// Removes the group, which must have no processes; absent is success.
     pub(crate) fn remove(&self) -> Result<(), EngineError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.remove()?),
             Self::Processes(processes) => processes.remove(),
+        }
+    }
+
+    /// Sets the limit of processes, where a cgroup enforces it.
+    pub(crate) fn limit_processes(&self, most: u32) -> Result<(), EngineError> {
+        match self {
+            Self::Cgroup(cgroup) => Ok(cgroup.limit_processes(u64::from(most))?),
+            Self::Processes(_) => Ok(()),
         }
     }
 
@@ -138,8 +147,9 @@ impl Group {
         }
     }
 
-    /// Where a thread that writes `0` moves itself, and only itself. Moving a whole process, as `cgroup.procs` does, stops all forks of
-    /// the machine for a grace period of the kernel, milliseconds each time.
+    /// Files of the v1 trees through which a thread moves itself, and only itself, by writing `0`.
+    /// Moving a whole process, as `cgroup.procs` does, stops all forks of the machine for a grace
+    /// period of the kernel, milliseconds each time.
     pub(crate) fn tasks_files(&self) -> Vec<PathBuf> {
         let Self::Cgroup(cgroup) = self else { return Vec::new() };
         let first_version = |file: &PathBuf| cgroup.unified() != file.parent();

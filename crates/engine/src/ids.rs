@@ -1,48 +1,51 @@
-//! Ranges of user and group ids: each running sandbox has its own, so that a process that got out of one would be nobody to
-//! another, and to the host.
+//! Id ranges: each running sandbox has its own, so that a process that escapes from one has no
+//! rights in another, nor on the host.
 //!
-//! Invariant: no two live sandboxes of this engine share a range. Ranges that anybody else on the machine uses when the engine opens
-//! are left alone. Nothing on disk carries these ids: files are kept 0-based and mapped by their mount.
+//! Invariant: no two live sandboxes of this engine share a range. Ranges that other processes of
+//! the machine use when the engine opens are not used. Nothing on disk has these ids: files are
+//! stored 0-based and mapped by their mount.
 //!
-//! Who is root of a user namespace only has one range for all sandboxes, or a single id. What the kernel counts by user it then
-//! counts by the owner of each sandbox's namespace, and that is another for each where there are ids enough.
+//! A server that is root of a user namespace only has one range for all sandboxes, or a single id.
+//! What the kernel counts per user it then counts per owner of a sandbox's namespace, so each
+//! sandbox has its own owner where there are ids enough.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use launcher::users::SANDBOX_IDS;
+use launcher::users::{CONFINED_IDS, SANDBOX_IDS};
 
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 use crate::sys::namespace::owner_of;
 
-/// Ids a sandbox has: 0 to 65535, as every distribution expects.
+/// Ids of a sandbox: 0 to 65535, as every distribution expects.
 const IDS: u32 = SANDBOX_IDS;
-/// Between systemd's ids for containers and its ids for foreign files lies a stretch that nobody claims.
+/// Between systemd's ids for containers and its ids for foreign files lies a range that no other
+/// program claims. The last 65536 of it belong to confined processes.
 const FIRST: u32 = 0x7000_0000;
-const END: u32 = 0x7FFE_0000;
+const END: u32 = CONFINED_IDS;
 const RANGES: u32 = (END - FIRST) / IDS;
-/// Among the subordinate ids: where nobody in a sandbox has an account.
+/// Among the subordinate ids: ids from here on have no account in a sandbox.
 const FIRST_OWNER: u32 = 30_000;
 
 /// All ranges of the machine, as far as this engine knows.
 #[derive(Debug, Clone)]
 pub(crate) struct Ranges {
-    standing: Standing,
+    privilege: Privilege,
     taken: Arc<Mutex<Taken>>,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// Their numbers, from 0.
+    /// Numbers of the ranges of this engine's sandboxes, from 0.
     ours: BTreeSet<u32>,
     foreign: HashSet<u32>,
-    /// Where the search begins; moves on, so that a range rests a while before it is used again.
+    /// Where the search starts; advances, so that a released range is not reused immediately.
     next: u32,
 }
 
-/// One range; free again on drop.
+/// One range; released on drop.
 #[derive(Debug)]
 pub(crate) struct Range {
     number: u32,
@@ -50,17 +53,19 @@ pub(crate) struct Range {
 }
 
 impl Ranges {
-    /// Looks at every process of the machine for ranges in use. `seed` spreads several engines apart.
-    pub(crate) fn survey(standing: Standing, seed: u32) -> Self {
+    /// Reads the ranges in use from every process of the machine. `seed` makes several engines
+    /// start at different ranges.
+    pub(crate) fn survey(privilege: Privilege, seed: u32) -> Self {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // Another user's are in another namespace.
-        let foreign = if standing.is_root() { processes.filter_map(number_of).collect() } else { HashSet::new() };
+        // A server that is not root has a user namespace of its own, where no other server takes
+        // ids.
+        let foreign = if privilege.is_root() { processes.filter_map(number_of).collect() } else { HashSet::new() };
         let taken = Taken { ours: BTreeSet::new(), foreign, next: seed % RANGES };
-        Self { standing, taken: Arc::new(Mutex::new(taken)) }
+        Self { privilege, taken: Arc::new(Mutex::new(taken)) }
     }
 
-    /// A free range, or the number of those in use.
+    /// Takes a free range; fails with the number of those in use.
     pub(crate) fn take(&self) -> Result<Range, usize> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let start = taken.next;
@@ -73,13 +78,13 @@ impl Ranges {
         Ok(Range { number, all: self.clone() })
     }
 
-    /// The range that process `pid`, one of our sandboxes, already has.
+    /// The range that process `pid`, one of this engine's sandboxes, already has.
     pub(crate) fn adopt(&self, pid: u32) -> Option<Range> {
-        let number = match self.standing {
-            Standing::Root => number_of(pid)?,
-            Standing::Subordinate => owner_number_of(pid)?,
-            // All have the same, and nobody counts.
-            Standing::Single => return None,
+        let number = match self.privilege {
+            Privilege::Root => number_of(pid)?,
+            Privilege::Subordinate => owner_number_of(pid)?,
+            // All sandboxes have the same id, and the kernel counts nothing per sandbox.
+            Privilege::Single => return None,
         };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.foreign.remove(&number);
@@ -89,20 +94,20 @@ impl Ranges {
 }
 
 impl Range {
-    /// The sandbox's id 0, as this process knows ids.
+    /// The sandbox's id 0, as a number in this process's user namespace.
     pub(crate) fn base(&self) -> u32 {
-        match self.all.standing {
-            Standing::Root => FIRST + self.number * IDS,
+        match self.all.privilege {
+            Privilege::Root => FIRST + self.number * IDS,
             other => other.shift(),
         }
     }
 
-    /// The user to whom the sandbox's namespaces belong.
+    /// The user that owns the sandbox's namespaces.
     pub(crate) fn owner(&self) -> u32 {
-        match self.all.standing {
-            Standing::Root => self.base(),
-            Standing::Subordinate => FIRST_OWNER + self.number,
-            Standing::Single => 0,
+        match self.all.privilege {
+            Privilege::Root => self.base(),
+            Privilege::Subordinate => FIRST_OWNER + self.number,
+            Privilege::Single => 0,
         }
     }
 }
@@ -113,7 +118,7 @@ impl Drop for Range {
     }
 }
 
-/// The number of the range that the user namespace of process `pid` has, if it is one of ours.
+/// The number of the range of process `pid`'s user namespace, if it is one of a sandbox.
 fn number_of(pid: u32) -> Option<u32> {
     let map = fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
     let base: u32 = map.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn ranges_never_overlap_and_come_back() {
-        let ranges = Ranges { standing: Standing::Root, taken: Arc::default() };
+        let ranges = Ranges { privilege: Privilege::Root, taken: Arc::default() };
         let all: Vec<_> = (0..RANGES).map(|_| ranges.take().unwrap()).collect();
         let bases: BTreeSet<_> = all.iter().map(Range::base).collect();
         assert_eq!(bases.len(), all.len());
@@ -142,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn who_has_one_range_gives_each_sandbox_an_owner() {
-        let ranges = Ranges { standing: Standing::Subordinate, taken: Arc::default() };
+    fn with_one_range_each_sandbox_has_its_own_owner() {
+        let ranges = Ranges { privilege: Privilege::Subordinate, taken: Arc::default() };
         let (one, other) = (ranges.take().unwrap(), ranges.take().unwrap());
         assert_eq!((one.base(), other.base()), (1, 1));
         assert_ne!(one.owner(), other.owner());

@@ -1,11 +1,12 @@
 //! Launcher processes as the server sees them: spawned ahead of need, used once.
 //!
-//! They run a small static executable, which this crate carries inside and keeps as a sealed file in memory: nobody can
-//! change it, and no other version of the program can take its place while the server runs.
+//! They run a small static executable, which this crate embeds and keeps as a sealed file in
+//! memory: no process can change it, and no other version of the program can replace it while the
+//! server runs.
 //!
-//! A spare one waits for its specification, because spawning takes as long as a third of a boot. It ends with the server,
-//! whose end of the channel then closes. Spawning never forks this process's memory (`posix_spawn`), so the server's size and
-//! threads do not matter.
+//! A spare one waits for its specification, because spawning takes as long as a third of a boot. It
+//! ends with the server, whose end of the channel then closes. Spawning never forks this process's
+//! memory (`posix_spawn`), so the server's size and threads do not matter.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,17 +14,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use launcher::sealed_file;
 use launcher::spec::Channel;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::processes::MARK;
-use crate::sealed_file::sealed_file;
 
 /// The launcher's executable, built by the build script.
 static IMAGE: &[u8] = include_bytes!(env!("SANDBAR_LAUNCHER_IMAGE"));
 
-/// Whether it has ended, leaving the reaping to the owner of the handle.
-const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
+/// Reads whether a process has ended and leaves the reaping to the owner of the handle.
+const PEEK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// The launcher's executable as a file.
 #[derive(Debug)]
@@ -34,7 +35,8 @@ impl Executable {
         sealed_file("sandbar-launcher", IMAGE).map(Self)
     }
 
-    /// To be spawned while this lives: `/proc/self` is then the child, which has the descriptor too until it is the launcher.
+    /// The command must be spawned while `self` lives: `/proc/self` is then the child, which has
+    /// the descriptor until it executes the launcher.
     pub(crate) fn command(&self, part: &str) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
         command.arg0("sandbar-launcher").arg(part).env_clear();
@@ -42,7 +44,7 @@ impl Executable {
     }
 }
 
-/// A launcher and the way to it. Ended on drop, if it has not ended by itself.
+/// A launcher and the channel to it. Killed on drop, if it has not ended by itself.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     process: Child,
@@ -62,30 +64,32 @@ impl Launcher {
         Ok(Self { process, channel: ours })
     }
 
-    /// The process group that it shares with what it makes.
+    /// The process group of the launcher and of the processes it makes.
     pub(crate) fn group(&self) -> Option<Pid> {
         self.process.id().try_into().ok().and_then(Pid::from_raw)
     }
 
     fn is_alive(&self) -> bool {
-        let looked = self.group().map(|pid| waitid(WaitId::Pid(pid), LOOK));
-        matches!(looked, Some(Ok(None)))
+        let status = self.group().map(|pid| waitid(WaitId::Pid(pid), PEEK));
+        matches!(status, Some(Ok(None)))
     }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Does nothing to one that has ended; both do nothing once it has been waited for.
+        // Killing has no effect on a launcher that has ended; neither has an effect once it was
+        // waited for.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Where launchers come from.
+/// Spawns launchers and keeps a spare one.
 #[derive(Debug)]
 pub(crate) struct Launchers {
     executable: Executable,
-    /// By which what a launcher makes is known while it is not the guest yet, see [`crate::processes`].
+    /// Environment mark of the processes that a launcher makes, until they execute the guest; see
+    /// [`crate::processes`].
     mark: Option<String>,
     spare: Mutex<Option<Launcher>>,
 }
@@ -95,13 +99,14 @@ impl Launchers {
         Ok(Self { executable: Executable::new()?, mark, spare: Mutex::new(None) })
     }
 
-    /// The spare one, or a new one.
+    /// Takes the spare launcher, or spawns one.
     pub(crate) fn take(&self) -> io::Result<Launcher> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
         spare.filter(Launcher::is_alive).map_or_else(|| self.spawn(), Ok)
     }
 
-    /// Spawns a spare one if there is none. Without one the next boot is slower, so a failure does not matter here.
+    /// Spawns a spare launcher if there is none. Without one the next boot is slower, so a failure
+    /// is ignored.
     pub(crate) fn refill(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_none() {

@@ -1,8 +1,9 @@
-//! Linux isolation: layers, namespaces, cgroups, network, freeze. One machine, no HTTP, no database.
+//! Linux isolation: layers, namespaces, cgroups, network, freeze. One machine, no HTTP, no
+//! database.
 //!
-//! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots a [`Machine`] from a
-//! [`Boot`] and gives back a handle; what must survive a restart of the server is the [`Instance`], from which
-//! [`Engine::adopt`] finds the machine again.
+//! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots
+//! a [`Machine`] from a [`Boot`] and returns a handle. The [`Instance`] must survive a restart of
+//! the server: from it [`Engine::adopt`] finds the machine again.
 //!
 //! A program that embeds the engine calls [`enter_private_mounts`] before it starts any thread.
 
@@ -19,14 +20,14 @@ mod launchers;
 mod machine;
 pub mod net;
 pub mod pool;
+mod privilege;
 pub mod probe;
 mod processes;
 mod removal;
 mod root;
 pub mod rootfs;
 mod rootless;
-mod sealed_file;
-mod standing;
+mod spares;
 mod sys;
 pub mod volume;
 
@@ -37,24 +38,26 @@ pub use copy::allow_for_restored;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use machine::{Machine, Usage};
+pub use privilege::FileIds;
 pub use root::NewRoot;
 
-/// Where the engine keeps things and what it may use.
+/// Directories of the engine and limits of what it uses.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Durable state, mode 0700: the pool image, layers.
+    /// Durable state, mode 0700: the pool image and the layers.
     pub data: PathBuf,
-    /// Sockets of running sandboxes; may vanish with a reboot. Short, because a socket path holds 107 bytes.
+    /// Sockets of running sandboxes; may vanish with a reboot. Short, because a socket path has at
+    /// most 107 bytes.
     pub runtime: PathBuf,
     /// The static guest executable that becomes process 1 of every sandbox.
     pub guest: &'static [u8],
     /// Apparent size of the sparse pool image when the data directory itself is not btrfs.
     pub pool_bytes: u64,
-    /// What sandboxes may reach.
+    /// What sandboxes may connect to.
     pub egress: net::EgressConfig,
 }
 
-/// What one sandbox may use.
+/// Resource limits of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub cpu_count: u32,
@@ -63,55 +66,58 @@ pub struct Limits {
     pub pids: u32,
 }
 
-/// One start of a sandbox.
+/// The parameters of one start of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// The sandbox's name: lower-case letters and digits. Its files are kept under this name across boots.
+    /// The sandbox's name: lower-case letters and digits. Its files are kept under this name across
+    /// boots.
     pub name: String,
     pub files: BootFiles,
     /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
     pub template: rootfs::Template,
     pub limits: Limits,
-    /// What the sandbox may reach.
+    /// What the sandbox may connect to.
     pub egress: net::Policy,
-    /// Volumes that the sandbox has, perhaps with others: see [`Engine::open_volume`].
+    /// Volumes that the sandbox mounts, perhaps like other sandboxes: see [`Engine::open_volume`].
     pub volumes: Vec<Mount>,
-    /// What `/proc/sys/kernel/random/boot_id` shows.
+    /// Content of `/proc/sys/kernel/random/boot_id` in the sandbox.
     pub boot_id: String,
     pub hostname: String,
-    /// Handed to the guest on descriptor 4; the engine does not read it.
+    /// Passed to the guest as descriptor 4; the engine does not read it.
     pub guest_config: Vec<u8>,
 }
 
 /// Where the files of a boot come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootFiles {
-    /// There are none under that name, and empty ones are made: the first boot of a sandbox of the
-    /// base.
+    /// No files exist under that name, and the engine creates empty ones: the first boot of a
+    /// sandbox of the base.
     Create,
-    /// They are there, from an earlier boot or a copy. Missing ones fail the boot.
+    /// The files exist, from an earlier boot or a copy. Missing ones fail the boot.
     Open,
 }
 
-/// A volume in a sandbox.
+/// A volume that a sandbox mounts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     pub volume: String,
-    /// An absolute path inside; made if it is not there.
+    /// An absolute path in the sandbox, created if it does not exist.
     pub at: PathBuf,
 }
 
-/// Enough to find a running machine again, and to know that it is the same one.
+/// Identifies a running machine, so that a later server can find it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Instance {
-    /// Process 1 of the sandbox, as the host numbers it.
+    /// Process 1 of the sandbox, by its pid on the host.
     pub pid: u32,
-    /// Start time of that process in clock ticks since boot (field 22 of `/proc/PID/stat`); a reused pid differs.
+    /// Start time of that process in clock ticks since boot (field 22 of `/proc/PID/stat`); that of
+    /// a reused pid differs.
     pub start_time: u64,
 }
 
-/// Gives this process a mount namespace of its own, so that the pool it mounts vanishes with it, however it ends. One that is not
-/// root becomes root of a user namespace first: that of the living sandboxes of `data`, if there are any, else a new one.
+/// Gives this process a mount namespace of its own, so that the kernel unmounts the pool when the
+/// process ends, however it ends. A process that is not root becomes root of a user namespace
+/// first: that of the running sandboxes of `data`, if there are any, else a new one.
 ///
 /// With several threads only the calling one would move: call it before any other is started.
 pub fn enter_private_mounts(data: &Path) -> io::Result<()> {
@@ -121,10 +127,11 @@ pub fn enter_private_mounts(data: &Path) -> io::Result<()> {
     launcher::unshare_mounts()
 }
 
-/// Removes what an ordinary user's server made for all its sandboxes, if there are none any more. It belongs to ids that only this
-/// process can take it from, and the user may want to remove the data directory. What root made, root can remove.
+/// Removes what a rootless server made for all its sandboxes, if there are no sandboxes left. The
+/// files belong to ids that only this process can use, and the user may want to remove the data
+/// directory. What root made, root can remove.
 pub fn remove_shared_files(data: &Path) -> io::Result<()> {
-    if standing::Standing::of_this_process().is_root() || pool::has_volumes(data) {
+    if privilege::Privilege::detect().is_root() || pool::has_volumes(data) {
         return Ok(());
     }
     match std::fs::remove_dir_all(data.join(LAYERS)) {
@@ -133,10 +140,10 @@ pub fn remove_shared_files(data: &Path) -> io::Result<()> {
     }
 }
 
-/// In the data directory: what templates are made of.
+/// In the data directory: the layers of templates.
 pub(crate) const LAYERS: &str = "layers";
 
-/// Runs work that blocks where it may.
+/// Runs blocking work on the runtime's blocking pool. A panic of the work continues in the caller.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {

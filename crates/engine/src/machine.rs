@@ -1,7 +1,7 @@
-//! A running sandbox: its first process, what holds its processes together, its way to the network.
+//! A running sandbox: its process 1, the group of its processes, its egress.
 //!
-//! A handle neither owns nor ends what it names: dropping the last one leaves the sandbox running (without its way to the
-//! internet, which this process carries), and [`Machine::kill`] ends it whoever else holds a handle.
+//! A handle neither owns nor ends the sandbox: dropping the last one leaves it running, but without
+//! egress, which this process carries. [`Machine::kill`] ends it, also while other handles exist.
 
 use std::fs;
 use std::io;
@@ -15,6 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cgroup::Calls;
 use crate::error::EngineError;
 use crate::group::Group;
 use crate::ids::Range;
@@ -22,9 +23,9 @@ use crate::net::{self, Egress};
 use crate::pool::Volume;
 use crate::{Instance, blocking};
 
-/// After the kill of a whole cgroup, process 1 is gone as soon as the kernel has taken its memory and mounts apart, which
-/// includes writing its dirty files out.
-const EXIT_LIMIT: Duration = Duration::from_secs(30);
+/// After the kill of a whole cgroup, process 1 ends as soon as the kernel has released its memory
+/// and mounts, which includes writing dirty files out.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running sandbox. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -40,7 +41,8 @@ pub(crate) struct Inner {
     pub(crate) volume: Volume,
     pub(crate) socket: PathBuf,
     pub(crate) egress: Mutex<Option<Egress>>,
-    /// Given back when the sandbox is known to be gone.
+    pub(crate) calls: Arc<Calls>,
+    /// Released when the sandbox is known to have ended.
     pub(crate) ids: Mutex<Option<Range>>,
 }
 
@@ -50,7 +52,7 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// What a sandbox uses now.
+/// What a sandbox uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time since the sandbox was booted.
@@ -61,7 +63,7 @@ pub struct Usage {
     pub disk_used: u64,
     pub disk_limit: u64,
     pub pids: u64,
-    /// Processes the kernel has killed since boot because the sandbox was out of memory.
+    /// Processes that the kernel killed since the boot because the sandbox was out of memory.
     pub oom_kills: u64,
 }
 
@@ -70,46 +72,55 @@ impl Machine {
         Self(Arc::new(inner))
     }
 
-    /// What finds this machine again after a restart of the server.
+    /// Identifies this machine to [`Engine::adopt`](crate::Engine::adopt) after a restart of the
+    /// server.
     pub fn instance(&self) -> Instance {
         self.0.instance
     }
 
-    /// The unix socket at which the guest serves.
+    /// The Unix socket on which the guest listens.
     pub fn guest_socket(&self) -> &Path {
         &self.0.socket
     }
 
-    /// Connects to `port` on the sandbox's own loopback.
+    /// Counts a call of a client, whose work takes precedence over that of sandboxes without calls.
+    pub fn record_call(&self) {
+        // Without cgroups there are no classes, and no task takes the counts.
+        if matches!(self.0.group, Group::Cgroup(_)) {
+            self.0.calls.record(&self.0.name);
+        }
+    }
+
+    /// Connects to `port` on the sandbox's own loopback interface.
     /// # Errors
-    /// `ConnectionRefused` when nothing listens there.
+    /// `ConnectionRefused` when no process listens there.
     pub async fn dial(&self, port: u16) -> io::Result<TcpStream> {
         net::dial_in(self.0.network.as_fd(), port).await
     }
 
-    /// Other rules for what the sandbox may reach, from now on. Connections that they do not allow are cut.
+    /// Replaces the egress rules. Connections that the new rules do not allow are closed.
     pub fn set_egress_rules(&self, rules: net::Rules) {
         if let Some(egress) = &*self.0.egress.lock().unwrap_or_else(PoisonError::into_inner) {
             egress.set_rules(rules);
         }
     }
 
-    /// Stops every process where it is. Frozen already: success.
+    /// Stops every process. A frozen machine is success.
     pub async fn freeze(&self) -> Result<(), EngineError> {
         self.with_group(Group::freeze).await
     }
 
-    /// Lets every process go on. Running already: success.
+    /// Lets every process continue. A running machine is success.
     pub async fn thaw(&self) -> Result<(), EngineError> {
         self.with_group(Group::thaw).await
     }
 
-    /// Ends every process, frozen or not, and removes what the engine made for them. The files stay. Repeating it, or
-    /// calling it for a machine whose processes have ended by themselves, succeeds.
+    /// Kills every process, frozen or not, and removes what the engine created for them. The files
+    /// stay. Idempotent; also succeeds for a machine whose processes have ended by themselves.
     pub async fn kill(&self) -> Result<(), EngineError> {
         self.0.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.with_group(Group::kill_all).await?;
-        timeout(EXIT_LIMIT, self.exited()).await.map_err(|_| EngineError::Io {
+        timeout(EXIT_TIMEOUT, self.exited()).await.map_err(|_| EngineError::Io {
             what: format!("end process 1 of sandbox {}", self.0.name),
             source: io::ErrorKind::TimedOut.into(),
         })?;
@@ -123,7 +134,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the sandbox uses now, and what it may.
+    /// What the sandbox uses now, and its limits.
     pub async fn usage(&self) -> Result<Usage, EngineError> {
         let inner = self.0.clone();
         blocking(move || {
@@ -134,7 +145,7 @@ impl Machine {
                 memory_used: now.memory_used,
                 memory_cache: now.memory_cache,
                 memory_limit: now.memory_limit,
-                // More may be charged to a volume that was copied: see `Volume::set_allowance`.
+                // More may be charged to a volume that was copied: see [`Volume::set_allowance`].
                 disk_used: disk_used.min(volume.limit_bytes()),
                 disk_limit: volume.limit_bytes(),
                 pids: now.pids,
@@ -144,13 +155,14 @@ impl Machine {
         .await
     }
 
-    /// Resolves when process 1, and with it every process of the sandbox, has ended. May be called any number of times.
+    /// Resolves when process 1, and with it every process of the sandbox, has ended. May be called
+    /// any number of times.
     pub async fn exited(&self) {
-        // An error would mean that the runtime is shutting down; then nobody is waiting any more.
+        // An error means that the runtime is shutting down; then no task waits any more.
         if let Ok(mut ready) = self.0.process.readable().await {
             ready.retain_ready();
         }
-        // Ours to reap unless another server made it.
+        // Reaps process 1 if it is a child of this process and not of an earlier server.
         let _ = waitid(WaitId::PidFd(self.0.process.get_ref().as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 
@@ -163,14 +175,14 @@ impl Machine {
     }
 }
 
-/// Where names that a sandbox resolved are kept, beside its socket.
-pub(crate) fn names_beside(socket: &Path) -> PathBuf {
+/// The file beside `socket` with the names that the sandbox resolved.
+pub(crate) fn names_path(socket: &Path) -> PathBuf {
     socket.with_extension("names")
 }
 
-/// Removes a sandbox's socket, after what is kept beside it.
+/// Removes a sandbox's socket, after the files beside it.
 pub(crate) fn remove_socket(path: &Path) -> Result<(), EngineError> {
-    remove(&names_beside(path))?;
+    remove(&names_path(path))?;
     remove(path)
 }
 

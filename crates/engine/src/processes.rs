@@ -1,15 +1,18 @@
-//! The processes of a sandbox where no cgroup holds them: those of its pid namespace.
+//! The processes of a sandbox without a cgroup: those of its PID namespace.
 //!
-//! - *Ending* them is the kernel's work: with process 1 goes the whole namespace.
-//! - *Freezing* is a SIGSTOP to each, parents first, until all have been seen stopped twice; *thawing* a SIGCONT, children first, so
-//!   that no parent sees a child stopped. Who was stopped before stays so. Programs may notice that: unlike with a cgroup, a handler
-//!   of SIGCONT runs.
-//! - *Limits* there are none but on the number of processes, see `launcher`; what is used is counted by looking at each process.
+//! - *Killing* is done by the kernel: process 1 takes the whole namespace with it.
+//! - *Freezing* sends SIGSTOP to each process, parents first, until all have been seen stopped
+//!   twice; *thawing* sends SIGCONT, children first, so that no parent sees a child stopped.
+//!   Processes that were stopped before stay stopped. Programs may notice that: unlike with a
+//!   cgroup, a handler of SIGCONT runs.
+//! - *Limits* exist only for the number of processes, see `launcher`; usage is the sum over all
+//!   processes.
 //!
-//! Which sandboxes there are is told by a note for each in the runtime directory, written before it is made. What a killed server leaves
-//! without one is found by the mark that process 1 has, which means nothing on anybody else.
+//! A note per sandbox in the runtime directory, written before the sandbox is created, lists the
+//! existing sandboxes. A sandbox that a killed server leaves without a note is found by the mark of
+//! its process 1, which no other program uses.
 
-mod look;
+mod inspect;
 mod note;
 
 use std::fs;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use self::look::{Member, members};
+use self::inspect::{Member, members};
 use self::note::Note;
 use crate::boot::start_time_of;
 use crate::cgroup::CgroupUsage;
@@ -29,16 +32,16 @@ use crate::error::EngineError;
 use crate::rootless::Identity;
 use crate::{Instance, Limits};
 
-pub(crate) use self::look::marked;
+pub(crate) use self::inspect::find_marked;
 
-/// What says whose a process 1 is: `MARK=IDENTITY/NAME` among its arguments, or while it is a launcher still `MARK=IDENTITY/` in its
-/// environment.
+/// Identifies the sandbox of a process 1: `MARK=IDENTITY/NAME` among its arguments, or while it is
+/// still a launcher `MARK=IDENTITY/` in its environment.
 pub(crate) const MARK: &str = "SANDBAR_SANDBOX";
 
-/// A process in an uninterruptible wait can hold a freeze up without end.
-const FREEZE_LIMIT: Duration = Duration::from_secs(5);
-const KILL_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// A process in an uninterruptible wait can delay a freeze without end.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// All sandboxes of one data directory.
 #[derive(Debug, Clone)]
@@ -55,18 +58,18 @@ pub(crate) struct Processes {
 }
 
 impl Register {
-    /// With notes in `directory`, which is made with the sockets.
+    /// Keeps notes in `directory`, which is created with the sockets.
     pub(crate) fn new(directory: PathBuf, identity: Identity) -> Self {
         Self { directory, identity }
     }
 
-    fn of(&self, name: &str) -> Processes {
+    fn processes_of(&self, name: &str) -> Processes {
         Processes { name: name.to_owned(), note: self.directory.join(format!("{name}.run")) }
     }
 
-    /// Notes that sandbox `name` is about to be made.
+    /// Writes the note of sandbox `name`, which is about to be created.
     pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Processes, EngineError> {
-        let processes = self.of(name);
+        let processes = self.processes_of(name);
         if processes.first()?.is_some() {
             return Err(EngineError::Running(name.to_owned()));
         }
@@ -75,30 +78,31 @@ impl Register {
     }
 
     pub(crate) fn open_existing(&self, name: &str) -> Option<Processes> {
-        let processes = self.of(name);
+        let processes = self.processes_of(name);
         processes.note.exists().then_some(processes)
     }
 
-    /// The names of all sandboxes that a note tells of, or that live.
+    /// The names of all sandboxes that have a note, or that run.
     pub(crate) fn list(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let noted = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".run")?.to_owned()));
-        let mut names: Vec<String> = noted.chain(marked(self.identity).into_iter().filter_map(|it| it.name)).collect();
+        let mut names: Vec<String> =
+            noted.chain(find_marked(self.identity).into_iter().filter_map(|it| it.name)).collect();
         names.sort();
         names.dedup();
         names
     }
 
-    /// Ends every process 1 that no note tells of: a server that was killed made it, or began to.
+    /// Kills every process 1 without a note: a killed server created it, or was about to.
     pub(crate) fn end_strays(&self) {
-        for found in marked(self.identity) {
-            let noted = found.name.and_then(|name| self.of(&name).instance().ok().flatten());
+        for found in find_marked(self.identity) {
+            let noted = found.name.and_then(|name| self.processes_of(&name).instance().ok().flatten());
             let ours = found.parent == std::process::id();
             if noted.is_none_or(|instance| instance.pid != found.pid)
                 && !ours
                 && let Some(process) = open(found.pid)
             {
-                // One that has ended meanwhile is as good.
+                // One that has ended meanwhile needs no kill.
                 let _ = end(&process);
             }
         }
@@ -118,27 +122,27 @@ impl Processes {
         Ok(self.read()?.process)
     }
 
-    /// Process 1, if it lives.
+    /// Process 1, if it runs.
     fn first(&self) -> Result<Option<(u32, OwnedFd)>, EngineError> {
         let Some(Instance { pid, start_time }) = self.instance()? else { return Ok(None) };
         let process = open(pid);
-        // Looked at after the descriptor is had: from here on it cannot become another's.
+        // Checked after the pidfd is open: from here on the pid cannot be reused unnoticed.
         let same = start_time_of(pid).is_ok_and(|now| now == start_time);
         Ok(process.filter(|_| same).map(|process| (pid, process)))
     }
 
-    /// Notes process 1, as soon as it is there.
-    pub(crate) fn started(&self, pid: u32) -> Result<(), EngineError> {
+    /// Writes process 1 to the note, as soon as it exists.
+    pub(crate) fn record_started(&self, pid: u32) -> Result<(), EngineError> {
         let start_time = start_time_of(pid).map_err(EngineError::io("identify process 1"))?;
         self.write(&Note { process: Some(Instance { pid, start_time }), ..self.read()? })
     }
 
-    /// The ones that the server may have to reap.
+    /// The processes that the server may have to reap.
     pub(crate) fn children(&self) -> Result<Vec<u32>, EngineError> {
         Ok(self.first()?.into_iter().map(|(pid, _)| pid).collect())
     }
 
-    /// Ends every process, and returns when none is left. None there: success.
+    /// Kills every process, and returns when none is left. Without processes: success.
     pub(crate) fn kill_all(&self) -> Result<(), EngineError> {
         let Some((_, process)) = self.first()? else { return Ok(()) };
         end(&process).map_err(EngineError::io(format!("end the processes of sandbox {}", self.name)))
@@ -153,7 +157,7 @@ impl Processes {
         }
     }
 
-    /// Stops every process where it is. When one could not be stopped in time, all run again.
+    /// Stops every process. When one could not be stopped in time, all run again.
     pub(crate) fn freeze(&self) -> Result<(), EngineError> {
         let Some((first, _)) = self.first()? else { return Ok(()) };
         let note = self.read()?;
@@ -161,9 +165,9 @@ impl Processes {
             let stopped = members(first).into_iter().filter(Member::is_stopped).map(|member| member.pid).collect();
             self.write(&Note { stopped: Some(stopped), ..note })?;
         }
-        let deadline = Instant::now() + FREEZE_LIMIT;
+        let deadline = Instant::now() + FREEZE_TIMEOUT;
         let mut quiet = 0;
-        // Twice: what one look misses, because it was just being made, the next one sees.
+        // Twice: the second pass sees a process that was being forked during the first.
         while quiet < 2 {
             let moving: Vec<Member> = members(first).into_iter().filter(|member| !member.is_stopped()).collect();
             quiet = if moving.is_empty() { quiet + 1 } else { 0 };
@@ -174,13 +178,13 @@ impl Processes {
                 return Err(EngineError::io(what)(io::ErrorKind::TimedOut.into()));
             }
             if quiet == 0 {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         Ok(())
     }
 
-    /// Lets every process go on that ran before.
+    /// Lets every process continue that ran before.
     pub(crate) fn thaw(&self) -> Result<(), EngineError> {
         let Some((first, _)) = self.first()? else { return Ok(()) };
         let note = self.read()?;
@@ -210,7 +214,7 @@ fn end(process: &OwnedFd) -> io::Result<()> {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(error) => return Err(error.into()),
     }
-    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILL_LIMIT))? {
+    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&KILL_TIMEOUT))? {
         0 => Err(io::ErrorKind::TimedOut.into()),
         _ => Ok(()),
     }

@@ -1,6 +1,7 @@
-//! Removes trees that untrusted code has made: of any depth, with locked directories, perhaps while it still writes there.
-//! Nothing goes down with the tree: each directory found is lifted up into the one above all others and waits for its turn,
-//! so that neither the stack nor the open descriptors grow. Links are removed, never followed.
+//! Removes trees that untrusted code has made: of any depth, with locked directories, perhaps while
+//! the code still writes there. It does not descend: each directory found is moved up into the
+//! topmost one and processed there, so that neither the stack nor the open descriptors grow. Links
+//! are removed, never followed.
 
 use std::ffi::CString;
 use std::io;
@@ -18,11 +19,11 @@ use crate::pool::unlock;
 
 /// How often a directory is emptied again that a process inside it still fills.
 const ATTEMPTS: usize = 64;
-/// Subvolumes inside subvolumes: nothing can be lifted from one into another.
+/// Limit of subvolumes inside subvolumes: nothing can be moved from one into another.
 const DEEPEST_SUBVOLUME: usize = 64;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes what is called `name` in the directory at `parent`; absent is fine.
+/// Removes the entry `name` of the directory at `parent`; absent is success.
 pub(crate) fn remove_tree(parent: &Path, name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     let parent = open(parent, DIRECTORY, Mode::empty())?;
@@ -32,12 +33,13 @@ pub(crate) fn remove_tree(parent: &Path, name: &str) -> io::Result<()> {
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(unlink(&parent, &name, AtFlags::empty())?),
         Err(error) => return Err(error.into()),
     };
-    // Lifted into the doomed directory itself: a crash leaves nothing beside it.
+    // Moved up into the doomed directory itself: a crash leaves nothing beside it.
     remove_content(&directory, 0)?;
     Ok(unlink(&parent, &name, AtFlags::REMOVEDIR)?)
 }
 
-/// Removes what is called `name` in `staging`, which is on the same file system and has room for what is lifted.
+/// Removes the entry `name` of `staging`, which is on the same file system and takes what is moved
+/// up.
 pub(crate) fn remove_all(staging: &OwnedFd, name: CString) -> rustix::io::Result<()> {
     remove_below(staging, vec![name], 0)
 }
@@ -72,7 +74,7 @@ fn remove_below(staging: &OwnedFd, mut doomed: Vec<CString>, depth: usize) -> ru
             match lift(&directory, &inner, staging) {
                 Ok(lifted) => doomed.push(lifted),
                 Err(Errno::NOENT) => {}
-                // The root of a subvolume: what is in it stays in it.
+                // The root of a subvolume: its content cannot be moved out of it.
                 Err(Errno::XDEV) => {
                     remove_content(&directory, depth + 1)?;
                     break;
@@ -81,7 +83,7 @@ fn remove_below(staging: &OwnedFd, mut doomed: Vec<CString>, depth: usize) -> ru
             }
         }
         match unlink(staging, &name, AtFlags::REMOVEDIR) {
-            // A process that works in there has made something meanwhile.
+            // A process that works in there has created something meanwhile.
             Err(Errno::NOTEMPTY) if again < ATTEMPTS => {
                 again += 1;
                 doomed.push(name);
@@ -92,7 +94,8 @@ fn remove_below(staging: &OwnedFd, mut doomed: Vec<CString>, depth: usize) -> ru
     Ok(())
 }
 
-/// Unlocks the directory and the entry where that is what the kernel refuses for. Absent is fine.
+/// Unlinks the entry; unlocks the directory and the entry where the kernel refuses for that reason.
+/// Absent is success.
 fn unlink(directory: &OwnedFd, name: &CString, flags: AtFlags) -> rustix::io::Result<()> {
     let unlinked = match unlinkat(directory, name.as_c_str(), flags) {
         Err(Errno::PERM | Errno::ROFS) => {
@@ -101,7 +104,7 @@ fn unlink(directory: &OwnedFd, name: &CString, flags: AtFlags) -> rustix::io::Re
             unlinkat(directory, name.as_c_str(), flags)
         }
         Err(Errno::ACCESS) => {
-            // Of one id: what a program has closed to itself.
+            // With a single id: a directory that a program has closed to itself.
             let _ = fchmod(directory, Mode::RWXU);
             unlinkat(directory, name.as_c_str(), flags)
         }
@@ -132,7 +135,8 @@ fn lift(directory: &OwnedFd, name: &CString, staging: &OwnedFd) -> rustix::io::R
     }
 }
 
-/// Opens a directory without leaving the file system by a mount: what is mounted there is not ours to remove.
+/// Opens a directory without crossing a mount point: a file system that is mounted there is not to
+/// be removed.
 fn open_directory(parent: &OwnedFd, name: &CString) -> rustix::io::Result<OwnedFd> {
     let open = || openat2(parent, name.as_c_str(), DIRECTORY, Mode::empty(), ResolveFlags::NO_XDEV);
     match open() {
@@ -144,14 +148,15 @@ fn open_directory(parent: &OwnedFd, name: &CString) -> rustix::io::Result<OwnedF
     }
 }
 
-/// Gives the directory `name` back to its owner, who has closed it. Held while that is done: the name may become a link.
+/// Gives the owner of the directory `name` its permissions back. Uses a descriptor, since the name
+/// may become a link.
 fn allow_owner(parent: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(parent, name.as_c_str(), flags, Mode::empty())?;
     chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
 }
 
-/// Only files and directories can be locked, and only they are opened without an effect.
+/// Only files and directories can be locked, and only they can be opened without a side effect.
 fn unlock_entry(parent: &OwnedFd, name: &CString) {
     let Ok(found) = statat(parent, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW) else { return };
     match FileType::from_raw_mode(found.st_mode) {
@@ -165,7 +170,7 @@ fn unlock_entry(parent: &OwnedFd, name: &CString) {
     }
 }
 
-/// What a directory holds.
+/// The names of a directory's entries.
 pub(crate) fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {

@@ -1,34 +1,35 @@
-//! Volumes that hold a whole root of their own, where others hold what a sandbox changed of the base: the tree lies where a sandbox's writes
-//! would, above nothing. Copies of such a volume are such volumes, at the same price as any.
+//! Volumes with a whole root of their own, where other volumes contain what a sandbox changed of
+//! the base: the tree is where a sandbox's writes would be, above an empty layer. Copies of such a
+//! volume are such volumes, at the same price as any.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::boot::{ROOM_TO_MOUNT, Record, WRITABLE, Workshop};
+use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
 use crate::error::EngineError;
+use crate::privilege::Privilege;
 use crate::rootfs::{self, MountPlan, Template};
-use crate::standing::Standing;
 
-/// In a volume: says that the root is all its own.
+/// In a volume: marks that the root is all its own.
 const MARK: &str = "own-root";
 
-/// An empty root that is to be filled.
+/// An empty root to be filled.
 #[derive(Debug)]
 pub struct NewRoot {
     pub path: PathBuf,
-    /// Which id files of the sandbox's root have here, with those of its others counted from there. None: sandboxes have no id but
-    /// that of this process, and whatever it makes is theirs.
+    /// The id on disk of the sandbox's root; its other ids follow. `None`: sandboxes have no id but
+    /// that of this process, and all files that it creates are theirs.
     pub first_id: Option<u32>,
 }
 
-/// Whether the sandbox whose volume this is has a root of its own.
+/// Whether the sandbox of this volume has a root of its own.
 pub(crate) fn is_own(volume: &Path) -> bool {
     volume.join(MARK).exists()
 }
 
-/// What such a sandbox boots from. An overlay needs something beneath: `nothing` is an empty directory.
+/// The template of such a sandbox. An overlay needs a lower layer: `nothing` is an empty directory.
 pub(crate) fn template(nothing: PathBuf) -> Template {
     Template {
         mounts: vec![MountPlan { at: "/".into(), lowers: vec![nothing], of_host: false }],
@@ -36,23 +37,25 @@ pub(crate) fn template(nothing: PathBuf) -> Template {
     }
 }
 
-impl Workshop {
-    /// Makes a volume whose root `fill` fills; says what that root lacks. Nothing is left when it fails. Blocks.
+impl SandboxBuilder {
+    /// Creates a volume whose root `fill` fills; returns what that root lacks. Nothing is left when
+    /// it fails. Blocks.
     pub(crate) fn make_root<E>(
         &self,
         name: &str,
         limit_bytes: u64,
         fill: impl FnOnce(&NewRoot) -> Result<(), E>,
     ) -> Result<Result<Vec<String>, E>, EngineError> {
-        let volume = self.pool.create_volume(name, limit_bytes + ROOM_TO_MOUNT)?;
+        let volume = self.pool.create_volume(name, limit_bytes + MOUNT_RESERVE_BYTES)?;
         let failed = || EngineError::io(format!("make the root of volume {name}"));
-        let root = prepare(volume.path(), self.standing).map_err(failed());
+        let root = prepare(volume.path(), self.privilege).map_err(failed());
         let made = root.and_then(|root| match fill(&root) {
             Err(error) => Ok(Err(error)),
             Ok(()) => {
-                let lacks = rootfs::furnish(&root.path, self.standing).map_err(failed())?;
-                let record = Record { layers: Default::default(), limit_bytes, shared_bytes: 0 };
-                // The mark last: what a killed server left half done is swept, and never taken for whole.
+                let lacks = rootfs::furnish(&root.path, self.privilege).map_err(failed())?;
+                let record = Record { layers: Default::default(), limit_bytes, shared_bytes: 0, pids: None };
+                // The mark last: the sweep removes an incomplete root of a killed server, which is
+                // never taken for a complete one.
                 record
                     .write(volume.path())
                     .and_then(|()| fs::write(volume.path().join(MARK), ""))
@@ -68,8 +71,8 @@ impl Workshop {
     }
 }
 
-/// The place of the root, with what an overlay wants beside it.
-fn prepare(volume: &Path, standing: Standing) -> io::Result<NewRoot> {
+/// Creates the directory of the root, with those that an overlay needs beside it.
+fn prepare(volume: &Path, privilege: Privilege) -> io::Result<NewRoot> {
     let overlay = volume.join(WRITABLE).join("root");
     for (path, mode) in [
         (volume.join(WRITABLE), 0o755),
@@ -81,7 +84,7 @@ fn prepare(volume: &Path, standing: Standing) -> io::Result<NewRoot> {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     }
     let path = overlay.join("upper");
-    standing.give(&path, 0, 0)?;
-    let first_id = (standing != Standing::Single).then(|| standing.id_on_disk(0));
+    privilege.give(&path, 0, 0)?;
+    let first_id = (privilege != Privilege::Single).then(|| privilege.id_on_disk(0));
     Ok(NewRoot { path, first_id })
 }

@@ -1,8 +1,11 @@
-//! How a process that is not root becomes one that can make sandboxes: by a user namespace, see [`launcher::users`].
+//! How a process that is not root becomes able to create sandboxes: by a user namespace, see
+//! [`launcher::users`].
 //!
-//! Sandboxes outlive their server, and only the namespace they were made in has rights over them. So the next server of the same data
-//! directory joins the namespace of the last one as long as a sandbox lives in it, and makes a new one otherwise. That has the same kind
-//! of ids as long as there are files, which is noted in the data directory: files of one kind mean nothing to the other.
+//! Sandboxes outlive their server, and only the user namespace they were created in has rights over
+//! them. So the next server of the same data directory joins the namespace of the last one as long
+//! as a sandbox runs in it, and creates a new one otherwise. That has the same kind of ids as long
+//! as there are files; the kind is stored in the data directory, because files of one kind mean
+//! nothing to the other.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,22 +17,23 @@ use launcher::users::{Ids, enter_new, join};
 use crate::fingerprint::Fingerprint;
 use crate::launchers::Executable;
 use crate::pool::has_volumes;
-use crate::processes::marked;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
+use crate::processes::find_marked;
 use crate::sys::namespace::parent_of;
 
-/// In the data directory: what kind of ids its files have.
+/// In the data directory: the kind of ids that its files have.
 const NOTE: &str = "ids";
 const SINGLE: &str = "single";
 const SUBORDINATE: &str = "subordinate";
 
-/// The name under which the machine knows the sandboxes of a data directory; the same for the same directory for ever.
+/// Identifies the sandboxes of a data directory on this machine; always the same for the same
+/// directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(pub(crate) u32);
 
 impl Identity {
-    /// Of a directory by its canonical path.
-    pub(crate) fn of(data: &Path) -> Self {
+    /// For a directory by its canonical path.
+    pub(crate) fn for_data(data: &Path) -> Self {
         let mut identity = Fingerprint::new();
         identity.add(data.as_os_str().as_encoded_bytes());
         let [.., a, b, c, d] = identity.value().to_be_bytes();
@@ -45,7 +49,7 @@ impl std::fmt::Display for Identity {
 
 /// Makes the calling process, which must have a single thread, root of a user namespace.
 pub(crate) fn enter(data: &Path) -> io::Result<()> {
-    match data.canonicalize().ok().and_then(|data| namespace_of(Identity::of(&data))) {
+    match data.canonicalize().ok().and_then(|data| namespace_of(Identity::for_data(&data))) {
         Some(namespace) => join(namespace.as_fd()),
         None => {
             let executable = Executable::new()?;
@@ -56,7 +60,7 @@ pub(crate) fn enter(data: &Path) -> io::Result<()> {
     }
 }
 
-/// What the files have, else what there is.
+/// The kind of ids of existing files, else the available one.
 fn choose(noted: Option<&str>, available: Ids) -> io::Result<Ids> {
     match (noted, available) {
         (Some(SINGLE), Ids::Subordinate { .. }) => {
@@ -70,18 +74,18 @@ fn choose(noted: Option<&str>, available: Ids) -> io::Result<Ids> {
     }
 }
 
-/// Notes what kind of ids the files of `data` get from now on.
-pub(crate) fn note_ids(data: &Path, standing: Standing) -> io::Result<()> {
-    match standing {
-        Standing::Root => Ok(()),
-        Standing::Subordinate => fs::write(data.join(NOTE), SUBORDINATE),
-        Standing::Single => fs::write(data.join(NOTE), SINGLE),
+/// Stores which kind of ids the files of `data` get from now on.
+pub(crate) fn note_ids(data: &Path, privilege: Privilege) -> io::Result<()> {
+    match privilege {
+        Privilege::Root => Ok(()),
+        Privilege::Subordinate => fs::write(data.join(NOTE), SUBORDINATE),
+        Privilege::Single => fs::write(data.join(NOTE), SINGLE),
     }
 }
 
-/// Where the living sandboxes of a data directory were made.
+/// The user namespace in which the running sandboxes of a data directory were created.
 fn namespace_of(identity: Identity) -> Option<OwnedFd> {
-    marked(identity).iter().find_map(|found| {
+    find_marked(identity).iter().find_map(|found| {
         let own = File::open(format!("/proc/{}/ns/user", found.pid)).ok()?;
         parent_of(own.as_fd()).ok()
     })

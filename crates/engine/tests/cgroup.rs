@@ -1,22 +1,24 @@
-//! Cgroups against the real kernel (root is needed, and its absence fails the tests), and the v2 rules against a stand-in
-//! tree, for machines whose controllers are all in v1 trees.
+//! Cgroups against the real kernel (the tests fail without root), and the rules of version 2
+//! against a stand-in tree, for machines whose controllers are all in trees of version 1.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sandbar_engine::Limits;
-use sandbar_engine::cgroup::{Ceiling, Cgroup, CgroupError, Hierarchy, Mounts};
+use sandbar_engine::cgroup::{Ceiling, Cgroup, CgroupError, Hierarchy, Mounts, ProcessShares, ProcessorClasses};
 
 const LIMITS: Limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
 
-/// The server's group of one test; ends and removes everything in it when the test is over, failed or not.
+/// The server's cgroup of one test. Dropping it, also when the test fails, kills and removes
+/// everything in it.
 struct Scene {
     hierarchy: Hierarchy,
 }
@@ -41,7 +43,7 @@ impl Drop for Scene {
     }
 }
 
-/// This machine as it is and, where both versions are mounted, as it would be with v1 alone.
+/// The mounts of this machine and, where both versions are mounted, those of version 1 alone.
 fn machines() -> Vec<Mounts> {
     let found = Mounts::detect().expect("mountinfo can be read");
     let v1 = Mounts { unified: None, ..found.clone() };
@@ -55,15 +57,20 @@ fn on_every_machine(mut check: impl FnMut(&Scene)) {
     }
 }
 
-/// A program that runs once it is in its cgroup; killed and awaited on drop.
+/// A program that starts once it is in its cgroup; killed and reaped on drop.
 struct Inside {
     child: Child,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Inside {
     fn run(group: &Cgroup, program: &str, arguments: &[&str]) -> Self {
-        // The shell waits to be moved, then becomes the program.
+        Self::start(group, program, arguments, false)
+    }
+
+    fn start(group: &Cgroup, program: &str, arguments: &[&str], with_input: bool) -> Self {
+        // The shell waits until it is in the cgroup, then executes the program.
         let mut child = Command::new("sh")
             .args(["-c", r#"read go; exec "$0" "$@""#, program])
             .args(arguments)
@@ -74,8 +81,20 @@ impl Inside {
             .expect("sh starts");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         group.add(child.id()).expect("the process can be moved");
-        child.stdin.take().expect("it is piped").write_all(b"go\n").expect("it waits for this");
-        Self { child, output }
+        let mut input = child.stdin.take().expect("it is piped");
+        input.write_all(b"go\n").expect("it waits for this");
+        Self { child, input: with_input.then_some(input), output }
+    }
+
+    /// As [`Inside::run`]; the program reads the input that [`Inside::ask`] writes.
+    fn run_with_input(group: &Cgroup, program: &str, arguments: &[&str]) -> Self {
+        Self::start(group, program, arguments, true)
+    }
+
+    fn ask(&mut self, question: &str) -> String {
+        let input = self.input.as_mut().expect("it was started with an input");
+        writeln!(input, "{question}").expect("it reads");
+        self.line()
     }
 
     fn line(&mut self) -> String {
@@ -87,7 +106,7 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // Usually dead already; awaiting it leaves no zombie.
+        // Usually dead already; waiting reaps it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -107,7 +126,7 @@ fn a_memory_bomb_dies_and_its_parent_goes_on() {
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("bomb", &LIMITS).unwrap();
         assert_eq!(group.oom_kills().unwrap(), 0);
-        // tail keeps a line without end in memory.
+        // tail keeps an endless line in memory.
         let script = "head -c 500M /dev/zero | tail >/dev/null; echo bomb $?; head -c 20M /dev/zero | tail | wc -c";
         let mut shell = Inside::run(&group, "sh", &["-c", script]);
         assert_eq!(shell.line(), "bomb 137");
@@ -198,7 +217,7 @@ fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
 }
 
 #[test]
-fn memory_and_cache_are_told_apart() {
+fn memory_and_cache_are_counted_separately() {
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("usage", &Limits { memory_mb: 256, ..LIMITS }).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -303,7 +322,8 @@ struct FakeTree {
 }
 
 impl FakeTree {
-    /// The server's group `server` and in it the empty group `box`, as the kernel would fill them.
+    /// The server's cgroup `server` with the empty cgroup `box`, with the files that the kernel
+    /// creates.
     fn new(controllers: &str) -> Self {
         let root = tempfile::tempdir().unwrap();
         let tree = Self { root };
@@ -353,14 +373,14 @@ impl FakeTree {
         Hierarchy::with_mounts("server", &self.mounts()).unwrap().create("box", &LIMITS).unwrap()
     }
 
-    /// Does what the kernel does on `cgroup.freeze` and `cgroup.kill`, for as long as `body` runs.
+    /// Acts as the kernel does on `cgroup.freeze` and `cgroup.kill`, while `body` runs.
     fn with_kernel(&self, body: impl FnOnce()) {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let box_file = |file: &str| self.path("server/box").join(file);
                 let read = |file: &str| fs::read_to_string(box_file(file)).unwrap().trim().to_owned();
-                // In one step, as a real file of this kind never reads half-written.
+                // By an atomic rename: a reader never sees a half-written file of this kind.
                 let replace = |file: &str, text: &str| {
                     fs::write(self.path("next"), text).unwrap();
                     fs::rename(self.path("next"), box_file(file)).unwrap();
@@ -387,7 +407,8 @@ impl FakeTree {
     }
 }
 
-/// The reader holds `cgroup.events` open, so it must stay the same file; both texts have the same length.
+/// The reader keeps `cgroup.events` open, so it must stay the same file; both texts have the same
+/// length.
 fn write_in_place(path: &Path, text: &str) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
 }
@@ -442,7 +463,7 @@ fn v2_usage_is_read() {
 fn v2_freezes_thaws_and_kills() {
     let tree = FakeTree::new("cpu memory pids");
     let group = tree.group();
-    // A number beyond every pid: nothing real is ever signalled.
+    // A number beyond every pid: no real process is ever signalled.
     tree.put("server/box/cgroup.procs", "4194305\n");
     tree.with_kernel(|| {
         group.freeze().unwrap();
@@ -472,4 +493,62 @@ fn a_missing_controller_is_named_with_its_fix() {
     let CgroupError::Unsupported { what, fix } = error else { panic!("{error:?}") };
     assert!(what.contains("memory"), "{what}");
     assert!(!fix.is_empty());
+}
+
+/// Reads how often to fork, and prints how often that succeeded.
+const FORKS: &str = "import os, signal, sys\nfor line in sys.stdin:\n  n = 0\n  try:\n    while n < int(line):\n      \
+                     if os.fork() == 0: signal.pause()\n      n += 1\n  except OSError: pass\n  print(n, flush=True)";
+
+#[test]
+fn a_fork_bomb_leaves_other_groups_their_share() {
+    on_every_machine(|scene| {
+        let limits = Limits { pids: 190, memory_mb: 512, ..LIMITS };
+        let [greedy, modest] = ["greedy", "modest"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
+        scene.hierarchy.limit_together(Ceiling { memory: 2 << 30, pids: 200 }).unwrap();
+        let mut shares = ProcessShares::new(scene.hierarchy.clone());
+        let forks = |group| Inside::run_with_input(group, "python3", &["-c", FORKS]);
+        let (mut greedy_python, mut modest_python) = (forks(&greedy), forks(&modest));
+        shares.balance().unwrap();
+        assert_eq!(greedy_python.ask("148"), "148", "numbers are plentiful");
+        shares.balance().unwrap();
+        assert_eq!(greedy_python.ask("10"), "0", "it has more than its half");
+        assert_eq!(modest_python.ask("40"), "40", "the control: one below its share");
+        greedy.kill_all().unwrap();
+        drop(greedy_python);
+        // A killed process keeps its pid until its parent, or process 1 of the host, has reaped it.
+        eventually("all are reaped", || greedy.usage().unwrap().pids == 0);
+        shares.balance().unwrap();
+        assert_eq!(forks(&greedy).ask("110"), "110", "and again once half of all are free");
+    });
+}
+
+/// The scheduler's class of the group, from the one file that says so.
+fn is_in_background(group: &Cgroup) -> bool {
+    let directories = group.procs_files().into_iter().filter_map(|file| file.parent().map(Path::to_owned));
+    let files: Vec<String> =
+        directories.filter_map(|directory| fs::read_to_string(directory.join("cpu.idle")).ok()).collect();
+    assert_eq!(files.len(), 1, "this kernel has classes");
+    files[0].trim() == "1"
+}
+
+#[test]
+fn a_sandbox_that_only_computes_gives_way_to_those_called() {
+    on_every_machine(|scene| {
+        let [computing, called] = ["computing", "called"].map(|name| scene.hierarchy.create(name, &LIMITS).unwrap());
+        let _spinning = [&computing, &called].map(|group| Inside::run(group, "sh", &["-c", "while :; do :; done"]));
+        // Of no processors, any use is more than half.
+        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 0);
+        let calls = HashMap::from([("called".to_owned(), u32::MAX)]);
+        eventually("the kernel prefers the other", || {
+            classes.balance(&calls).unwrap();
+            assert!(!is_in_background(&called), "its calls account for one processor");
+            is_in_background(&computing)
+        });
+        // Of so many processors no use is half.
+        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), usize::MAX);
+        assert!(!is_in_background(&computing), "a new server has no accounts yet");
+        classes.balance(&calls).unwrap();
+        classes.balance(&calls).unwrap();
+        assert!(!is_in_background(&computing), "the machine is not busy");
+    });
 }

@@ -1,4 +1,4 @@
-//! The pool against the real kernel: root, loop devices and btrfs are needed, and their absence fails the tests.
+//! The pool against the real kernel: the tests fail without root, loop devices and btrfs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,7 +16,7 @@ use sandbar_engine::pool::{Pool, PoolError, PoolKind};
 const MIB: u64 = 1 << 20;
 const IMAGE: u64 = 4 << 30;
 
-/// A data directory that is deleted at the end, with whatever was mounted in it.
+/// A data directory that is deleted on drop, with everything mounted in it.
 struct Data(tempfile::TempDir);
 
 impl Data {
@@ -51,7 +51,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Writes until the disk refuses; the bytes that were taken and the refusal.
+/// Writes until the disk refuses; returns the number of bytes written and the error.
 fn fill(path: &Path, at_most: u64) -> (u64, Option<io::Error>) {
     let mut file = File::create(path).expect("a file can be made");
     let block = vec![7; MIB as usize];
@@ -65,7 +65,7 @@ fn fill(path: &Path, at_most: u64) -> (u64, Option<io::Error>) {
     (written, None)
 }
 
-/// Writes the pool out and wakes its cleaner, which would otherwise wait for half a minute.
+/// Syncs the pool and wakes its cleaner, which would otherwise wait for half a minute.
 fn sync(data: &Path) {
     let synced = Command::new("btrfs").args(["filesystem", "sync"]).arg(data.join("pool")).status();
     assert!(synced.unwrap().success());
@@ -79,7 +79,7 @@ fn loop_devices_of(data: &Path) -> usize {
 }
 
 #[test]
-fn a_volume_takes_no_more_than_its_limit_and_its_neighbour_is_not_disturbed() {
+fn a_volume_is_limited_without_affecting_its_neighbour() {
     let data = Data::new();
     let pool = data.pool();
     assert_eq!((pool.kind(), pool.shortcoming()), (PoolKind::LoopBtrfs, None));
@@ -123,7 +123,8 @@ fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
     fs::write(volume.path().join("file"), "content").unwrap();
     assert_eq!(loop_devices_of(data.path()), 1);
 
-    // A second mount elsewhere is what a running sandbox has; it keeps the device alive when the server goes.
+    // A running sandbox has a second mount elsewhere, which keeps the device attached when the
+    // server ends.
     let other = data.path().join("other");
     fs::create_dir(&other).unwrap();
     rustix::mount::mount_bind(data.path().join("pool"), &other).unwrap();
@@ -192,7 +193,7 @@ fn no_quota_group_is_left_when_volumes_are_gone() {
         sync(data.path());
         pool.create_volume("d", MIB).unwrap();
         pool.remove("d").unwrap();
-        // The last one removed waits for the next removal.
+        // The group of the volume removed last waits for the next removal.
         groups().len() <= 1
     });
 }
@@ -223,7 +224,7 @@ fn a_damaged_image_is_an_error_and_stays_as_it_is() {
 }
 
 #[test]
-fn an_unfinished_image_is_made_anew() {
+fn an_unfinished_image_is_made_again() {
     let data = Data::new();
     fs::write(data.path().join("pool.img.new"), "half an image").unwrap();
     assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
@@ -245,7 +246,7 @@ fn directories_stand_in_where_no_image_can_be_had() {
     assert!((3 * MIB..4 * MIB).contains(&used), "{used} counted");
     drop(pool);
 
-    // Volumes that exist decide, so that no sandbox loses its files when btrfs becomes available.
+    // Existing volumes decide, so that no sandbox loses its files when btrfs becomes available.
     let pool = data.pool();
     assert_eq!(pool.kind(), PoolKind::Directory);
     assert_eq!(pool.list().unwrap(), ["box"]);
@@ -257,7 +258,7 @@ fn directories_stand_in_where_no_image_can_be_had() {
 #[test]
 fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
     let data = Data::new();
-    // A btrfs for the data directory to be on, made by a pool of its own.
+    // A btrfs for the data directory, made by another pool.
     let outer = data.pool();
     let host = outer.create_volume("host", 3 << 30).unwrap();
     let pool = Pool::open(host.path(), IMAGE).unwrap();
@@ -292,13 +293,14 @@ fn sandboxes_cannot_fill_the_host() {
     assert!(pool.free_bytes().unwrap() <= 1300 * MIB, "never more than the host has");
     let (one, two) = (pool.create_volume("one", 2 << 30).unwrap(), pool.create_volume("two", 2 << 30).unwrap());
 
-    // 1 GiB is kept free, so 276 MiB are there for both volumes together.
+    // 1 GiB is kept free, so both volumes together have 276 MiB.
     assert!(fill(&one.path().join("file"), 100 * MIB).1.is_none());
     let (written, refusal) = fill(&two.path().join("file"), 1024 * MIB);
     assert_eq!(refusal.and_then(|error| error.raw_os_error()), Some(libc::EDQUOT));
     assert!((120 * MIB..=176 * MIB).contains(&written), "{written} bytes were taken");
 
-    // Others fill the host: no new volume, and nothing more in the old ones, but what is there goes on.
+    // Other programs fill the host: no new volumes, no more bytes in existing ones, whose files
+    // stay usable.
     fs::remove_file(two.path().join("file")).unwrap();
     let ballast = vec![1; 260 * MIB as usize];
     fs::write(host.join("ballast"), &ballast).unwrap();
@@ -351,7 +353,8 @@ fn a_copy_is_whole_quick_and_limited_by_itself() {
 
     let (more, refusal) = fill(&copy.path().join("more"), 128 * MIB);
     assert!(refusal.is_some() && (48 * MIB..80 * MIB).contains(&more), "{more}: a limit of its own");
-    // The copy pins what the source wrote: without an allowance, the source could not replace its own files.
+    // The copy pins blocks of the source: without an allowance, the source could not replace its
+    // own files.
     source.set_allowance(40 * MIB).unwrap();
     fs::remove_file(source.path().join("big")).unwrap();
     let (written, refusal) = fill(&source.path().join("new"), 48 * MIB);
@@ -361,7 +364,7 @@ fn a_copy_is_whole_quick_and_limited_by_itself() {
 }
 
 #[test]
-fn a_volume_that_is_missing_is_never_made_by_opening_or_copying_it() {
+fn opening_or_copying_never_creates_a_missing_volume() {
     let (loop_data, directory_data) = (Data::new(), Data::new());
     for pool in [loop_data.pool(), Pool::open(directory_data.path(), MIB).unwrap()] {
         for error in [
@@ -425,7 +428,7 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
     }
 }
 
-/// An ext4 in a sparse file, mounted at `host`.
+/// Mounts an ext4 in a sparse file at `host`.
 fn small_ext4(data: &Data, bytes: u64) -> PathBuf {
     let (image, host) = (data.path().join("host.img"), data.path().join("host"));
     File::create(&image).unwrap().set_len(bytes).unwrap();
@@ -435,18 +438,18 @@ fn small_ext4(data: &Data, bytes: u64) -> PathBuf {
     host
 }
 
-/// Takes every block of the file system, those for root too.
+/// Allocates every block of the file system, including those reserved for root.
 fn take_all(file: &Path) {
     let free = rustix::fs::statvfs(file.parent().unwrap()).unwrap();
     let mut file = File::create(file).unwrap();
-    // At once, as a careless program does it; the rest piece by piece.
+    // At once, as a careless program does; the rest in pieces.
     let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize);
     file.seek(SeekFrom::End(0)).unwrap();
     for size in [16 << 20, 1 << 20, 4096_usize] {
         let block = vec![9; size];
         while file.write_all(&block).is_ok() {}
     }
-    // The disk is full: that is what was wanted.
+    // Fails because the disk is full, as intended.
     let _ = file.sync_all();
 }
 
@@ -463,7 +466,7 @@ fn a_host_that_others_fill_does_not_abort_the_pool() {
 
     take_all(&host.join("filler"));
     for number in 0..2000 {
-        // Whatever the disk takes of it: what counts is that the file system lives.
+        // The write may fail: what counts is that the file system stays usable.
         let _ = fs::write(volume.path().join(format!("file-{number}")), vec![3; 20_000]);
     }
     assert!(pool.commit().is_err(), "who wants to be sure is told");
@@ -482,7 +485,7 @@ fn a_host_that_others_fill_does_not_abort_the_pool() {
 }
 
 #[test]
-fn a_disk_that_fails_is_reported_and_costs_nothing_that_was_committed() {
+fn a_failing_disk_is_reported_and_loses_nothing_committed() {
     let mut disk = testing::Disk::new(3 << 30);
     let data = disk.path().join("data");
     let pool = Pool::open(&data, IMAGE).unwrap();
@@ -517,7 +520,7 @@ fn make_subvolume(path: &Path) {
     btrfs(&["subvolume", "create"], path);
 }
 
-/// Directories below `parent`, each in the one before: more than a path can name. Gives the deepest.
+/// Makes nested directories below `parent`, deeper than a path can name. Returns the deepest.
 fn make_deep(parent: &Path, levels: usize) -> File {
     use rustix::fs::{Mode, OFlags, mkdirat, openat};
     let mut directory = File::open(parent).unwrap();
@@ -543,7 +546,7 @@ fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
     // A neighbour has its own limit.
     let other = pool.create_shared_volume("other", 64 * MIB).unwrap();
     assert!(fill(&other.path().join("file"), 32 * MIB).1.is_none());
-    // A higher limit is one of the tree, too.
+    // A higher limit applies to the whole tree, too.
     volume.set_limit(128 * MIB).unwrap();
     assert!(fill(&inside.join("more"), 32 * MIB).1.is_none());
 
@@ -566,10 +569,10 @@ fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
 }
 
 #[test]
-fn what_is_nested_in_a_volume_of_an_older_version_counts_once_it_is_opened() {
+fn nested_subvolumes_of_an_older_version_count_once_opened() {
     let data = Data::new();
     let pool = data.pool();
-    // As older versions made them.
+    // As older versions created it.
     let volume = pool.create_volume("old", 64 * MIB).unwrap();
     make_subvolume(&volume.path().join("inside"));
     let (written, refusal) = fill(&volume.path().join("inside/file"), 96 * MIB);
@@ -600,7 +603,7 @@ fn a_volume_is_removed_whatever_is_nested_in_it() {
     fs::create_dir(inside.join("locked")).unwrap();
     make_subvolume(&inside.join("locked/deeper"));
     fs::write(inside.join("locked/deeper/file"), "content").unwrap();
-    // Deeper than any path: no call that takes one reaches it.
+    // Deeper than the longest path: no call that takes a path reaches it.
     let deep = make_deep(volume.path(), 2500);
     let deep_path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&deep)));
     let made = Command::new("btrfs").args(["subvolume", "create", "far"]).current_dir(&deep_path).output().unwrap();
@@ -656,7 +659,7 @@ fn a_pool_opens_whatever_lies_beside_its_volumes() {
     assert!(!root.join(".backup-kept").exists() && root.join("kept").is_dir());
 }
 
-/// Where volumes are directories, a tree of any depth goes without recursion.
+/// Where volumes are directories, a tree of any depth is removed without recursion.
 #[test]
 fn a_directory_is_removed_however_deep_and_locked_it_is() {
     // In memory: tens of thousands of directories take minutes on a busy disk.
@@ -676,4 +679,37 @@ fn a_directory_is_removed_however_deep_and_locked_it_is() {
     drop(volume);
     pool.remove("box").unwrap();
     assert_eq!(pool.list().unwrap(), ["old"]);
+}
+
+#[test]
+fn spares_are_taken_settled_and_removed() {
+    let data = Data::new();
+    let pool = data.pool();
+    pool.create_volume("template", 16 * MIB).unwrap();
+    fs::write(pool.path_of("template").join("file"), "of the template").unwrap();
+    for name in ["taken", "unused"] {
+        pool.create_spare(name, 16 * MIB).unwrap();
+    }
+    for name in ["copy", "undone"] {
+        pool.copy_to_spare("template", name, 16 * MIB).unwrap();
+    }
+    assert_eq!(pool.list().unwrap(), ["template"], "no sandbox has them yet");
+    assert!(pool.take_spare("taken").unwrap() && pool.take_spare("copy").unwrap());
+    assert!(!pool.take_spare("taken").unwrap(), "only once");
+    let copy = fs::read_to_string(pool.path_of("copy").join("file")).unwrap();
+    assert_eq!(copy, "of the template");
+    // Its limit is the one that its sandbox sets.
+    let volume = pool.open_volume("taken", 32 * MIB).unwrap();
+    let (written, refused) = fill(&volume.path().join("big"), 64 * MIB);
+    assert!(refused.is_some() && (24 * MIB..=32 * MIB).contains(&written), "{written}");
+    assert!(pool.spares_are_of_this_boot());
+    drop(pool);
+    // The next server: a record names `undone`, whose rename did not reach the disk.
+    let pool = data.pool();
+    assert!(pool.place_spare("undone").unwrap());
+    assert_eq!(fs::read_to_string(pool.path_of("undone").join("file")).unwrap(), "of the template");
+    pool.remove_spare("unused").unwrap();
+    pool.remove_spare("unused").expect("absent is success");
+    assert!(pool.spares().unwrap().is_empty());
+    assert_eq!(pool.list().unwrap(), ["copy", "taken", "template", "undone"]);
 }

@@ -1,20 +1,22 @@
-//! The probe on this machine: as root all is well, as nobody it says what is weaker. An ordinary user sees the second only. A program of its own without a test harness, because it runs itself again as somebody else.
+//! The probe on this machine: as root every check succeeds, as the user `nobody` it names what is
+//! weaker. An ordinary user runs the second part only. A program without a test harness, because it
+//! runs itself again as another user.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use sandbar_engine::probe::{self, Isolation, Report};
 
-const AS_NOBODY: &str = "as-nobody";
+const UNPRIVILEGED: &str = "unprivileged";
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some(AS_NOBODY) => {
+        Some(UNPRIVILEGED) => {
             let report = probe::probe(&std::env::temp_dir().join("sandbar-probe-nobody"));
             println!("{}", serde_json::to_string(&report).expect("a report is plain data"));
             return ExitCode::SUCCESS;
         }
-        // Cargo asks for the list of tests, or passes filters, which this one program does not have.
+        // Cargo requests the list of tests, or passes filters, which this program ignores.
         Some("--list") => return ExitCode::SUCCESS,
         _ => {}
     }
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
     } else {
         println!("as_root_everything_works: needs root");
     }
-    as_nobody_it_works_and_what_is_weaker_is_named();
+    without_privileges_it_works_and_names_what_is_weaker();
     println!("probe: ok");
     ExitCode::SUCCESS
 }
@@ -50,8 +52,8 @@ fn traces() -> (String, Vec<String>) {
     (mounts, names.filter(|name| name.starts_with("sandbar-probe")).collect())
 }
 
-fn as_nobody_it_works_and_what_is_weaker_is_named() {
-    // A copy, because nobody may not be let into the directory of the build.
+fn without_privileges_it_works_and_names_what_is_weaker() {
+    // A copy, because the user `nobody` may lack access to the build directory.
     let directory = tempfile::tempdir().expect("a temporary directory");
     let program = directory.path().join("probe");
     std::fs::copy("/proc/self/exe", &program).expect("the program can be copied");
@@ -60,7 +62,7 @@ fn as_nobody_it_works_and_what_is_weaker_is_named() {
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
-    let output = command.arg(AS_NOBODY).output().expect("it runs");
+    let output = command.arg(UNPRIVILEGED).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it prints a report");
     assert_eq!(report["ok"], true, "{report:#}");

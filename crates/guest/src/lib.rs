@@ -1,5 +1,5 @@
-//! The daemon inside a sandbox: process 1, and what E2B clients know as envd.
-//! Knows nothing of how the sandbox was made; it serves what it inherits.
+//! The daemon inside a sandbox: process 1, compatible with E2B's envd. It knows nothing of how the
+//! sandbox was created; it serves what it inherits.
 
 #![deny(unsafe_code)]
 #![allow(refining_impl_trait)]
@@ -10,6 +10,7 @@ mod http;
 mod interpreter;
 mod lease;
 mod log;
+mod memory_trim;
 mod metrics;
 mod paths;
 mod process;
@@ -17,9 +18,8 @@ mod run_files;
 mod state;
 mod streams;
 pub mod sys;
-mod tidy;
+mod thread_pool;
 mod users;
-mod work;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,24 +30,27 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::state::Guest;
 
-/// What the guest is given.
+/// The inherited resources of the guest.
 pub struct Inherited {
     pub config: GuestConfig,
     /// Serves the host.
     pub listener: std::os::unix::net::UnixListener,
     /// `PATH` of the processes it starts.
     pub path: String,
-    /// Where passwd and group are.
+    /// Directory of passwd and group.
     pub etc: PathBuf,
     /// Where code inside the sandbox expects envd.
     pub inside: SocketAddr,
-    /// Where the facts about the sandbox are left as files.
+    /// Directory of the files that describe the sandbox.
     pub run: PathBuf,
 }
 
-/// Serves until the lease runs out, then ends everything it started.
+/// Serves until the lease expires, then kills all processes it started.
+///
+/// # Errors
+/// The I/O error of a listener or of the reaper.
 pub fn run(inherited: Inherited) -> io::Result<()> {
-    work::prepare()?;
+    thread_pool::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(inherited))
 }
@@ -64,21 +67,21 @@ async fn serve(inherited: Inherited) -> io::Result<()> {
         Ok(listener) => drop(tokio::spawn(http::serve_inside(guest.clone(), listener))),
         Err(error) => {
             let fields = [("address", inside.to_string()), ("error", error.to_string())];
-            guest.log.add(LogLevel::Warn, "no listener inside the sandbox", fields);
+            guest.log.add(LogLevel::Warn, "cannot listen on the envd port inside the sandbox", fields);
         }
     }
     let log = guest.log.clone();
-    // Not on this thread: the first request may already wait.
-    let _unawaited = work::start(move || {
+    // On the thread pool, because the first request may already be waiting.
+    let _unawaited = thread_pool::spawn(move || {
         if let Err(error) = run_files::write(&run, &facts) {
-            log.add(LogLevel::Warn, "no facts in the run directory", [("error", error.to_string())]);
+            log.add(LogLevel::Warn, "cannot write the files that describe the sandbox", [("error", error.to_string())]);
         }
     });
     tokio::select! {
-        // Without a reaper nothing would ever end.
+        // Without a reaper no exit would be noticed.
         failed = reaper => failed.map_err(io::Error::other)??,
-        () = lease::run_out(guest.clone()) => {}
-        () = guest.tidy.run() => {}
+        () = lease::wait_until_expired(guest.clone()) => {}
+        () = guest.memory_trimmer.run() => {}
     }
     guest.processes.kill_all();
     Ok(())

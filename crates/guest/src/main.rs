@@ -1,4 +1,5 @@
-//! The guest as the engine starts it: process 1 of a sandbox, a listener and a configuration inherited.
+//! The guest as the engine starts it: process 1 of a sandbox, with an inherited listener and
+//! configuration.
 
 use std::env;
 use std::fs::File;
@@ -7,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 use guest::Inherited;
-use guest::sys::{keep_heap_small, take_descriptor, welcome_signals};
+use guest::sys::{keep_heap_small, take_descriptor, unblock_signals};
 use protocol::guest::{CONFIG_FD, ENVD_PORT, GuestConfig, LISTENER_FD};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
@@ -22,8 +23,9 @@ fn main() -> ExitCode {
 }
 
 fn start() -> io::Result<()> {
-    // Where a sandbox has a single id, its code has the guest's: without this it could trace the guest, read the access token
-    // from its memory and take its listener. An exec resets it, so processes of the sandbox can trace each other.
+    // In a sandbox with a single id, its code has the guest's id: it could ptrace the guest, read
+    // the access token from its memory and take its listener. exec resets the flag, so processes of
+    // the sandbox can trace each other.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let listener = UnixListener::from(take_descriptor(LISTENER_FD)?);
     let mut text = Vec::new();
@@ -31,7 +33,7 @@ fn start() -> io::Result<()> {
     let config: GuestConfig = serde_json::from_slice(&text)?;
     drop(text);
 
-    welcome_signals();
+    unblock_signals();
     keep_heap_small();
     rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
     guest::run(Inherited {

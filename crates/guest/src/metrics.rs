@@ -1,5 +1,5 @@
-//! `GET /metrics`: what the sandbox uses, seen from inside through its own `/proc`. The host knows better and asks the
-//! kernel's control groups; this answers those who ask the guest.
+//! `GET /metrics`: resource usage, read inside the sandbox from `/proc`. The host reads cgroups
+//! instead, which are more accurate; this serves callers of the guest.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use protocol::envd::Metrics;
 
 use crate::log::unix_ms;
 use crate::state::Guest;
-use crate::work;
+use crate::thread_pool;
 
 const MIB: u64 = 1 << 20;
-/// The unit of `/proc/<pid>/stat`, the same on x86 and ARM whatever the kernel's own clock.
+/// The unit of `/proc/<pid>/stat`, the same on x86 and ARM whatever the kernel's HZ.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Remembers the last reading: usage is what happened between two.
+/// Keeps the last sample: usage is the difference of two.
 #[derive(Default)]
 pub(crate) struct CpuMeter(Mutex<Option<(Instant, u64)>>);
 
@@ -27,7 +27,7 @@ struct Usage {
 }
 
 pub(crate) async fn read(guest: &Arc<Guest>) -> Metrics {
-    let usage = work::start(|| (all_processes(), disk_used()));
+    let usage = thread_pool::spawn(|| (all_processes(), disk_used()));
     let (usage, disk_used) = usage.await.unwrap_or_default();
     let limits = &guest.limits;
     let mem_used = usage.anonymous_bytes.min(limits.memory_bytes);
@@ -46,7 +46,7 @@ pub(crate) async fn read(guest: &Arc<Guest>) -> Metrics {
 }
 
 impl CpuMeter {
-    /// Percent of all processors since the last reading. Processes that ended in between are missed.
+    /// Percent of all CPUs since the last sample. Misses processes that ended in between.
     fn percent(&self, ticks: u64, processors: u32) -> f64 {
         let now = Instant::now();
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace((now, ticks));
@@ -64,7 +64,7 @@ fn all_processes() -> Usage {
         if !entry.file_name().to_string_lossy().starts_with(|first: char| first.is_ascii_digit()) {
             continue;
         }
-        // A process may be gone between the listing and the reading.
+        // A process may exit between the listing and the read.
         if let Ok(stat) = fs::read_to_string(entry.path().join("stat")) {
             total.cpu_ticks += cpu_ticks(&stat).unwrap_or_default();
         }
@@ -81,7 +81,8 @@ fn all_processes() -> Usage {
     total
 }
 
-/// User and system time, the 14th and 15th field; the name before them may hold anything, closing brackets included.
+/// User and system time, fields 14 and 15; the name before them may contain any character,
+/// parentheses included.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_name_cannot_confuse_the_reading() {
+    fn hostile_process_names_do_not_break_parsing() {
         let stat = "7 (a) 1 2) R 1 7 7 0 -1 4194560 100 0 0 0 30 12 0 0 20 0 1 0 100 1000 10";
         assert_eq!(cpu_ticks(stat), Some(42));
         assert_eq!(kilobytes("\t  12 kB"), 12288);

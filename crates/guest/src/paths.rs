@@ -1,19 +1,19 @@
-//! What a path in a request means. Purely textual: nothing here touches the file system.
+//! Resolves paths of requests. Purely textual: performs no I/O.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::users::User;
 
-/// Why a path has no meaning.
+/// Why a path is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BadPath {
+pub(crate) enum InvalidPath {
     /// `~name`: another user's home.
     ForeignHome(String),
-    /// The kernel cannot even be asked.
+    /// Contains a NUL byte, which no system call accepts.
     Nul,
 }
 
-impl std::fmt::Display for BadPath {
+impl std::fmt::Display for InvalidPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ForeignHome(path) => {
@@ -24,11 +24,11 @@ impl std::fmt::Display for BadPath {
     }
 }
 
-/// The absolute, cleaned path that `path` names for `user`. Relative paths start at the home directory; an empty path
-/// is the working directory, or the home directory when there is none.
-pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<PathBuf, BadPath> {
+/// Resolves `path` to an absolute, normalized path for `user`. Relative paths start at the home
+/// directory; an empty path is the working directory, or the home directory without one.
+pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<PathBuf, InvalidPath> {
     if path.contains('\0') {
-        return Err(BadPath::Nul);
+        return Err(InvalidPath::Nul);
     }
     let home = Path::new(&user.home);
     let joined = match path {
@@ -37,7 +37,7 @@ pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<
         _ => match path.strip_prefix('~') {
             Some(rest) => match rest.strip_prefix('/') {
                 Some(below) => home.join(below.trim_start_matches('/')),
-                None => return Err(BadPath::ForeignHome(path.to_owned())),
+                None => return Err(InvalidPath::ForeignHome(path.to_owned())),
             },
             None => home.join(path),
         },
@@ -45,7 +45,7 @@ pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<
     Ok(clean(&joined))
 }
 
-/// Without `.`, `..` and doubled slashes. `..` removes the name before it, as text.
+/// Removes `.`, `..` and doubled slashes. `..` removes the preceding name textually.
 fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for component in path.components() {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_mean_what_clients_expect() {
+    fn paths_resolve_as_clients_expect() {
         let user = User { name: "user".into(), uid: 1000, gid: 1000, home: "/home/user".into(), groups: vec![1000] };
         let cases = [
             ("", None, Ok("/home/user")),
@@ -77,8 +77,8 @@ mod tests {
             ("a/b", Some("/code"), Ok("/home/user/a/b")),
             ("/etc/../x/./y/", None, Ok("/x/y")),
             ("../../../..", None, Ok("/")),
-            ("~root/x", None, Err(BadPath::ForeignHome("~root/x".into()))),
-            ("a\0b", None, Err(BadPath::Nul)),
+            ("~root/x", None, Err(InvalidPath::ForeignHome("~root/x".into()))),
+            ("a\0b", None, Err(InvalidPath::Nul)),
         ];
         for (path, workdir, expected) in cases {
             assert_eq!(resolve(path, &user, workdir), expected.map(PathBuf::from), "{path:?}");

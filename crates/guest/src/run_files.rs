@@ -1,4 +1,4 @@
-//! What programs inside may want to know about their sandbox, as small files.
+//! Files that describe the sandbox to programs inside.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! What every part of the guest shares: the settings it was born with, those the host may change, and the registries.
+//! Shared state of the guest: its configuration, the settings the host may change, and the
+//! registries.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,14 +14,14 @@ use crate::filesystem::Watchers;
 use crate::interpreter::Interpreter;
 use crate::lease::LeaseEnd;
 use crate::log::Log;
+use crate::memory_trim::MemoryTrimmer;
 use crate::metrics::CpuMeter;
 use crate::process::Processes;
-use crate::tidy::Tidy;
 use crate::users::{User, Users};
 
-/// The root of everything; cheap to share.
+/// The shared root object.
 pub(crate) struct Guest {
-    /// `PATH` of the guest itself, the first of every process.
+    /// `PATH` of the guest itself; every process starts with it.
     pub(crate) path: String,
     pub(crate) limits: Limits,
     pub(crate) users: Users,
@@ -29,20 +30,20 @@ pub(crate) struct Guest {
     pub(crate) interpreter: Interpreter,
     pub(crate) log: Arc<Log>,
     pub(crate) cpu: CpuMeter,
-    pub(crate) tidy: Tidy,
+    pub(crate) memory_trimmer: MemoryTrimmer,
     pub(crate) lease: watch::Sender<LeaseEnd>,
     system_env: BTreeMap<String, String>,
     settings: Mutex<Settings>,
 }
 
-/// What the sandbox may use, for `/metrics`.
+/// The limits of the sandbox, for `/metrics`.
 pub(crate) struct Limits {
     pub(crate) memory_bytes: u64,
     pub(crate) cpu_count: u32,
     pub(crate) disk_bytes: u64,
 }
 
-/// What `POST /init` may change.
+/// Settings that `POST /init` may change.
 struct Settings {
     access_token: Option<String>,
     env_vars: BTreeMap<String, String>,
@@ -50,11 +51,11 @@ struct Settings {
     default_workdir: Option<String>,
 }
 
-/// The token given to `POST /init` is not the one in force.
+/// The token given to `POST /init` differs from the current one.
 #[derive(Debug)]
 pub(crate) struct WrongToken;
 
-/// Nobody of this name lives in the sandbox.
+/// The sandbox has no user of this name.
 #[derive(Debug)]
 pub(crate) struct UnknownUser(pub(crate) String);
 
@@ -82,13 +83,13 @@ impl Guest {
                 cpu_count: cpu_count.max(1),
                 disk_bytes: disk_limit_bytes,
             },
-            users: Users::of(etc),
+            users: Users::new(etc),
             processes: Processes::new(Arc::clone(&log)),
             watchers: Watchers::default(),
             interpreter: Interpreter::default(),
             log,
             cpu: CpuMeter::default(),
-            tidy: Tidy::default(),
+            memory_trimmer: MemoryTrimmer::default(),
             lease: watch::Sender::new(LeaseEnd::from(Lease {
                 ends_unix_ms: lease_ends_unix_ms,
                 grace_seconds: lease_grace_seconds,
@@ -119,20 +120,20 @@ impl Guest {
         self.users.find(&name).ok_or(UnknownUser(name))
     }
 
-    /// Variables of the sandbox: what the user gave, overridden by what the platform sets.
+    /// Variables of the sandbox: the user's, overridden by the platform's.
     pub(crate) fn sandbox_env(&self) -> BTreeMap<String, String> {
         let mut variables = self.settings(|settings| settings.env_vars.clone());
         variables.extend(self.system_env.iter().map(|(key, value)| (key.clone(), value.clone())));
         variables
     }
 
-    /// Takes over what the host sends; refused as a whole when its token is wrong.
+    /// Applies the host's settings; refused as a whole when the token is wrong.
     pub(crate) fn init(&self, init: Init) -> Result<(), WrongToken> {
         let Init { env_vars, access_token, default_user, default_workdir } = init;
         self.settings(|settings| {
             if let Some(given) = access_token.filter(|token| !token.is_empty()) {
                 match &settings.access_token {
-                    Some(token) if !same_secret(token, &given) => return Err(WrongToken),
+                    Some(token) if !secrets_equal(token, &given) => return Err(WrongToken),
                     _ => settings.access_token = Some(given),
                 }
             }
@@ -150,7 +151,7 @@ impl Guest {
     }
 }
 
-/// Equality that takes the same time wherever the texts differ.
-pub(crate) fn same_secret(one: &str, other: &str) -> bool {
+/// Compares in constant time.
+pub(crate) fn secrets_equal(one: &str, other: &str) -> bool {
     one.as_bytes().ct_eq(other.as_bytes()).into()
 }

@@ -1,4 +1,4 @@
-//! What all streaming answers share: keepalives in silence, and an end when their time is up.
+//! Shared behaviour of streaming responses: keepalives and deadlines.
 
 use std::time::Duration;
 
@@ -9,56 +9,56 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(90);
 
-/// How long the client lets a stream last, as it said when it called; absent is for ever.
+/// The client's timeout for a stream; absent means none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTimeout(pub(crate) Option<Duration>);
 
-/// The pace of one stream.
+/// Keepalive interval and deadline of one stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct StreamTiming {
     keepalive: Duration,
     deadline: Option<Instant>,
 }
 
-/// The next thing to say.
-pub(crate) enum Beat<T> {
+/// The next event of a stream.
+pub(crate) enum StreamEvent<T> {
     Item(T),
-    /// Nothing happened for one keepalive interval.
+    /// No event for one keepalive interval.
     Silence,
     Expired,
-    /// The other side is gone.
+    /// The sender is gone.
     Over,
 }
 
-impl Pace {
-    /// The client's wishes; its time starts now.
-    pub(crate) fn of(context: &RequestContext) -> Self {
+impl StreamTiming {
+    /// Reads the client's headers; the timeout starts now.
+    pub(crate) fn from_context(context: &RequestContext) -> Self {
         Self { keepalive: keepalive(context), deadline: deadline(context) }
     }
 
-    /// The same without an end.
-    pub(crate) fn unending(context: &RequestContext) -> Self {
+    /// The same without a deadline.
+    pub(crate) fn without_deadline(context: &RequestContext) -> Self {
         Self { keepalive: keepalive(context), deadline: None }
     }
 
-    pub(crate) async fn next<T>(&self, events: &mut mpsc::Receiver<T>) -> Beat<T> {
+    pub(crate) async fn next<T>(&self, events: &mut mpsc::Receiver<T>) -> StreamEvent<T> {
         let silence = timeout(self.keepalive, events.recv());
         let beat = match self.deadline {
             Some(deadline) => match timeout_at(deadline, silence).await {
                 Ok(beat) => beat,
-                Err(_) => return Beat::Expired,
+                Err(_) => return StreamEvent::Expired,
             },
             None => silence.await,
         };
         match beat {
-            Ok(Some(item)) => Beat::Item(item),
-            Ok(None) => Beat::Over,
-            Err(_) => Beat::Silence,
+            Ok(Some(item)) => StreamEvent::Item(item),
+            Ok(None) => StreamEvent::Over,
+            Err(_) => StreamEvent::Silence,
         }
     }
 }
 
-/// When the client's patience ends.
+/// The deadline of the client's timeout.
 pub(crate) fn deadline(context: &RequestContext) -> Option<Instant> {
     let CallTimeout(limit) = context.extensions().get::<CallTimeout>()?;
     limit.and_then(|limit| Instant::now().checked_add(limit))

@@ -1,14 +1,14 @@
-//! Who exists in the sandbox, read from its own passwd and group files.
+//! Users and groups of the sandbox, from its own passwd and group files.
 //!
-//! A static executable cannot use the C library's lookups, and must not: they load plug-ins from the sandbox. The files
-//! are read again whenever they changed.
+//! A static executable cannot use the C library's lookups, and must not: they load plug-ins from
+//! the sandbox. The files are read again when they change.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A user as processes and files need it.
+/// A user with the ids that processes and files need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -19,7 +19,7 @@ pub(crate) struct User {
     pub(crate) groups: Vec<u32>,
 }
 
-/// One state of the two files.
+/// A snapshot of both files.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     users: Vec<User>,
@@ -60,7 +60,7 @@ impl Accounts {
         self.users.iter().find(|user| user.name == name)
     }
 
-    /// The name of a user id, or the number itself when it has none.
+    /// The name of a user id, or the number itself without one.
     pub(crate) fn user_name(&self, uid: u32) -> String {
         self.users.iter().find(|user| user.uid == uid).map_or_else(|| uid.to_string(), |user| user.name.clone())
     }
@@ -70,7 +70,7 @@ impl Accounts {
     }
 }
 
-/// When a file was last changed, and which file it was.
+/// Identity and modification time of a file.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -78,7 +78,7 @@ fn stamp(path: &Path) -> Stamp {
     Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
 }
 
-/// The current accounts, read when asked for.
+/// The current accounts, read on demand.
 pub(crate) struct Users {
     passwd: PathBuf,
     group: PathBuf,
@@ -86,7 +86,7 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    pub(crate) fn of(etc: &Path) -> Self {
+    pub(crate) fn new(etc: &Path) -> Self {
         Self { passwd: etc.join("passwd"), group: etc.join("group"), cached: Mutex::new(None) }
     }
 
@@ -117,7 +117,7 @@ mod tests {
     const GROUP: &str = "root:x:0:\nsudo:x:27:other,user\nuser:x:1000:\ndocker:x:999: user\n";
 
     #[test]
-    fn a_user_has_its_primary_and_its_listed_groups() {
+    fn a_user_has_primary_and_supplementary_groups() {
         let accounts = Accounts::parse(PASSWD, GROUP);
         let user = accounts.user("user").expect("user exists");
         assert_eq!((user.uid, user.home.as_str(), user.groups.as_slice()), (1000, "/home/user", &[1000, 27, 999][..]));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_numbers_stand_for_themselves() {
+    fn unknown_ids_are_shown_as_numbers() {
         let accounts = Accounts::parse(PASSWD, GROUP);
         assert_eq!((accounts.user_name(1000), accounts.user_name(4242)), ("user".into(), "4242".into()));
         assert_eq!((accounts.group_name(27), accounts.group_name(4242)), ("sudo".into(), "4242".into()));
@@ -135,7 +135,7 @@ mod tests {
     fn a_changed_file_is_read_again() {
         let etc = tempfile::tempdir().expect("a directory");
         fs::write(etc.path().join("passwd"), PASSWD).expect("passwd");
-        let users = Users::of(etc.path());
+        let users = Users::new(etc.path());
         assert_eq!(users.find("late"), None);
         fs::write(etc.path().join("passwd"), format!("{PASSWD}late:x:7:7::/:/bin/sh\n")).expect("passwd");
         assert_eq!(users.find("late").map(|user| user.uid), Some(7));

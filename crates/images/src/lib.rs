@@ -1,22 +1,17 @@
-//! Container images: where they come from, what they are, and how their layers become a tree of files.
+//! Container images: fetches them and turns their layers into a tree of files.
 //!
-//! Nothing that an image holds is trusted. Names are followed by the kernel with the tree as their root, digests are checked, sizes are
-//! bounded, and nothing of it is run here. Knows nothing of sandboxes.
+//! This crate fetches images and checks their digests. A confined process, one per image
+//! (`unpacker`), reads archives, decompresses layers and writes the tree: of an image, only the
+//! manifest and the configuration of a registry are parsed here. Knows nothing of sandboxes.
 #![forbid(unsafe_code)]
 
 mod archive;
-mod config;
-mod error;
-mod layer;
-mod manifest;
 mod registry;
-mod remove;
 #[cfg(test)]
 mod tests;
-mod unpack;
+mod unpacker;
 
 pub use archive::{ArchiveImage, unpack_files};
-pub use config::ImageConfig;
-pub use error::ImageError;
 pub use registry::{Credentials, IsPublic, Mirrors, RegistryImage};
-pub use unpack::{Limits, Owners, Unpacked};
+pub use unpack::{ImageConfig, ImageError, Limits, Owners, Unpacked};
+pub use unpacker::{Alive, Target, cancellation, try_unpacker};

@@ -1,4 +1,4 @@
-//! Images of a registry.
+//! Pulls images from a registry.
 
 mod challenge;
 mod client;
@@ -17,24 +17,25 @@ use reqwest::Url;
 use sha2::{Digest, Sha256};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
+use unpack::{
+    DEEPEST, Descriptor, ImageConfig, ImageError, Index, Layer, Manifest, Unpacked, digest, is_index, parse, written,
+};
 
 use self::client::{Client, Failure, chain};
 pub use self::reach::IsPublic;
 use self::reach::{Reach, host_and_port};
-use crate::config::{ImageConfig, digest, written};
-use crate::error::ImageError;
-use crate::layer;
-use crate::manifest::{DEEPEST, Descriptor, Index, MOST_LAYERS, Manifest, is_index, parse};
-use crate::unpack::{Limits, Owners, Tree, Unpacked};
+use crate::unpacker::{self, Target};
 
-/// Longest silence of a registry.
+/// Read timeout of a registry.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a layer may take besides the time for its size: connecting, and a registry that reads it from a slow disk.
+/// Time for a layer besides that for its size: connecting, and a registry that reads it from a slow
+/// disk.
 const LAYER_GRACE: Duration = Duration::from_secs(5 * 60);
-/// The least bytes a second of a layer, over all of it: a registry that drips keeps a build's turn from others.
+/// Lowest average rate of a layer, in bytes per second: a slow registry would block the builds of
+/// other users.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Who asks.
+/// A user of a registry.
 #[derive(Clone)]
 pub struct Credentials {
     pub username: String,
@@ -47,16 +48,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where images are asked for instead of at their registry: `docker.io` → `mirror.example:5000`. A mirror that begins with `http://` is spoken
-/// to without TLS; so is loopback, unless the mirror begins with `https://`. A registry that stands for itself is named all the
-/// same: the ones that are named may have private addresses.
+/// Replacements of registries: `docker.io` → `mirror.example:5000`. A mirror that starts with
+/// `http://` is used without TLS; so is loopback, unless the mirror starts with `https://`. A
+/// registry can be its own mirror: the hosts that are named here may have private addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Mirrors(pub BTreeMap<String, String>);
 
 impl Mirrors {
-    /// The registry to ask for what is at `registry`, and whether without TLS.
-    fn of(&self, registry: &str) -> (String, bool) {
-        // As images name Docker's own, and as its server is called.
+    /// The host to use for images of `registry`, and whether without TLS.
+    fn resolve(&self, registry: &str) -> (String, bool) {
+        // The name of Docker's registry in image names, and the host of its server.
         let names = match registry {
             "docker.io" | "index.docker.io" => &["docker.io", "index.docker.io"][..],
             _ => &[registry],
@@ -66,7 +67,7 @@ impl Mirrors {
         (if host == "docker.io" { "index.docker.io".to_owned() } else { host }, is_plain)
     }
 
-    /// Hosts and ports that the configuration names.
+    /// Hosts and ports of all mirrors.
     fn named(&self) -> BTreeSet<(String, u16)> {
         let urls = self.0.values().filter_map(|mirror| {
             let (host, is_plain) = place(mirror);
@@ -76,7 +77,7 @@ impl Mirrors {
     }
 }
 
-/// Host and port of a mirror as it is written, and whether it is spoken to without TLS.
+/// Host and port of a mirror, and whether it is used without TLS.
 fn place(mirror: &str) -> (String, bool) {
     let (is_plain, host) = match mirror.split_once("://") {
         Some((scheme, host)) => (scheme == "http", host),
@@ -90,14 +91,15 @@ fn url(host: &str, is_plain: bool) -> Result<Url, ImageError> {
     format!("{scheme}://{host}").parse().map_err(|_| ImageError::Name(host.to_owned()))
 }
 
-/// By the whole name: one that merely begins so is somebody else's, who would be told the password.
+/// Compares the whole name: a name that only starts so belongs to another host, which would receive
+/// the password.
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']');
     name == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// An image that a registry has; nothing of it is here yet but its description.
+/// An image in a registry; only its description has been fetched.
 pub struct RegistryImage {
     client: Client,
     name: String,
@@ -106,8 +108,8 @@ pub struct RegistryImage {
 }
 
 impl RegistryImage {
-    /// Asks the registry for `name`, such as `python:3.12` or `localhost:5000/a/b@sha256:…`. One that `mirrors` do not name must
-    /// have an address that `is_public`.
+    /// Fetches the description of `name`, such as `python:3.12` or `localhost:5000/a/b@sha256:…`. A
+    /// registry that `mirrors` do not name must have an address that `is_public`.
     pub async fn find(
         name: &str,
         credentials: Option<&Credentials>,
@@ -115,7 +117,7 @@ impl RegistryImage {
         is_public: IsPublic,
     ) -> Result<Self, ImageError> {
         let asked: Reference = name.trim().parse().map_err(|_| ImageError::Name(name.to_owned()))?;
-        let (registry, is_plain) = mirrors.of(asked.registry());
+        let (registry, is_plain) = mirrors.resolve(asked.registry());
         let reach = Reach::new(mirrors.named(), is_public);
         let failed = |failure| refused(name, failure);
         let mut client =
@@ -123,9 +125,6 @@ impl RegistryImage {
         client.authorize(credentials).await.map_err(failed)?;
         let manifest = find_manifest(&client, &asked, name).await?;
         let layers = manifest.layers;
-        if layers.len() > MOST_LAYERS {
-            return Err(ImageError::Malformed(format!("it has {} layers", layers.len())));
-        }
         let digits = manifest.config.digits()?;
         let config = client.small_blob(digits).await.map_err(failed)?;
         let config = ImageConfig::parse(&config)?;
@@ -133,9 +132,7 @@ impl RegistryImage {
             let (expected, found) = (manifest.config.digest, config.digest);
             return Err(ImageError::Digest { what: "the configuration".to_owned(), expected, found });
         }
-        if config.diff_ids.len() != layers.len() {
-            return Err(ImageError::Malformed("the configuration and the layers do not belong together".to_owned()));
-        }
+        config.check_layers(layers.len())?;
         Ok(Self { client, name: name.to_owned(), config, layers })
     }
 
@@ -143,12 +140,12 @@ impl RegistryImage {
         &self.config
     }
 
-    /// What all layers together take, compressed.
+    /// The compressed size of all layers.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
     }
 
-    /// Brings the layers into the empty directory `place`, each checked by its digest.
+    /// Downloads the layers into the empty directory `place` and checks their digests.
     pub async fn download(&self, place: &Path, most: u64, tell: &(dyn Fn(String) + Sync)) -> Result<(), ImageError> {
         if self.bytes() > most {
             return Err(ImageError::TooLarge(most));
@@ -187,22 +184,26 @@ impl RegistryImage {
         Ok(())
     }
 
-    /// Unpacks what [`RegistryImage::download`] brought into the empty directory `root`. Blocks.
-    pub fn unpack(&self, place: &Path, root: &Path, owners: Owners, limits: Limits) -> Result<Unpacked, ImageError> {
-        let mut tree = Tree::open(root, owners, limits)?;
+    /// Unpacks what [`RegistryImage::download`] put into `place`, and removes it from there.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// As [`crate::ArchiveImage::unpack`].
+    pub fn unpack(&self, place: &Path, target: &Target<'_>) -> Result<Unpacked, ImageError> {
+        let (mut layers, mut files) = (Vec::new(), Vec::new());
         for (number, diff_id) in self.config.diff_ids.iter().enumerate() {
-            let name = format!("layer {} of {}", number + 1, self.layers.len());
             let path = place.join(number.to_string());
-            let file = std::fs::File::open(&path).map_err(ImageError::io(format!("open {name}")))?;
-            layer::apply(file, &name, Some(diff_id), &mut tree)?;
-            // Its content is unpacked; both at once would take the room twice.
-            let _ = std::fs::remove_file(&path);
+            files.push(std::fs::File::open(&path).map_err(ImageError::io(format!("open layer {}", number + 1)))?);
+            // Its space is freed as soon as the unpacker has closed it: layers and content at once
+            // would take the space twice.
+            std::fs::remove_file(&path).map_err(ImageError::io(format!("remove layer {}", number + 1)))?;
+            layers.push(Layer { file: number, place: None, diff_id: Some(diff_id.clone()) });
         }
-        Ok(tree.done())
+        unpacker::unpack(layers, files, target)
     }
 }
 
-/// The manifest for this machine that the name leads to.
+/// The manifest for this machine that the name refers to.
 async fn find_manifest(client: &Client, asked: &Reference, name: &str) -> Result<Manifest, ImageError> {
     let mut expected = asked.digest().map(str::to_owned);
     let mut reference = expected.clone().unwrap_or_else(|| asked.tag().unwrap_or("latest").to_owned());
@@ -211,8 +212,8 @@ async fn find_manifest(client: &Client, asked: &Reference, name: &str) -> Result
         if let Some(expected) = expected.filter(|expected| *expected != digest(&bytes)) {
             return Err(ImageError::Digest { what: "the manifest".to_owned(), expected, found: digest(&bytes) });
         }
-        let said: Kind = parse("the manifest", &bytes)?;
-        if !is_index(said.media_type.as_deref().unwrap_or(&kind)) {
+        let document: Kind = parse("the manifest", &bytes)?;
+        if !is_index(document.media_type.as_deref().unwrap_or(&kind)) {
             return parse("the manifest", &bytes);
         }
         let index: Index = parse("an index", &bytes)?;
@@ -223,7 +224,7 @@ async fn find_manifest(client: &Client, asked: &Reference, name: &str) -> Result
     Err(ImageError::Malformed("its indexes lead to no manifest".to_owned()))
 }
 
-/// What a document says it is.
+/// The media type in a document.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kind {

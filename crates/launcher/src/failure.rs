@@ -1,4 +1,4 @@
-//! The step that failed and why, in the form in which it travels to the server.
+//! The step that failed and its error number, in the form that is sent to the server.
 
 use std::io;
 
@@ -10,13 +10,13 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The other end went away during `step`.
+    /// The peer closed its end of the channel during `step`.
     pub(crate) fn closed(step: &str) -> Self {
         Self { step: step.to_owned(), errno: libc::EPIPE }
     }
 }
 
-/// Names the step that a result belongs to.
+/// Attaches the name of a step to the error of a result.
 pub(crate) trait At<T> {
     fn at(self, step: &str) -> Result<T, Failure>;
 }

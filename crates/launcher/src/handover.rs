@@ -1,4 +1,4 @@
-//! What the server hands through to the guest.
+//! Descriptors that the server passes through the launcher to the guest.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,12 +11,12 @@ pub(crate) struct Handover {
     pub(crate) listener: OwnedFd,
     /// The guest executable.
     pub(crate) guest: OwnedFd,
-    /// Becomes the guest's descriptor 4.
+    /// The guest's configuration, which becomes its descriptor 4.
     pub(crate) config: OwnedFd,
 }
 
 impl Handover {
-    /// Moves them above the numbers at which the guest will find its own.
+    /// Duplicates them above the numbers that the guest's own descriptors get.
     pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
         let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;
         let [listener, guest, config] = <[OwnedFd; 3]>::try_from(lifted)
@@ -25,7 +25,8 @@ impl Handover {
     }
 }
 
-/// A copy of a descriptor, out of the way of the low numbers.
+/// Duplicates a descriptor to a number of at least 16, clear of those that
+/// [`place_descriptor`](crate::sys::process::place_descriptor) assigns.
 pub(crate) fn lift(descriptor: impl AsFd) -> io::Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(descriptor, 16)?)
 }

@@ -1,8 +1,9 @@
-//! What the sandbox's first process does until it is the guest.
+//! What the sandbox's first process does before it executes the guest.
 //!
-//! Everything that needs the host's tree (its `/dev` nodes, and `/proc` and `/sys`, without which the kernel grants no new ones) is taken
-//! before the new root is entered, as mounts attached nowhere. Everything that resolves a path of the sandbox happens after,
-//! when a symbolic link can lead nowhere but into the sandbox itself.
+//! It takes everything that needs the host's tree (the `/dev` nodes, and `/proc` and `/sys`,
+//! without which the kernel grants no new instances) before it enters the new root, as detached
+//! mounts. It resolves paths of the sandbox only after that, when a symbolic link cannot lead out
+//! of the sandbox.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
@@ -33,13 +34,13 @@ use crate::sys::loopback::bring_up_loopback;
 use crate::sys::namespace::unshare_cgroups;
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
 
-/// Most open files a process may ask for; what Docker and systemd grant.
+/// Limit of open files per process; the value of Docker and systemd.
 const OPEN_FILES: u64 = 1 << 20;
 
 const GUEST_NAME: &CStr = c"sandbar-guest";
 const GUEST_PATH: &CStr = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Returns only on failure.
+/// Sets up the sandbox and executes the guest. Returns only on failure.
 pub(super) fn become_guest(
     server: &Channel,
     launcher: Channel,
@@ -64,18 +65,19 @@ fn try_become_guest(
 ) -> Result<Infallible, Failure> {
     unshare_cgroups().at("make the cgroup namespace")?;
     receive_from(&launcher, "wait for the ids")?;
-    // Not before the server has been told of this process: until then it can reap it as a member of the launcher's group only.
+    // Not earlier: until the server has received the pid of this process, it can reap it only as a
+    // member of the launcher's process group.
     setsid().at("start a session")?;
     become_root(spec.id_count).at("become root of the sandbox")?;
     umask(Mode::empty());
     watch.mark("sandbox: is root");
     let tree = pseudo::Tree::prepare(spec)?;
+    tree.assemble()?;
     watch.mark("sandbox: pseudo file systems made");
     let overlays = receive_from(&launcher, "wait for the file tree")?;
     drop(launcher);
     watch.mark("sandbox: file tree received");
-    let volumes = enter(overlays, &spec.files)?;
-    tree.attach()?;
+    let volumes = enter(overlays, tree, &spec.files)?;
     watch.mark("sandbox: file tree entered");
     sethostname(spec.hostname.as_bytes()).at("set the host name")?;
     bring_up_loopback().at("bring up the loopback interface")?;
@@ -92,10 +94,10 @@ fn try_become_guest(
     place_descriptors(&null, handover).at("arrange the descriptors")?;
     capabilities::limit_to_kept().at("limit the capabilities")?;
     watch.mark("sandbox: locked down but for the filter");
-    // Behind the root that was entered: a descriptor of the host's that leaked opens nothing.
+    // After the new root is entered: a leaked descriptor of the host then opens nothing.
     landlock::restrict_to_root("/").at("apply Landlock")?;
-    // The filter may be installed without no_new_privs only while this process still has SYS_ADMIN in its user namespace; the exec
-    // then takes that away.
+    // Without no_new_privs the kernel installs the filter only while this process has SYS_ADMIN in
+    // its user namespace; the exec drops that capability.
     filter.install().at("install the system-call filter")?;
     watch.mark("sandbox: filter installed");
     server.send(&Report::Timings(watch.marks), &[]).at("report to the server")?;
@@ -110,9 +112,10 @@ fn receive_from(launcher: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure>
     Ok(descriptors)
 }
 
-fn become_root(id_count: u32) -> rustix::io::Result<()> {
+/// Switches to root of the new user namespace, which has `id_count` ids.
+pub(crate) fn become_root(id_count: u32) -> rustix::io::Result<()> {
     match set_thread_groups(&[]) {
-        // Who was given a single id may not leave groups, either.
+        // With a single id the kernel forbids setgroups.
         Err(Errno::PERM) if id_count == 1 => {}
         left => left?,
     }
@@ -120,27 +123,46 @@ fn become_root(id_count: u32) -> rustix::io::Result<()> {
     set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
 }
 
-/// Makes the first overlay this process's root, lets go of the host's tree, and mounts the other overlays. Gives back what comes
-/// after them.
-fn enter(mut overlays: Vec<OwnedFd>, files: &Files) -> Result<Vec<OwnedFd>, Failure> {
+/// Makes the first overlay this process's root, mounts the other overlays and the pseudo file
+/// systems, and unmounts the host's tree. Returns the mounts that follow the overlays, which are
+/// the volumes.
+fn enter(mut overlays: Vec<OwnedFd>, tree: pseudo::Tree, files: &Files) -> Result<Vec<OwnedFd>, Failure> {
     let volumes = overlays.split_off(files.overlays.len().min(overlays.len()));
     let mut overlays = overlays.into_iter().zip(&files.overlays);
     let (root, _) = overlays.next().ok_or(Failure::closed("receive the root"))?;
-    // Any directory of the host's tree will do to hang the new root on: this process alone sees it there, for a moment.
-    move_mount(&root, "", CWD, "/usr", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at("mount the root")?;
-    fchdir(&root).at("enter the root")?;
-    pivot_root(".", ".").at("change the root")?;
-    // The old root now lies over the new one.
-    unmount(".", UnmountFlags::DETACH).at("let go of the host's tree")?;
-    chdir("/").at("enter the root")?;
+    change_root(&root)?;
     for (mount, overlay) in overlays {
         attach(&mount, &overlay.at)?;
     }
+    tree.attach()?;
+    leave_previous_root()?;
     Ok(volumes)
 }
 
-/// Writes the files by which the sandbox knows itself and finds others. They belong to the engine, which knows better than
-/// whatever a former boot left. But a sandbox whose disk is full, or whose user has broken `/etc`, must still start.
+/// Makes a detached mount this process's root and unmounts the previous root.
+pub(crate) fn enter_root(root: &OwnedFd) -> Result<(), Failure> {
+    change_root(root)?;
+    leave_previous_root()
+}
+
+/// Makes a detached mount this process's root, on which the previous root is stacked then. Absolute
+/// paths lead into the new one.
+fn change_root(root: &OwnedFd) -> Result<(), Failure> {
+    // Any directory of the host's tree can hold the new root: only this process sees it there, and
+    // only until pivot_root.
+    move_mount(root, "", CWD, "/usr", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).at("mount the root")?;
+    fchdir(root).at("enter the root")?;
+    pivot_root(".", ".").at("change the root")
+}
+
+fn leave_previous_root() -> Result<(), Failure> {
+    unmount(".", UnmountFlags::DETACH).at("let go of the host's tree")?;
+    chdir("/").at("enter the root")
+}
+
+/// Writes the sandbox's host name, hosts and resolver files. The engine's values replace those of
+/// an earlier boot. Errors are ignored: a sandbox whose disk is full, or whose user has broken
+/// `/etc`, must still start.
 fn write_names(hostname: &str, nameserver: Ipv4Addr) {
     let hosts = format!(
         "127.0.0.1\tlocalhost\n127.0.1.1\t{hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\nff02::1\tip6-allnodes\n\
@@ -154,11 +176,12 @@ fn write_names(hostname: &str, nameserver: Ipv4Addr) {
 }
 
 fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
-    let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
-    if is_file && fs::read_to_string(path).is_ok_and(|now| now == text) {
+    // Programs of an earlier boot may have left a file that does not fit into memory.
+    let is_alike = |metadata: fs::Metadata| metadata.is_file() && metadata.len() == text.len() as u64;
+    if path.symlink_metadata().is_ok_and(is_alike) && fs::read_to_string(path).is_ok_and(|now| now == text) {
         return Ok(());
     }
-    // A new file: what is there may be a link to anywhere.
+    // Replaced, not overwritten: the existing entry may be a symbolic link to any path.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -167,14 +190,19 @@ fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// The limit of a core dump in bytes, soft and hard. With a limit of exactly 1 the kernel neither writes a file nor runs the
-/// crash handler that `core_pattern` of the host names; with 0 it still runs the handler, as root of the host, on memory of the
-/// sandbox's choice. The system-call filter keeps programs from changing the limit.
+/// Soft and hard limit of a core dump, in bytes. With a limit of exactly 1 the kernel neither
+/// writes a file nor runs the crash handler that the host's `core_pattern` names; with 0 it still
+/// runs the handler, as root of the host, on memory whose content the sandbox controls. The
+/// system-call filter prevents programs from changing the limit.
 const CORE_BYTES: u64 = 1;
 
+pub(crate) fn forbid_core_dumps() -> rustix::io::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(CORE_BYTES), maximum: Some(CORE_BYTES) })
+}
+
 fn set_resource_limits() -> rustix::io::Result<()> {
-    setrlimit(Resource::Core, Rlimit { current: Some(CORE_BYTES), maximum: Some(CORE_BYTES) })?;
-    // Raising the hard limit takes a capability that root in a container may lack.
+    forbid_core_dumps()?;
+    // Raising the hard limit requires SYS_RESOURCE, which root in a container may lack.
     let all = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) };
     setrlimit(Resource::Nofile, all).or_else(|_| {
         let granted = getrlimit(Resource::Nofile).maximum;
@@ -182,9 +210,9 @@ fn set_resource_limits() -> rustix::io::Result<()> {
     })
 }
 
-/// Lays out 0 to 4 as the guest expects them; all others close at the exec.
+/// Assigns descriptors 0 to 4 as the guest expects them; exec closes all others.
 fn place_descriptors(null: &File, handover: &Handover) -> io::Result<()> {
-    // What is placed must not lie where something is about to be placed.
+    // A source must not have a number that is about to be assigned.
     let null = lift(null)?;
     let (listener, config) = (&handover.listener, &handover.config);
     for (descriptor, number) in [(&null, 0), (&null, 1), (&null, 2), (listener, 3), (config, 4)] {

@@ -1,4 +1,4 @@
-//! From a specification to a running sandbox.
+//! Boots a sandbox from a specification.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,13 +16,15 @@ use crate::stopwatch::Stopwatch;
 use crate::sys::namespace::{Side, clone_into_namespaces, unshare_mounts};
 use crate::{inside, overlay};
 
-/// When the host itself runs out of memory, sandboxes go before the server does; hence above zero. Only a little: the guest
-/// gives what it starts 100, so that a sandbox out of memory loses one of those and not process 1, all of itself.
+/// Above zero, so that the kernel kills sandboxes before the server when the host runs out of
+/// memory. Only a little: the guest sets 100 for the processes it starts, so that a sandbox out of
+/// memory loses one of those and not process 1, which would end the sandbox.
 const OOM_SCORE_ADJUSTMENT: &str = "10";
 
-/// Acts as launcher: reads the specification from standard input, boots the sandbox, ends.
+/// Runs as the launcher: reads the specification from standard input, boots the sandbox, exits.
 pub fn launch() -> ! {
-    // Whoever started the server may be strict about files; the roots of sandboxes get the modes they are given.
+    // The server may have inherited a strict umask; files in the roots of sandboxes get exactly the
+    // modes that are requested.
     umask(Mode::empty());
     let channel = match lift(rustix::stdio::stdin()) {
         Ok(descriptor) => Channel::from(descriptor),
@@ -37,7 +39,7 @@ pub fn launch() -> ! {
     }
 }
 
-/// What can be done before there is anything to boot: a spare launcher has done it when it is needed.
+/// Does the work that needs no specification: a spare launcher has done it before it is used.
 fn prepare() -> Result<Program, Failure> {
     offer_to_out_of_memory_killer().at("offer the sandbox to the out-of-memory killer")?;
     unshare_mounts().at("leave the server's mounts")?;
@@ -45,7 +47,7 @@ fn prepare() -> Result<Program, Failure> {
 }
 
 fn report_failure(channel: &Channel, Failure { step, errno }: Failure) {
-    // When this fails the server is gone, and nobody is left to be told.
+    // Sending fails only when the server is gone.
     let _ = channel.send(&Report::Failed { step, errno }, &[]);
 }
 
@@ -54,7 +56,7 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
     let (spec, descriptors): (Spec, _) =
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let mut watch = Stopwatch::start();
-    // Not before: the server listens once it has spoken.
+    // Reported only now: the server reads reports after it has sent the specification.
     let filter = prepared?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
     let (outer, inner) = Channel::pair().at("make a channel to the first process")?;
@@ -80,15 +82,16 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
     }
 }
 
-fn offer_to_out_of_memory_killer() -> io::Result<()> {
+pub(crate) fn offer_to_out_of_memory_killer() -> io::Result<()> {
     match fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT) {
-        // A container may have been given a higher score, with no right to lower it: the sandbox is offered already.
+        // In a container the score may be higher already, and lowering it requires SYS_RESOURCE.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         result => result,
     }
 }
 
-/// Joins the cgroups of the first version, so that the first process is born in them; opens that of the second.
+/// Joins the cgroups of version 1, so that the first process is created in them; opens the
+/// directory of the one of version 2.
 fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
     for tasks in &spec.cgroup_tasks {
         File::options().write(true).open(tasks)?.write_all(b"0")?;
@@ -96,21 +99,22 @@ fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
     spec.cgroup_unified.as_ref().map(|directory| Ok(File::open(directory)?.into())).transpose()
 }
 
-/// Where no cgroup counts processes, the kernel counts those of each user, and for all users of a namespace together those of its
-/// owner: up to the limit that held when it was made.
+/// Limits processes where no cgroup counts them. The kernel counts the processes of each user, and
+/// for all users of a user namespace together those of its owner, up to the limit that was set when
+/// the namespace was created.
 pub(crate) fn limit_processes(spec: &Spec) -> io::Result<()> {
     let Some(most) = spec.processes.map(u64::from) else { return Ok(()) };
     Ok(setrlimit(Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
-/// Gives the first process what only the launcher, root outside, can: ids and a file tree.
+/// Gives the first process what only the launcher, which is root outside, can: ids and a file tree.
 fn furnish(outer: &Channel, pid: Pid, spec: &Spec, watch: &mut Stopwatch) -> Result<(), Failure> {
     let process = pid.as_raw_nonzero();
     let user_namespace: OwnedFd =
         File::open(format!("/proc/{process}/ns/user")).at("open the user namespace of the sandbox")?.into();
     let map = format!("0 {} {}\n", spec.files.id_base, spec.id_count);
     for file in ["gid_map", "uid_map"] {
-        // One write: the kernel takes no second.
+        // A single write: the kernel refuses a second one.
         File::options()
             .write(true)
             .open(format!("/proc/{process}/{file}"))

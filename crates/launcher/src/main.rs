@@ -1,4 +1,4 @@
-//! The launcher's executable: what of the engine's work only a single-threaded process can do.
+//! The launcher's executable: work of the engine that only a single-threaded process can do.
 #![forbid(unsafe_code)]
 
 use std::process::exit;
@@ -8,7 +8,7 @@ fn main() {
         Some(launcher::LAUNCH) => launcher::launch(),
         Some(launcher::HOLD) => launcher::users::hold(),
         Some(launcher::TRY) => launcher::trial::child_main(),
-        // It is carried inside the program that starts it, and has nobody else to talk to.
+        // Only the engine, which embeds this program, starts it.
         _ => exit(2),
     }
 }

@@ -1,19 +1,24 @@
 //! The sandbox's file tree: id-mapped layers joined by overlays, as detached mounts.
 //!
-//! Runs in the launcher, as root of the user namespace that is the sandbox's parent, in a mount namespace that ends with the
-//! launcher. Where that is the initial one, each layer is covered there by an id-mapped clone of itself (overlays accept layers that
-//! are mounted nowhere only from kernel 6.15 on). Elsewhere the kernel maps no ids, and the files have those of the sandbox already.
+//! Runs in the launcher, as root of the sandbox's parent user namespace, in a mount namespace that
+//! ends with the launcher. In the initial user namespace the launcher covers each layer by an
+//! id-mapped clone of itself (only kernels from 6.15 on accept detached mounts as layers of an
+//! overlay). In other user namespaces the kernel maps no ids, and the files are owned by the
+//! sandbox's ids already.
 //!
-//! Overlays are told of their layers by descriptor (`/proc/self/fd/N`), because what they are told is what the sandbox reads in
-//! `/proc/self/mountinfo`: the data directory's path is none of its business.
+//! Overlays get their layers by descriptor (`/proc/self/fd/N`), because the sandbox reads these
+//! options in `/proc/self/mountinfo`, and they must not reveal the path of the data directory.
 //!
 //! ```text
-//! upper ── overlay, by the sandbox's root ── screen: overlay, by a mounter who owns nothing and overrides no mode ── /usr
+//! upper ── overlay, mounted by the sandbox's root
+//!             └── screen: overlay, mounted without capabilities over files ── /usr
 //! ```
-//! An overlay opens the files of its layers with the rights of its mounter. Mapped ids alone would make the host's root the
-//! sandbox's, who would read what root alone may read. So layers of the host lie behind a second, read-only overlay whose mounter
-//! has the rights of no user: the kernel decides at each access, also about files that appear or change their mode later. Where
-//! ids are not mapped, the sandbox's root has no rights over the host's files to begin with, and no screen is needed.
+//! An overlay opens the files of its layers with the credentials of its mounter. Mapped ids alone
+//! would show the host's root as the sandbox's root, who could then read files that only root may
+//! read. So layers of the host are behind a second, read-only overlay, the screen, whose mounter
+//! has the permissions of no user: the kernel checks each access, also of files that appear or
+//! change their mode later. Where ids are not mapped, the sandbox's root has no permissions over
+//! the host's files in the first place, and no screen is needed.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -37,7 +42,8 @@ use crate::spec::{Files, OnDisk, Overlay};
 use crate::sys::mount::{map_ids, share};
 use crate::sys::process::set_file_system_ids;
 
-/// Builds every overlay of `files` and then every volume, in its order, for the ids that `user_namespace` maps.
+/// Mounts every overlay of `files` and then every volume, in its order, for the ids that
+/// `user_namespace` maps.
 pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Failure> {
     let make_all = || files.overlays.iter().try_for_each(|overlay| make_writable_directories(files, overlay));
     let mount_all = |plans: &[Plan]| plans.iter().map(|plan| mount(plan, files.on_disk)).collect::<Result<Vec<_>, _>>();
@@ -62,18 +68,18 @@ pub(crate) fn build(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Vec
     Ok(mounts)
 }
 
-/// Layers and the writable directory, open, by their paths.
+/// Layers and the writable directory, open, by path.
 type Sources = BTreeMap<PathBuf, OwnedFd>;
-/// The screens of the overlays that have one, open, by where the overlay appears.
+/// The screens of the overlays that have one, open, by the overlay's mount point.
 type Screens = BTreeMap<PathBuf, OwnedFd>;
 
-/// One overlay in the names that the kernel is given.
+/// One overlay with the names that are passed to the kernel.
 struct Plan {
     at: PathBuf,
     lowers: Vec<String>,
-    /// None: read-only.
+    /// `None`: read-only.
     writable: Option<Writable>,
-    /// A directory to mount on, for kernels that mount in one step only.
+    /// A directory to mount on, for kernels that only have the one-step mount call.
     place: PathBuf,
 }
 
@@ -82,7 +88,7 @@ struct Writable {
     work: String,
 }
 
-/// The name of an open directory.
+/// The path by which the kernel opens the directory of a descriptor.
 fn name(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
@@ -104,18 +110,18 @@ fn plan(files: &Files, sources: &Sources, screens: &Screens) -> Vec<Plan> {
     files.overlays.iter().map(plan).collect()
 }
 
-/// Makes and places the screen of every overlay that has layers of the host.
+/// Mounts the screen of every overlay that has layers of the host.
 fn screen_all(files: &Files, sources: &Sources) -> Result<Screens, Failure> {
     let of_host = files.overlays.iter().filter(|overlay| overlay.of_host);
     of_host.map(|overlay| Ok((overlay.at.clone(), screen(files, overlay, sources)?))).collect()
 }
 
-/// The layers of `overlay` joined by a mounter without rights. It is placed in this namespace, over the lowest layer, which the
-/// mounter can reach, for kernels before 6.15.
+/// Joins the layers of `overlay` with a mounter without permissions. For kernels before 6.15 the
+/// screen is attached in this namespace, over the lowest layer, which the mounter can reach.
 fn screen(files: &Files, overlay: &Overlay, sources: &Sources) -> Result<OwnedFd, Failure> {
     let step = format!("screen the layers for {}", overlay.at.display());
     let place = overlay.lowers.last().ok_or(Failure::closed(&step))?.clone();
-    // An overlay that is read-only needs two layers.
+    // A read-only overlay needs two layers.
     let empty = files.writable.join(&overlay.directory).join(EMPTY);
     let empty = open(&empty, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at(&step)?;
     let lowers = overlay.lowers.iter().map(|lower| &sources[lower]).chain([&empty]).map(name).collect();
@@ -126,10 +132,11 @@ fn screen(files: &Files, overlay: &Overlay, sources: &Sources) -> Result<OwnedFd
     Ok(screen)
 }
 
-/// Beside `upper` and `work`: an empty directory.
+/// An empty directory next to `upper` and `work`.
 const EMPTY: &str = "empty";
 
-/// Mounting is all that the mounter may do. Its user is root, whom the id-mapped layers show as the owner of no file.
+/// Runs `work` with SYS_ADMIN as the only effective capability. Its user is root, which id-mapped
+/// layers show as the owner of no file.
 fn without_rights<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let before = capabilities(None).at("read the capabilities")?;
     let effective = CapabilitySet::SYS_ADMIN;
@@ -139,7 +146,7 @@ fn without_rights<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fai
     result
 }
 
-/// Opens layers and writable directory where ids are not mapped.
+/// Opens the layers and the writable directory where ids are not mapped.
 fn open_sources(files: &Files) -> Result<Sources, Failure> {
     let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
     paths
@@ -150,7 +157,8 @@ fn open_sources(files: &Files) -> Result<Sources, Failure> {
         .collect()
 }
 
-/// A directory that others have, too: what one of them makes set-user-id must not be so for another.
+/// Clones a directory that other sandboxes share: a set-uid file of one sandbox must not have
+/// effect in another.
 fn clone_shared(source: &Path, user_namespace: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Failure> {
     let tree = open_tree(CWD, source, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .at(&format!("clone the mount of {}", source.display()))?;
@@ -158,10 +166,11 @@ fn clone_shared(source: &Path, user_namespace: Option<BorrowedFd<'_>>) -> Result
     Ok(tree)
 }
 
-/// What an overlay writes (its work directory, copies of lower files) belongs to whoever mounts it, so it is mounted with
-/// the ids of the sandbox's root. Others have no place in the id mapping: EOVERFLOW, and a mount that is silently read-only.
+/// Runs `work` with the file-system ids of the sandbox's root. An overlay's work directory and its
+/// copies of lower files belong to the mounter, and ids without a mapping result in EOVERFLOW, or
+/// in a mount that is silently read-only.
 fn as_mapped_root<T>(id: u32, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // Without NO_SETUID_FIXUP the change of ids would take the file capabilities along.
+    // Without NO_SETUID_FIXUP the change of ids would clear the capabilities over files.
     let before = capabilities_secure_bits().at("read the secure bits")?;
     set_capabilities_secure_bits(before | CapabilitiesSecureBits::NO_SETUID_FIXUP).at("keep the capabilities")?;
     set_file_system_ids(id, id).at("take the ids of the sandbox's root")?;
@@ -173,7 +182,7 @@ fn as_mapped_root<T>(id: u32, work: impl FnOnce() -> Result<T, Failure>) -> Resu
 
 fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Failure> {
     let directory = files.writable.join(&overlay.directory);
-    // The writable directory's own mode is what the mount's root shows.
+    // The mode of the upper directory is the mode of the mount's root.
     let mode = match overlay.lowers.first() {
         Some(lower) => Mode::from_raw_mode(stat(lower).at(&format!("look at the layer {}", lower.display()))?.st_mode),
         None => Mode::from_raw_mode(0o755),
@@ -182,7 +191,7 @@ fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Fai
         (&directory, Mode::RWXU),
         (&directory.join("upper"), mode),
         (&directory.join("work"), Mode::RWXU),
-        // The mounter of a screen must be able to look into it.
+        // The mounter of a screen must be able to read it.
         (&directory.join(EMPTY), Mode::from_raw_mode(0o755)),
     ] {
         match mkdir(path, mode) {
@@ -193,10 +202,12 @@ fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Fai
     Ok(())
 }
 
-/// Covers layers and writable directory by id-mapped clones of themselves, and gives these.
+/// Covers the layers and the writable directory by id-mapped clones of themselves, and returns the
+/// clones.
 fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Sources, Failure> {
     let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
-    // All are taken before any is covered: a covered path would give the mapped mount, which cannot be mapped again.
+    // All are cloned before any is covered: a covered path resolves to the mapped mount, which
+    // cannot be mapped again.
     let trees = paths
         .map(|path| {
             let tree = open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
@@ -214,7 +225,7 @@ fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<So
 
 fn mount(plan: &Plan, on_disk: OnDisk) -> Result<OwnedFd, Failure> {
     let mounted = match mount_by_context(plan, on_disk) {
-        // Kernels before 6.5 do not know `lowerdir+`.
+        // Kernels before 6.5 lack `lowerdir+`.
         Err(Errno::INVAL) => mount_by_string(plan, on_disk),
         other => other,
     };
@@ -227,11 +238,12 @@ fn mount(plan: &Plan, on_disk: OnDisk) -> Result<OwnedFd, Failure> {
     Ok(mount)
 }
 
-/// The same however it is mounted. Renaming a directory of a layer works (without, EXDEV); whatever the kernel's defaults are,
-/// layers stay usable by others and an upper may become a layer.
+/// Options of every writable overlay and screen of a root server. `redirect_dir` makes renames of a
+/// layer's directories work (EXDEV otherwise); the others override the kernel's defaults, so that
+/// several overlays can share a layer and an upper can become a layer.
 const OPTIONS: &[(&str, &str)] = &[("redirect_dir", "on"), ("index", "off"), ("metacopy", "off")];
-/// Where the mounter is root of a user namespace only: what overlays note about files goes into attributes that everybody may
-/// write, and must then not lead from one directory to another.
+/// Options where the mounter is root of a user namespace only: the overlay stores its metadata in
+/// attributes that every user may write, and so must not use redirects.
 const OPTIONS_OF_USER: &[(&str, &str)] = &[("userxattr", "")];
 
 fn options(on_disk: OnDisk) -> &'static [(&'static str, &'static str)] {
@@ -261,8 +273,8 @@ fn mount_by_context(plan: &Plan, on_disk: OnDisk) -> rustix::io::Result<OwnedFd>
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// All options in one string, which holds some hundred layers. Mounted over a directory of its own in this namespace, for want of
-/// a better place, and cloned from there.
+/// Passes all options as one string, which has room for some hundred layers. Mounts over the plan's
+/// directory in this namespace, because this call cannot create a detached mount, and clones that.
 fn mount_by_string(plan: &Plan, on_disk: OnDisk) -> rustix::io::Result<OwnedFd> {
     let mut options = format!("lowerdir={}", plan.lowers.join(":"));
     if let Some(Writable { upper, work }) = &plan.writable {
@@ -290,7 +302,8 @@ mod tests {
 
     const BASE: u32 = 0x6fff_0000;
 
-    /// Builds an overlay of two layers in a thread with mounts of its own, and gives what a look at it yields.
+    /// Mounts an overlay of two layers in a thread with its own mount namespace, and returns the
+    /// files' content and their owner.
     fn with_layers(mount: fn(&Plan, OnDisk) -> rustix::io::Result<OwnedFd>) -> (String, u32) {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
@@ -335,7 +348,8 @@ mod tests {
         seen
     }
 
-    /// A process that keeps a user namespace with the ids from `BASE` on; it ends with its standard input.
+    /// Starts a process that holds a user namespace with the ids from `BASE` on; it ends when its
+    /// standard input closes.
     fn hold_namespace() -> (Child, fs::File) {
         let mut holder =
             Command::new("unshare").args(["-U", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! `/proc`, `/sys`, `/dev` and `/run` of a sandbox: its own instances. What of `/proc` tells about or reaches the host is masked; of
-//! `/sys` only what a list names is there.
+//! `/proc`, `/sys`, `/dev` and `/run` of a sandbox: its own instances. Files of `/proc` that reveal
+//! or affect the host are masked; `/sys` contains only an allow list.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, mkdir};
+use rustix::fs::{CWD, Mode, mkdir, mkdirat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -18,12 +18,13 @@ use rustix::mount::{
 use crate::failure::{At, Failure};
 use crate::spec::Spec;
 
-/// Files shown as empty: they tell of the host (its command line, memory, keys, disks, modules) or of what other sandboxes do
-/// (interrupts, locks, counters of memory and disks).
+/// Files shown as empty: they reveal the host (command line, memory, keys, disks, modules) or the
+/// activity of other sandboxes (interrupts, locks, counters of memory and disks).
 ///
-/// Left alone although they tell of the whole machine, because programs fail or misjudge without them: `stat` and `loadavg` (top,
-/// uptime, psutil, load averages of every language), `meminfo` and `cpuinfo` (free, nproc, allocators), `uptime`, `version`,
-/// `filesystems`, `cgroups` (the JVM tells by it which version it is in). They are sums over all sandboxes.
+/// Not masked although they describe the whole machine, because programs fail or misjudge without
+/// them: `stat` and `loadavg` (top, uptime, psutil, load averages of every language), `meminfo` and
+/// `cpuinfo` (free, nproc, allocators), `uptime`, `version`, `filesystems`, `cgroups` (the JVM
+/// detects the cgroup version by it). They are sums over all sandboxes.
 const MASKED_FILES: [&str; 21] = [
     "/proc/buddyinfo",
     "/proc/cmdline",
@@ -59,13 +60,15 @@ const MASKED_DIRECTORIES: [&str; 8] = [
     "/proc/scsi",
 ];
 const READ_ONLY_DIRECTORIES: [&str; 1] = ["/proc/sys"];
-/// All that a sandbox sees of sysfs, each with the directories that lead there: processors (lscpu, nproc, the JVM, Chromium), its own
-/// network devices, and whether memory comes in huge pages (allocators). The rest names the host's disks, file systems, modules
-/// and devices, with counters of each: `fs/btrfs` the use of every sandbox, `block/loop*` the data directory. NUMA nodes are
-/// among it, because each has the machine's counters of memory.
+/// The parts of sysfs that a sandbox sees, each with the directories that lead to it: processors
+/// (lscpu, nproc, the JVM, Chromium), its own network devices, and whether memory comes in huge
+/// pages (allocators). The rest names the host's disks, file systems, modules and devices, with
+/// counters of each: `fs/btrfs` the usage of every sandbox, `block/loop*` the data directory. NUMA
+/// nodes are left out, because each contains memory counters of the machine.
 const SHOWN_OF_SYS: [&str; 4] =
     ["class/net", "devices/system/cpu", "devices/virtual/net", "kernel/mm/transparent_hugepage"];
-/// Directories of `/sys`, parents first: those that lead to what is shown, and those that programs list and may find empty.
+/// Directories of `/sys`, parents first: those that lead to the shown parts, and those that
+/// programs list and accept empty.
 const SYS_DIRECTORIES: [&str; 18] = [
     "block",
     "bus",
@@ -86,7 +89,7 @@ const SYS_DIRECTORIES: [&str; 18] = [
     "kernel/mm/transparent_hugepage",
     "module",
 ];
-/// Where `/sys` is put together: on the sandbox's `/dev`, before anything of the sandbox runs.
+/// Where `/sys` is assembled: on the sandbox's `/dev`, before the sandbox's root is entered.
 const SYS_DRAFT: &str = "/dev/.sys";
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: [(&str, &str); 5] = [
@@ -96,12 +99,12 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
-/// Most terminals at a time: all sandboxes share the machine's few thousand.
+/// Limit of open terminals per sandbox: all sandboxes share the machine's few thousand.
 const TERMINALS: &str = "256";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 const QUIET: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-const INERT: MountAttrFlags = QUIET.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+pub(crate) const INERT: MountAttrFlags = QUIET.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 const READ_ONLY: MountFlags = MountFlags::BIND
     .union(MountFlags::RDONLY)
@@ -109,7 +112,8 @@ const READ_ONLY: MountFlags = MountFlags::BIND
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// Mounts that wait for the sandbox's root to be entered.
+/// The sandbox's mounts, made and assembled before its root is entered, while the launcher still
+/// mounts that root: together these take as long as the overlays.
 pub(super) struct Tree {
     proc: OwnedFd,
     sysfs: OwnedFd,
@@ -126,13 +130,14 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Makes everything while the host's tree is still in sight: the kernel grants a new `/proc` or `/sys` only to who
-    /// sees an unmasked one already.
+    /// Makes all mounts while the host's tree is still visible: the kernel grants a new `/proc` or
+    /// `/sys` only to a process that sees an unmasked one.
     pub(super) fn prepare(spec: &Spec) -> Result<Self, Failure> {
         let shared_memory = spec.shared_memory_bytes.to_string();
-        // A fifth of the memory: the out-of-memory killer cannot free what lies in files, and /dev/shm may hold half already.
+        // A fifth of the memory: the out-of-memory killer cannot free the memory of files, and
+        // /dev/shm may use half already.
         let run = (spec.shared_memory_bytes / 5 * 2).to_string();
-        // The group of terminals, where there are groups.
+        // The group `tty`, if the sandbox has more than one group id.
         let tty = if spec.id_count == 1 { "0" } else { "5" };
         let devices = DEVICES
             .iter()
@@ -167,20 +172,30 @@ impl Tree {
         })
     }
 
-    /// Puts everything in its place. The calling process's root is the sandbox's.
-    pub(super) fn attach(self) -> Result<(), Failure> {
-        attach(&self.dev, Path::new("/dev"))?;
+    /// Fills and masks the mounts where the host's are, in this process's own mount namespace: a
+    /// mount takes others only once it is attached.
+    pub(super) fn assemble(&self) -> Result<(), Failure> {
+        place(&self.dev, "/dev").at("mount /dev")?;
         self.furnish_dev()?;
-        attach(&self.run, Path::new("/run"))?;
-        mkdir("/run/lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
-        attach(&self.proc, Path::new("/proc"))?;
-        self.attach_sys()?;
+        mkdirat(&self.run, "lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
+        place(&self.proc, "/proc").at("mount /proc")?;
+        self.assemble_sys()?;
         self.mask()
     }
 
-    /// Puts `/sys` together beside its place: binds can be taken only from a sysfs that is mounted, and that one is at `/sys`.
-    fn attach_sys(&self) -> Result<(), Failure> {
-        attach(&self.sysfs, Path::new("/sys"))?;
+    /// Moves all mounts below the root of this process, which is the sandbox's. To be called before
+    /// the host's tree, where they are, is unmounted.
+    pub(super) fn attach(self) -> Result<(), Failure> {
+        for (mount, path) in [(&self.dev, "/dev"), (&self.run, "/run"), (&self.proc, "/proc"), (&self.sys, "/sys")] {
+            attach(mount, Path::new(path))?;
+        }
+        fs::remove_dir(SYS_DRAFT).at("make /sys")
+    }
+
+    /// Assembles `/sys` in [`SYS_DRAFT`]: a bind needs a mounted sysfs as its source, which is at
+    /// `/sys` meanwhile.
+    fn assemble_sys(&self) -> Result<(), Failure> {
+        place(&self.sysfs, "/sys").at("mount /sys")?;
         mkdir(SYS_DRAFT, Mode::RWXU).at("make /sys")?;
         place(&self.sys, SYS_DRAFT).at("make /sys")?;
         for path in SYS_DIRECTORIES {
@@ -194,9 +209,7 @@ impl Tree {
             place(cgroup, format!("{SYS_DRAFT}/fs/cgroup")).at("mount /sys/fs/cgroup")?;
         }
         mount_remount(SYS_DRAFT, READ_ONLY, c"").at("make /sys read-only")?;
-        unmount("/sys", UnmountFlags::DETACH).at("hide the rest of sysfs")?;
-        place(&self.sys, "/sys").at("mount /sys")?;
-        fs::remove_dir(SYS_DRAFT).at("make /sys")
+        unmount("/sys", UnmountFlags::DETACH).at("hide the rest of sysfs")
     }
 
     fn furnish_dev(&self) -> Result<(), Failure> {
@@ -215,7 +228,8 @@ impl Tree {
     }
 
     fn mask(&self) -> Result<(), Failure> {
-        // Binds of the older kind: one call each, where a clone and a move are three and a namespace in between.
+        // mount(2) binds with one call each; a clone and a move are three, with a namespace in
+        // between.
         for path in READ_ONLY_DIRECTORIES {
             if if_present(mount_bind(path, path)).at(&format!("cover {path}"))?.is_some() {
                 mount_remount(path, READ_ONLY, c"").at(&format!("make {path} read-only"))?;
@@ -237,7 +251,8 @@ impl Tree {
         self.cover_boot_id()
     }
 
-    /// The file lives on the sandbox's `/dev`, nameless once it is mounted.
+    /// Covers the host's boot id. The source file is on the sandbox's `/dev` and is unlinked once
+    /// it is mounted.
     fn cover_boot_id(&self) -> Result<(), Failure> {
         let hidden = "/dev/.boot_id";
         let step = "set the boot id";
@@ -251,13 +266,14 @@ impl Tree {
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
-/// Whether the host's cgroups are the second version throughout. A sandbox that has one of its own then sees it: programs that size
-/// themselves by their limits (JVM, Node.js) look there.
+/// Whether the host uses cgroup version 2 only. A sandbox that has its own cgroup then sees it:
+/// programs that size themselves by their limits (JVM, Node.js) read it there.
 fn unified_cgroups() -> bool {
     rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|found| found.f_type == libc::CGROUP2_SUPER_MAGIC)
 }
 
-fn make(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Failure> {
+/// Creates a file system as a detached mount.
+pub(crate) fn make(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Result<OwnedFd, Failure> {
     let made = || -> rustix::io::Result<OwnedFd> {
         let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, value) in options {
@@ -272,7 +288,7 @@ fn make(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> Res
     made().at(&format!("make a {kind}"))
 }
 
-/// Mounts at `path`, which is made if a user of the sandbox has removed it.
+/// Mounts at `path`, and creates the directory if a user of the sandbox has removed it.
 pub(super) fn attach(mount: &OwnedFd, path: &Path) -> Result<(), Failure> {
     let step = format!("mount {}", path.display());
     match place(mount, path) {
@@ -288,7 +304,7 @@ fn place(mount: &OwnedFd, path: impl rustix::path::Arg) -> rustix::io::Result<()
     move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS)
 }
 
-/// What this kernel does not have needs no mask.
+/// Maps ENOENT to `None`: a file that this kernel lacks needs no mask.
 fn if_present<T>(result: rustix::io::Result<T>) -> rustix::io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,5 +1,6 @@
-//! What travels between the server, the launcher and the process that becomes process 1: the specification with its
-//! descriptors one way, reports the other. One `SOCK_SEQPACKET` pair, one JSON value a message.
+//! Messages between the server, the launcher and the process that becomes process 1: the
+//! specification with its descriptors in one direction, reports in the other. One `SOCK_SEQPACKET`
+//! pair, one JSON value per message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,94 +16,100 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Most descriptors in one message: the overlays of a template and the volumes of a sandbox, or what the server hands over.
-const MAX_DESCRIPTORS: usize = 32;
-/// Longest message. A template of 500 layers with long paths stays below; the kernel's own bound is a little higher.
+/// Limit of descriptors in one message: the overlays of a template and the volumes of a sandbox,
+/// the descriptors for the guest, or the layers of an image. The kernel's own limit is 253.
+pub const MAX_DESCRIPTORS: usize = 253;
+/// Limit of a message in bytes. A template of 500 layers with long paths stays below; the kernel's
+/// own limit is a little higher.
 const MAX_MESSAGE: usize = 160 * 1024;
 
-/// One boot, as the launcher needs it. Three descriptors travel with it, in this order: the unix listener that becomes the
-/// guest's descriptor 3, the guest's executable, and what becomes its descriptor 4.
+/// What the launcher needs for one boot. Three descriptors are sent with it, in this order: the
+/// unix listener that becomes the guest's descriptor 3, the guest's executable, and the
+/// configuration that becomes its descriptor 4.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Spec {
     pub id_count: u32,
-    /// The user, as the launcher knows ids, to whom the sandbox's user namespace belongs; 0: the launcher's own.
+    /// The user, as numbered in the launcher's user namespace, who owns the sandbox's user
+    /// namespace; 0: the launcher's own.
     pub owner: u32,
-    /// Most processes and threads, where no cgroup counts them.
+    /// Limit of processes and threads, where no cgroup counts them.
     #[serde(default)]
     pub processes: Option<u32>,
-    /// An argument of process 1 by which it is known from outside, where no cgroup tells whose it is.
+    /// An argument of process 1 by which the server identifies it, where no cgroup does.
     #[serde(default)]
     pub mark: Option<String>,
-    /// The `tasks` files of the cgroups of the first version.
+    /// The `tasks` files of the cgroups of version 1.
     pub cgroup_tasks: Vec<PathBuf>,
-    /// The directory of the cgroup of the second version.
+    /// The directory of the cgroup of version 2.
     pub cgroup_unified: Option<PathBuf>,
     pub files: Files,
     pub hostname: String,
     pub boot_id: String,
-    /// What `/etc/resolv.conf` names.
+    /// The name server in `/etc/resolv.conf`.
     pub nameserver: Ipv4Addr,
-    /// What `/dev/shm` may hold at most.
+    /// Limit of `/dev/shm`.
     pub shared_memory_bytes: u64,
 }
 
 /// A sandbox's file tree.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Files {
-    /// First id of the sandbox's own range on the host; its id 0.
+    /// The first host id of the sandbox's id range, which is id 0 in the sandbox.
     pub id_base: u32,
     pub on_disk: OnDisk,
-    /// Holds the writable directories.
+    /// Contains the writable directories of the overlays.
     pub writable: PathBuf,
     /// The first is the root.
     pub overlays: Vec<Overlay>,
-    /// Mounted after them.
+    /// Mounted after the overlays.
     #[serde(default)]
     pub volumes: Vec<Shared>,
 }
 
-/// What ids the files of layers, volumes and writable directories have.
+/// The ids by which the files of layers, volumes and writable directories are owned on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnDisk {
-    /// 0-based, so that sandboxes with different ranges share them: each is mounted with its ids mapped, which takes root.
+    /// 0-based, so that sandboxes with different ranges share them: each is an id-mapped mount,
+    /// which requires root.
     ZeroBased,
-    /// Those that the sandbox's user namespace gives them.
+    /// The host ids to which the sandbox's user namespace maps.
     OfSandbox,
 }
 
-/// A directory of the host that several sandboxes may have.
+/// A directory of the host that several sandboxes may mount.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Shared {
     pub at: PathBuf,
     pub source: PathBuf,
 }
 
-/// One mount of the sandbox's file tree: read-only layers, newest first, below a writable directory.
+/// One mount of the sandbox's file tree: read-only layers, newest first, under a writable one.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Overlay {
     pub at: PathBuf,
     pub lowers: Vec<PathBuf>,
     /// Inside [`Files::writable`]; holds `upper`, `work` and `empty`.
     pub directory: String,
-    /// Some of the layers are the host's own files: the sandbox reads of them what every user of the host may read.
+    /// Some of the layers are the host's own files, of which the sandbox reads those that every
+    /// user of the host may read.
     #[serde(default)]
     pub of_host: bool,
 }
 
-/// What the server is told.
+/// Messages from the launcher and the first process to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// The sandbox's first process exists; its pid as the server numbers it.
+    /// The sandbox's first process exists, with this pid in the server's pid namespace.
     Made { pid: i32 },
-    /// The very next thing is the exec of the guest. The channel then closes: the guest runs.
+    /// The next call is the exec of the guest. When the channel then closes, the guest runs.
     Executing,
     /// The step that failed, with the kernel's error number.
     Failed { step: String, errno: i32 },
-    /// What a [`Stopwatch`](crate::Stopwatch) has seen.
+    /// The marks of a [`Stopwatch`](crate::Stopwatch).
     Timings(Vec<(String, u64)>),
 }
 
-/// One end of the pair.
+/// One end of a socket pair.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
@@ -112,7 +119,7 @@ impl Channel {
         Ok((Self(a), Self(b)))
     }
 
-    /// For handing the end to a child.
+    /// Returns the descriptor, to pass it to a child.
     pub fn into_descriptor(self) -> OwnedFd {
         self.0
     }
@@ -127,12 +134,12 @@ impl Channel {
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
         }
-        // NOSIGNAL: the other end may be gone, which is an error to handle and not a reason to die of SIGPIPE.
+        // NOSIGNAL: a closed peer is an error to handle, and must not kill the process by SIGPIPE.
         sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// The next message, or `None` when the other end is closed.
+    /// Receives the next message. Returns `None` when the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

@@ -1,8 +1,8 @@
-//! Where the time of a boot goes, on either side.
+//! Measures where the time of a boot goes, in the server and in the launcher.
 
 use std::time::Instant;
 
-/// Where the time goes, in microseconds from its start; a few dozen marks a boot.
+/// Named marks in microseconds since the start; a few dozen per boot.
 pub struct Stopwatch {
     start: Instant,
     pub marks: Vec<(String, u64)>,

@@ -1,12 +1,13 @@
-//! Attempts that only a process of its own can make, because they change the process that makes them: a probe's way to learn
-//! what a launch would meet, with the very code that a launch uses.
+//! Tries the steps of a launch for the engine's probe, with the code of a launch. They run in
+//! separate processes, because they change the process that makes them.
 //!
 //! ```text
-//! probe ──runs──▶ outside (root, or made root) ──runs──▶ inside (enters new namespaces, waits for its ids)
+//! probe ──runs──▶ outside (root, or made root) ──runs──▶ inside (in new namespaces, waits for ids)
 //!                    │ ids, overlay of id-mapped layers     │ TUN device, system-call filter
 //!                    ◀──────────── refusals ────────────────┘
 //! ```
-//! Both run this program again with [`TRY`], speak JSON lines, and end when their standard input closes.
+//! Both run this program again with [`TRY`], exchange JSON lines, and end when their standard input
+//! closes.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write, stdin, stdout};
@@ -28,7 +29,7 @@ use crate::{TRY, landlock, overlay, seccomp};
 
 const INSIDE: &str = "inside";
 
-/// The ids that the attempts use.
+/// The ids that the steps use.
 #[derive(Clone, Copy)]
 struct Range {
     first: u32,
@@ -37,9 +38,9 @@ struct Range {
 }
 
 impl Range {
-    fn of(rights: Rights) -> Self {
+    fn for_rights(rights: Rights) -> Self {
         match rights {
-            // Any range will do: nothing that belongs to it outlives the attempt.
+            // Any range will do: no file of it outlives the trial.
             Rights::All => Self { first: 1_000_000_000, count: SANDBOX_IDS, on_disk: OnDisk::ZeroBased },
             Rights::Range => Self { first: FIRST_SUBORDINATE, count: SANDBOX_IDS, on_disk: OnDisk::OfSandbox },
             Rights::Own => Self { first: 0, count: 1, on_disk: OnDisk::OfSandbox },
@@ -47,7 +48,7 @@ impl Range {
     }
 }
 
-/// What the kernel said no to.
+/// A step that the kernel refused, with its error number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub step: String,
@@ -62,16 +63,17 @@ impl From<Failure> for Refusal {
 
 pub type Outcome = Result<(), Refusal>;
 
-/// How the attempts went. What could not be tried because of an earlier refusal has that one.
+/// The results of the steps. A step that was skipped because of an earlier refusal has that
+/// refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// What ids there are for sandboxes; none where this is root, of whatever.
+    /// The ids for sandboxes; `None` where the process is root, of the machine or of a container.
     pub ids: Option<Ids>,
     pub namespaces: Outcome,
     pub overlay: Outcome,
     pub network: Outcome,
     pub filter: Outcome,
-    /// The version of Landlock that sandboxes are put under; none where the kernel has no usable one.
+    /// The version of Landlock that sandboxes get; `None` where the kernel has no usable one.
     pub landlock: Result<Option<u32>, Refusal>,
 }
 
@@ -82,13 +84,13 @@ struct InsideReport {
     landlock: Result<Option<u32>, Refusal>,
 }
 
-/// Makes the attempts and prints how they went, a [`Trial`] as JSON.
+/// Tries the steps and prints the results, a [`Trial`] as JSON.
 pub fn child_main() -> ! {
     let done = if std::env::args().nth(2).as_deref() == Some(INSIDE) { inside() } else { outside() };
     exit(i32::from(done.is_err()))
 }
 
-/// Runs this program again, with its input and output.
+/// Runs this program again; returns the child with its input and output.
 fn spawn_inside() -> io::Result<(Child, ChildStdin, ChildStdout)> {
     let mut child = Command::new("/proc/self/exe")
         .args([TRY, INSIDE])
@@ -106,7 +108,7 @@ fn outside() -> io::Result<()> {
     let ids = (!rustix::process::geteuid().is_root()).then(Ids::of_this_user);
     let entered = ids.as_ref().map_or(Ok(()), |ids| enter_new(hold_by_itself(), ids));
     match entered.at("make a user namespace") {
-        Ok(()) => try_all(ids, Range::of(Rights::of_this_process())),
+        Ok(()) => try_all(ids, Range::for_rights(Rights::of_this_process())),
         Err(failure) => send(&mut stdout(), &Trial::refused(ids, failure.into())),
     }
 }
@@ -152,13 +154,14 @@ fn map_ids(pid: u32, range: Range) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a launch does: the host's /usr as a layer below a writable directory, both with mapped ids where that takes mapping.
+/// Mounts as a launch does: the host's /usr as a layer below a writable directory, both id-mapped
+/// where that is needed.
 fn join_layers(pid: u32, range: Range) -> Result<(), Failure> {
     let user_namespace = File::open(format!("/proc/{pid}/ns/user")).at("open the user namespace")?;
     unshare_mounts().at("leave the host's mounts")?;
     let scratch = ["/tmp", "/run", "/mnt"].map(Path::new).into_iter().find(|path| path.is_dir());
     let scratch = scratch.ok_or(io::Error::from_raw_os_error(libc::ENOENT)).at("find a directory to mount on")?;
-    // In memory, and only this process sees it.
+    // In memory, in a mount namespace that only this process has.
     mount("tmpfs", scratch, "tmpfs", MountFlags::empty(), c"size=1m").at("mount a tmpfs")?;
     let writable = scratch.join("writable");
     fs::create_dir(&writable).at("make a directory")?;

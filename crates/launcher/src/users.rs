@@ -1,14 +1,17 @@
-//! A user namespace for a server that is not root: in it the server is, with ids of its own to give to sandboxes.
+//! A user namespace for a rootless server, in which the server is root and has ids to assign to
+//! sandboxes.
 //!
 //! ```text
 //! host             999 (the user)    800000 … 865535 (subordinate: /etc/subuid, by newuidmap)
 //! server           0                 1 … 65536
 //! sandbox                            0 … 65535
 //! ```
-//! So no process of a sandbox has an id that means anything on the host, and the server can give away, and remove, whatever
-//! sandboxes own. Without subordinate ids the user's own is all there is: 0 in both.
+//! So no process of a sandbox has an id with permissions on the host, and the server can change the
+//! owner of, and remove, all files of sandboxes. Without subordinate ids there is only the user's
+//! own id, which is 0 in both.
 //!
-//! A child makes the namespace and the caller joins it, because the programs that hand out subordinate ids must be run outside.
+//! A child makes the namespace and the caller joins it, because `newuidmap` and `newgidmap`, which
+//! assign the subordinate ids, must run outside of it.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write, stdin, stdout};
@@ -22,20 +25,24 @@ use serde::{Deserialize, Serialize};
 use crate::HOLD;
 use crate::sys::namespace::unshare_users;
 
-/// As many as every distribution expects.
+/// Number of ids per sandbox, as every distribution expects.
 pub const SANDBOX_IDS: u32 = 1 << 16;
 
-/// What ids a user can give to sandboxes.
+/// The first of [`SANDBOX_IDS`] ids that a root server assigns to confined processes and to nothing
+/// else. They follow those of sandboxes.
+pub const CONFINED_IDS: u32 = 0x7FFD_0000;
+
+/// The ids that a user can assign to sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ids {
-    /// The first of [`SANDBOX_IDS`] each.
+    /// The first user id and the first group id of [`SANDBOX_IDS`] each.
     Subordinate { user: u32, group: u32 },
     /// Only the user's own.
     Single { why: String, fix: String },
 }
 
 impl Ids {
-    /// Those of the user who runs this process.
+    /// The ids of the user of this process.
     pub fn of_this_user() -> Self {
         let (uid, name) = (rustix::process::getuid().as_raw(), own_name());
         for program in ["newuidmap", "newgidmap"] {
@@ -60,27 +67,27 @@ impl Ids {
     }
 }
 
-/// Beside the server's own, which is 0.
+/// The first subordinate id in the namespace. The server's own is 0.
 pub const FIRST_SUBORDINATE: u32 = 1;
 
-/// What rights the calling process has over ids.
+/// Which ids the calling process may assign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
-    /// Root of the machine: any.
+    /// Any: it is root of the machine.
     All,
-    /// Root of a user namespace with ids for a sandbox beside its own.
+    /// Those of one sandbox besides its own: it is root of a user namespace.
     Range,
-    /// None but its own.
+    /// Only its own.
     Own,
 }
 
 impl Rights {
     pub fn of_this_process() -> Self {
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        Self::of(rustix::process::geteuid().is_root(), &map)
+        Self::from_map(rustix::process::geteuid().is_root(), &map)
     }
 
-    fn of(is_root: bool, uid_map: &str) -> Self {
+    fn from_map(is_root: bool, uid_map: &str) -> Self {
         let ranges = uid_map.lines().filter_map(|line| {
             let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
             Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -108,7 +115,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).chain(["/usr/bin".into()]).any(|directory| directory.join(program).is_file())
 }
 
-/// Owner, first id and count of each range in the text of a file like `/etc/subuid`.
+/// Owner, first id and count of each range in a file of the format of `/etc/subuid`.
 fn ranges(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
     text.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
@@ -116,35 +123,35 @@ fn ranges(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
     })
 }
 
-/// The first id of a range that is long enough.
+/// The first id of the user's first range that is long enough.
 fn first_range(text: &str, name: &str, uid: u32) -> Option<u32> {
     let mut own = ranges(text).filter(|(owner, ..)| *owner == name || *owner == uid.to_string());
     own.find(|(_, _, count)| *count >= SANDBOX_IDS).map(|(_, first, _)| first)
 }
 
-/// An id behind all that anybody has: who shares ids shares files.
+/// The first id above all assigned ranges: users who share ids can access each other's files.
 fn first_free(texts: &[String]) -> u64 {
     let ends = texts.iter().flat_map(|text| ranges(text)).map(|(_, first, count)| u64::from(first) + u64::from(count));
     ends.fold(BEHIND_ACCOUNTS, u64::max)
 }
 
-/// Distributions and directories of accounts give lower ones.
+/// Distributions and directory services assign lower ids.
 const BEHIND_ACCOUNTS: u64 = 524_288;
 
-/// Moves the calling process, which must have a single thread, into a new user namespace with these ids, as root of it. `hold` runs
-/// this program as [`hold`].
+/// Moves the calling process, which must have a single thread, into a new user namespace with these
+/// ids, as its root. `hold` runs this program as [`hold`].
 pub fn enter_new(mut hold: Command, ids: &Ids) -> io::Result<()> {
     let mut holder = hold.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let output = holder.stdout.take().expect("standard output is piped");
     let made = wait_until_made(output).and_then(|()| map(holder.id(), ids));
     let joined = made.and_then(|()| join(File::open(format!("/proc/{}/ns/user", holder.id()))?.as_fd()));
-    // Ends it.
+    // The holder exits when its standard input closes.
     drop(holder.stdin.take());
     holder.wait()?;
     joined
 }
 
-/// Moves the calling process, which must have a single thread, into a user namespace that its user made.
+/// Moves the calling process, which must have a single thread, into a user namespace of its user.
 pub fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::User))?)
 }
@@ -167,14 +174,15 @@ fn map(pid: u32, ids: &Ids) -> io::Result<()> {
             hand_out("newgidmap", pid, gid, *group)
         }
         Ids::Single { .. } => {
-            // Who cannot take ids from others may not leave groups, which can be a way past a ban.
+            // Without privileges over other ids the kernel requires that setgroups is denied:
+            // leaving a group can bypass a permission that excludes the group.
             let process = Path::new("/proc").join(pid.to_string());
             for (file, text) in [
                 ("uid_map", format!("0 {uid} 1\n")),
                 ("setgroups", "deny".to_owned()),
                 ("gid_map", format!("0 {gid} 1\n")),
             ] {
-                // One write: the kernel takes no second.
+                // A single write: the kernel refuses a second one.
                 File::options().write(true).open(process.join(file))?.write_all(text.as_bytes())?;
             }
             Ok(())
@@ -188,21 +196,21 @@ fn hand_out(program: &str, pid: u32, own: u32, first: u32) -> io::Result<()> {
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(io::Error::other(said.lines().next().unwrap_or("no ids were handed out").to_owned()))
+    let message = String::from_utf8_lossy(&done.stderr);
+    Err(io::Error::other(message.lines().next().unwrap_or("no ids were handed out").to_owned()))
 }
 
-/// Makes a user namespace, says so, and keeps it until standard input closes.
+/// Makes a user namespace, prints the error number or 0, and holds it until standard input closes.
 pub fn hold() -> ! {
     let made = unshare_users();
     let errno = made.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
-    let told = writeln!(stdout(), "{errno}").and_then(|()| stdout().flush());
-    // Whatever is said, the end is all that counts.
+    let written = writeln!(stdout(), "{errno}").and_then(|()| stdout().flush());
+    // The input is discarded; only its end matters.
     let _ = io::copy(&mut stdin(), &mut io::sink());
-    exit(i32::from(made.is_err() || told.is_err()))
+    exit(i32::from(made.is_err() || written.is_err()))
 }
 
-/// The command that runs this very program as [`hold`].
+/// The command that runs this program as [`hold`].
 pub(crate) fn hold_by_itself() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(HOLD).env_clear();
@@ -215,13 +223,13 @@ mod tests {
 
     #[test]
     fn the_map_of_ids_tells_the_rights() {
-        let of = |map| Rights::of(true, map);
+        let of = |map| Rights::from_map(true, map);
         assert_eq!(of("         0          0 4294967295\n"), Rights::All);
         assert_eq!(of("         0       1000          1\n         1     100000      65536\n"), Rights::Range);
         assert_eq!(of("         0     100000      65537\n"), Rights::Range);
         assert_eq!(of("         0       1000          1\n         1     100000       1000\n"), Rights::Own);
         assert_eq!(of("         0       1000          1\n"), Rights::Own);
-        assert_eq!(Rights::of(false, "         0          0 4294967295\n"), Rights::Own);
+        assert_eq!(Rights::from_map(false, "         0          0 4294967295\n"), Rights::Own);
         assert_eq!(of(""), Rights::Own);
     }
 
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_take_ids_that_others_have() {
+    fn proposed_ids_do_not_overlap_those_of_other_users() {
         assert_eq!(first_free(&[String::new(), "other:100000:65536".to_owned()]), 524_288);
         assert_eq!(first_free(&["a:524288:65536\nb:100000:65536".to_owned(), "a:600000:10".to_owned()]), 600_010);
     }

@@ -1,4 +1,5 @@
-//! Who may talk to the server over HTTP: whoever has the token, and no page of the web on behalf of somebody's browser.
+//! Access control of the HTTP server: a bearer token authenticates clients, and the `Host` and
+//! `Origin` headers are checked so that a web page cannot use a browser to reach the server.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,28 +10,28 @@ use subtle::ConstantTimeEq;
 use url::{Host, Url};
 use uuid::Uuid;
 
-/// What a client has to send as `Authorization: Bearer …`.
+/// Bearer token that clients send as `Authorization: Bearer …`.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// 244 random bits, in hexadecimal digits.
+    /// Generates 244 random bits, written as hexadecimal digits.
     pub fn random() -> Self {
         Self(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()))
     }
 
-    /// One of the caller's choice: at least 16 characters that a header can carry.
+    /// Accepts a token chosen by the caller: at least 16 characters that a header can carry.
     pub fn new(text: &str) -> Option<Self> {
         let fits = text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then(|| Self(text.to_owned()))
     }
 
-    /// For showing it to the person who started the server.
+    /// The token in plain text, for the person who started the server.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    fn is(&self, given: &[u8]) -> bool {
+    fn matches(&self, given: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(given).into()
     }
 }
@@ -41,66 +42,66 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whom the server answers.
+/// Decides which requests the server accepts.
 #[derive(Debug, Clone)]
 pub struct Access {
     token: Token,
-    /// Without ports.
+    /// Host names without ports, in lower case.
     hosts: Vec<String>,
 }
 
 impl Access {
-    /// For a server at `address`: it answers to that address and to the names of this machine's loopback.
+    /// Accepts requests to `address` and to the loopback names of this machine.
     pub fn new(token: Token, address: SocketAddr) -> Self {
         let mut access = Self { token, hosts: Vec::new() };
         for loopback in ["localhost", "127.0.0.1", "[::1]"] {
-            access = access.host(loopback);
+            access = access.with_host(loopback);
         }
         if address.ip().is_unspecified() {
             return access;
         }
-        access.host(&match address.ip() {
+        access.with_host(&match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         })
     }
 
-    /// Answers to this name as well; a port is not looked at.
+    /// Accepts requests to `name` as well, on any port.
     #[must_use]
-    pub fn host(mut self, name: &str) -> Self {
+    pub fn with_host(mut self, name: &str) -> Self {
         self.hosts.push(name.to_ascii_lowercase());
         self
     }
 
-    /// Whether a request may pass, else the status that refuses it.
+    /// Accepts a request, or returns the status that refuses it.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), StatusCode> {
-        if !self.knows_host(uri, headers) || !self.knows_origin(headers) {
+        if !self.allows_host(uri, headers) || !self.allows_origin(headers) {
             return Err(StatusCode::FORBIDDEN);
         }
         let given = headers.get(AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
         match given.split_at_checked("Bearer ".len()) {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") && self.token.is(token) => Ok(()),
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") && self.token.matches(token) => Ok(()),
             _ => Err(StatusCode::UNAUTHORIZED),
         }
     }
 
-    /// A name that leads here by somebody else's doing (DNS rebinding) is not one of ours.
-    fn knows_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    /// Defends against DNS rebinding: a foreign name that resolves to this server is refused.
+    fn allows_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut values = headers.get_all(HOST).iter();
         let (first, more) = (values.next().and_then(|value| value.to_str().ok()), values.next());
         let host = first.or(uri.authority().map(|authority| authority.as_str()));
         more.is_none()
-            && host.and_then(|host| Url::parse(&format!("http://{host}/")).ok()).is_some_and(|url| self.knows(&url))
+            && host.and_then(|host| Url::parse(&format!("http://{host}/")).ok()).is_some_and(|url| self.allows(&url))
     }
 
-    fn knows_origin(&self, headers: &HeaderMap) -> bool {
+    fn allows_origin(&self, headers: &HeaderMap) -> bool {
         headers.get_all(ORIGIN).iter().all(|value| {
             let url = value.to_str().ok().and_then(|origin| Url::parse(origin).ok());
-            url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && self.knows(&url))
+            url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && self.allows(&url))
         })
     }
 
-    fn knows(&self, url: &Url) -> bool {
+    fn allows(&self, url: &Url) -> bool {
         let bare = url.username().is_empty() && url.password().is_none();
         let host = url.host().map(|host: Host<&str>| host.to_string());
         bare && host.is_some_and(|host| self.hosts.contains(&host))
@@ -121,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_the_web_and_a_wrong_token_are_told_apart() {
+    fn foreign_origin_gets_403_and_wrong_token_401() {
         let token = Token::new("0123456789abcdef").expect("a token");
-        let access = Access::new(token, "10.1.2.3:80".parse().expect("an address")).host("Box.example");
+        let access = Access::new(token, "10.1.2.3:80".parse().expect("an address")).with_host("Box.example");
         let right = ("authorization", "Bearer 0123456789abcdef");
         for host in ["localhost:1", "127.0.0.1", "[::1]:80", "10.1.2.3:80", "BOX.example", "box.EXAMPLE:9"] {
             assert_eq!(check(&access, &[("host", host), right]), Ok(()), "{host}");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_not_shown_and_not_trivial() {
+    fn debug_hides_tokens_and_short_tokens_are_refused() {
         let token = Token::random();
         assert_eq!(token.expose().len(), 64);
         assert!(!format!("{token:?}").contains(token.expose()));

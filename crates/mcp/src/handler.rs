@@ -1,4 +1,4 @@
-//! What a client can ask for.
+//! Handles the requests of MCP clients.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +12,12 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
 use serde_json::{Map, Value, json};
 
-use crate::answer;
 use crate::call::Call;
-use crate::desk::{Desk, Presence};
+use crate::provider::ReadError;
 use crate::resource;
-use crate::session::{FORGOTTEN_AFTER, NEW, Named, Session};
-use crate::workplace::ReadError;
+use crate::response;
+use crate::session::{NEW_SESSION, SESSION_IDLE_TIMEOUT, Session, SessionLookup};
+use crate::state::{ConnectionGuard, ServerState};
 
 const INSTRUCTIONS: &str = "These tools work in a Linux sandbox, not on the user's machine: files and processes there are its own. Relative \
                             paths begin at the shell's current directory, which is /home/user at first and carries over from one \
@@ -26,69 +26,72 @@ const INSTRUCTIONS: &str = "These tools work in a Linux sandbox, not on the user
 const SESSION_HEADER: &str = "mcp-session-id";
 const SESSION_ARGUMENT: &str = "session_id";
 
-/// The requests of one connection, or of one request where there are no connections.
+/// Serves one connection, or one request of a client without connections.
 pub(crate) struct Handler {
-    desk: Arc<Desk>,
-    way: Way,
+    state: Arc<ServerState>,
+    transport: Transport,
 }
 
-/// How the client came.
-enum Way {
-    /// Over standard streams: there is nobody else.
+/// How the client is connected.
+enum Transport {
+    /// Standard streams: exactly one client.
     Stdio,
     Http {
         own: Arc<Session>,
-        presence: OnceLock<Presence>,
+        connection: OnceLock<ConnectionGuard>,
     },
 }
 
 impl Handler {
-    pub(crate) fn stdio(desk: Arc<Desk>) -> Self {
-        Self { desk, way: Way::Stdio }
+    pub(crate) fn for_stdio(state: Arc<ServerState>) -> Self {
+        Self { state, transport: Transport::Stdio }
     }
 
-    pub(crate) fn http(desk: Arc<Desk>) -> Self {
-        Self { desk, way: Way::Http { own: Session::mint(), presence: OnceLock::new() } }
+    pub(crate) fn for_http(state: Arc<ServerState>) -> Self {
+        Self { state, transport: Transport::Http { own: Session::with_random_name(), connection: OnceLock::new() } }
     }
 
-    /// Whether the client has to name its session, for want of a connection.
-    fn is_passing_by(&self, context: &RequestContext<RoleServer>) -> bool {
+    /// Whether the request comes without a connection, so that the client has to name its session.
+    fn is_stateless(&self, context: &RequestContext<RoleServer>) -> bool {
         let parts = context.extensions.get::<http::request::Parts>();
-        matches!(self.way, Way::Http { .. }) && parts.is_none_or(|parts| !parts.headers.contains_key(SESSION_HEADER))
+        matches!(self.transport, Transport::Http { .. })
+            && parts.is_none_or(|parts| !parts.headers.contains_key(SESSION_HEADER))
     }
 
-    /// The session that a call belongs to. The error is for the model.
-    fn session(&self, passing_by: bool, input: &mut Map<String, Value>) -> Result<Arc<Session>, String> {
-        let own = match &self.way {
-            Way::Http { own, .. } if !passing_by => return Ok(Arc::clone(own)),
-            Way::Http { .. } => {
-                self.desk.passed_by();
+    /// The session of a call. The error text is for the model.
+    fn session(&self, stateless: bool, input: &mut Map<String, Value>) -> Result<Arc<Session>, String> {
+        let own = match &self.transport {
+            Transport::Http { own, .. } if !stateless => return Ok(Arc::clone(own)),
+            Transport::Http { .. } => {
+                self.state.record_stateless_call();
                 input.remove(SESSION_ARGUMENT)
             }
-            Way::Stdio => None,
+            Transport::Stdio => None,
         };
         let name = match own {
-            None | Some(Value::Null) => return Ok(Arc::clone(&self.desk.shared)),
-            Some(Value::String(name)) if name.is_empty() || name == self.desk.shared.name => {
-                return Ok(Arc::clone(&self.desk.shared));
+            None | Some(Value::Null) => return Ok(Arc::clone(&self.state.shared)),
+            Some(Value::String(name)) if name.is_empty() || name == self.state.shared.name => {
+                return Ok(Arc::clone(&self.state.shared));
             }
             Some(Value::String(name)) => name,
-            Some(_) => return Err(format!("`{SESSION_ARGUMENT}` must be a string. Leave it out, or send \"{NEW}\".")),
+            Some(_) => {
+                return Err(format!("`{SESSION_ARGUMENT}` must be a string. Leave it out, or send \"{NEW_SESSION}\"."));
+            }
         };
-        match self.desk.named(&name) {
-            Named::Known(session) => Ok(session),
-            Named::Unknown => Err(format!(
-                "Session {name:?} is not known, or it was unused for too long. Send {SESSION_ARGUMENT} \"{NEW}\" to begin one, or leave it \
+        match self.state.resolve_session(&name) {
+            SessionLookup::Known(session) => Ok(session),
+            SessionLookup::Unknown => Err(format!(
+                "Session {name:?} is not known, or it was unused for too long. Send {SESSION_ARGUMENT} \"{NEW_SESSION}\" to begin one, or leave it \
                  out for the shared one."
             )),
-            Named::TooMany => {
+            SessionLookup::TooMany => {
                 Err(format!("There are too many sessions. Leave {SESSION_ARGUMENT} out for the shared one."))
             }
         }
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {
-        self.desk.tools.iter().find(|tool| tool.name == name)
+        self.state.tools.iter().find(|tool| tool.name == name)
     }
 }
 
@@ -96,7 +99,7 @@ impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let sandbar = Implementation::new("sandbar", env!("CARGO_PKG_VERSION")).with_title("Sandbar");
-        let instructions = match &self.desk.settings.notes {
+        let instructions = match &self.state.settings.notes {
             Some(notes) => format!("{INSTRUCTIONS} {notes}"),
             None => INSTRUCTIONS.to_owned(),
         };
@@ -108,8 +111,8 @@ impl ServerHandler for Handler {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        if let Way::Http { own, presence } = &self.way {
-            presence.get_or_init(|| Presence::new(&self.desk, own));
+        if let Transport::Http { own, connection } = &self.transport {
+            connection.get_or_init(|| ConnectionGuard::new(&self.state, own));
         }
         let answer = self.negotiate_initialize(&request)?;
         context.peer.set_peer_info(request);
@@ -121,9 +124,9 @@ impl ServerHandler for Handler {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let mut tools = self.desk.tools.clone();
-        if self.is_passing_by(&context) {
-            tools.iter_mut().for_each(with_session);
+        let mut tools = self.state.tools.clone();
+        if self.is_stateless(&context) {
+            tools.iter_mut().for_each(add_session_argument);
         }
         Ok(ListToolsResult::with_all_items(tools))
     }
@@ -138,21 +141,21 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tool(&request.name) else {
-            let names: Vec<&str> = self.desk.tools.iter().map(|tool| tool.name.as_ref()).collect();
+            let names: Vec<&str> = self.state.tools.iter().map(|tool| tool.name.as_ref()).collect();
             return Err(ErrorData::invalid_params(
                 format!("[{}: unknown tool]", request.name),
                 Some(json!({ "tools": names })),
             ));
         };
         let mut input = request.arguments.unwrap_or_default();
-        let named = self.is_passing_by(&context);
-        let session = match self.session(named, &mut input) {
+        let stateless = self.is_stateless(&context);
+        let session = match self.session(stateless, &mut input) {
             Ok(session) => session,
-            Err(text) => return Ok(answer::failure(tools::ErrorCode::InvalidInput.as_str(), &text).into()),
+            Err(text) => return Ok(response::from_error(tools::ErrorCode::InvalidInput.as_str(), &text).into()),
         };
         let reads = tool.annotations.as_ref().and_then(|hints| hints.read_only_hint).unwrap_or(false);
-        let call = Call { tool: request.name.into_owned(), reads, input, session, named };
-        Ok(call.run(&self.desk, &context).await.into())
+        let call = Call { tool: request.name.into_owned(), reads, input, session, named: stateless };
+        Ok(call.run(&self.state, &context).await.into())
     }
 
     async fn list_resources(
@@ -160,7 +163,7 @@ impl ServerHandler for Handler {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(ListResourcesResult::with_all_items(self.desk.links()))
+        Ok(ListResourcesResult::with_all_items(self.state.links()))
     }
 
     async fn list_resource_templates(
@@ -181,17 +184,17 @@ impl ServerHandler for Handler {
         let Some((sandbox, path)) = resource::parse(&uri) else {
             return Err(absent("an address is sandbox://SANDBOX_ID/path"));
         };
-        let _under_way = self.desk.calls.token();
-        if self.is_passing_by(&context) {
-            self.desk.passed_by();
+        let _under_way = self.state.calls.token();
+        if self.is_stateless(&context) {
+            self.state.record_stateless_call();
         }
         let read = async {
-            let workplace =
-                self.desk.workplace().await.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-            if workplace.sandbox() != sandbox {
-                return Err(absent(&format!("this session works in sandbox {}", workplace.sandbox())));
+            let handle =
+                self.state.handle().await.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+            if handle.sandbox_id() != sandbox {
+                return Err(absent(&format!("this session works in sandbox {}", handle.sandbox_id())));
             }
-            let file = workplace.read(&path, resource::MOST_READ).await.map_err(|error| match error {
+            let file = handle.read(&path, resource::MAX_READ_BYTES).await.map_err(|error| match error {
                 ReadError::NotFound => absent("no such file"),
                 ReadError::Failed(why) => ErrorData::internal_error(format!("{uri}: {why}"), None),
             })?;
@@ -205,7 +208,7 @@ impl ServerHandler for Handler {
         }
     }
 
-    /// Whatever `rmcp` could not make sense of.
+    /// Requests that `rmcp` could not parse.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -223,13 +226,13 @@ impl ServerHandler for Handler {
     }
 }
 
-/// A tool as it is listed for clients that name their sessions.
-fn with_session(tool: &mut Tool) {
+/// Adds the argument that names a session to a tool's input schema.
+fn add_session_argument(tool: &mut Tool) {
     let mut schema = (*tool.input_schema).clone();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        let hours = FORGOTTEN_AFTER.as_secs() / 3600;
+        let hours = SESSION_IDLE_TIMEOUT.as_secs() / 3600;
         let description = format!(
-            "Calls with the same session share directory, variables and background tasks. \"{NEW}\" begins one, whose id the result has as \
+            "Calls with the same session share directory, variables and background tasks. \"{NEW_SESSION}\" begins one, whose id the result has as \
              {SESSION_ARGUMENT}; it is forgotten {hours} hours after its last use. Without it: a session shared with all who send none."
         );
         properties.insert(SESSION_ARGUMENT.to_owned(), json!({ "type": "string", "description": description }));

@@ -1,7 +1,7 @@
-//! Tells a waiting client that a call is still going on, so that it does not lose patience.
+//! Sends progress notifications during a call, so that the client does not time out.
 //!
-//! The first word comes after a second; then whenever there is something new, and every 15 s when there is not. The number
-//! always grows, and nothing comes after the answer.
+//! The first one is sent after a second, further ones when the progress changes, and at least every
+//! 15 s. The progress number always grows, and none is sent after the response.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tools::Progress;
 
-/// The first word, and how often there may be another.
-const TICK: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(15);
-/// For a word that is on its way when the answer is ready.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// Delay of the first notification, and least interval between two.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+/// Time for a notification in flight when the response is ready.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a tool said last about how it goes.
+/// The latest progress that a tool reported.
 #[derive(Clone, Default)]
 pub(crate) struct Latest(Arc<Mutex<Option<Progress>>>);
 
@@ -34,65 +34,65 @@ impl Latest {
     }
 }
 
-/// Does the work and tells the client about it meanwhile.
-pub(crate) async fn during<T>(
+/// Runs `work` and sends progress to the client until it ends.
+pub(crate) async fn run_with_heartbeat<T>(
     peer: &Peer<RoleServer>,
     token: &ProgressToken,
     latest: &Latest,
-    given_up: &CancellationToken,
+    cancelled: &CancellationToken,
     work: impl Future<Output = T>,
 ) -> T {
     let mut work = pin!(work);
     let mut beat = Beat::new(Instant::now());
     let mut tick = Instant::now();
     loop {
-        tick += TICK;
+        tick += TICK_INTERVAL;
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = given_up.cancelled() => return work.await,
+            () = cancelled.cancelled() => return work.await,
             () = sleep_until(tick) => {}
         }
         let Some((number, message)) = beat.next(latest.get(), Instant::now()) else { continue };
-        let mut word = ProgressNotificationParam::new(token.clone(), number);
-        word.message = message;
-        let mut telling = pin!(peer.notify_progress(word));
+        let mut notification = ProgressNotificationParam::new(token.clone(), number);
+        notification.message = message;
+        let mut sending = pin!(peer.notify_progress(notification));
         tokio::select! {
             biased;
             done = &mut work => {
-                // It must not arrive after the answer.
-                let _ = timeout(LAST_WORD, telling).await;
+                // A notification must not arrive after the response.
+                let _ = timeout(FLUSH_TIMEOUT, sending).await;
                 return done;
             }
-            // A client that cannot be told is gone, and its calls are cancelled.
-            _ = &mut telling => {}
+            // Sending fails only if the client is gone, and then its calls are cancelled.
+            _ = &mut sending => {}
         }
     }
 }
 
-/// Decides what to say when.
+/// Decides when to send which notification.
 struct Beat {
-    said: Option<Progress>,
+    last_sent: Option<Progress>,
     number: f64,
     at: Instant,
 }
 
 impl Beat {
     fn new(now: Instant) -> Self {
-        Self { said: None, number: 0.0, at: now }
+        Self { last_sent: None, number: 0.0, at: now }
     }
 
     fn next(&mut self, latest: Option<Progress>, now: Instant) -> Option<(f64, Option<String>)> {
         let first = self.number == 0.0;
-        let news = latest.is_some() && latest != self.said;
-        if !first && !news && now - self.at < SILENCE {
+        let changed = latest.is_some() && latest != self.last_sent;
+        if !first && !changed && now - self.at < HEARTBEAT_INTERVAL {
             return None;
         }
         let bytes = latest.as_ref().map_or(0.0, |progress| progress.bytes as f64);
         self.number = bytes.max(self.number + 1.0);
         self.at = now;
         let message = latest.as_ref().map(|progress| progress.last_line.clone()).filter(|line| !line.trim().is_empty());
-        self.said = latest;
+        self.last_sent = latest;
         Some((self.number, message))
     }
 }
@@ -102,17 +102,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_broken_every_fifteen_seconds_and_news_are_told_at_once() {
+    fn changes_are_sent_at_once_and_heartbeats_every_15_s() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let said = |bytes: u64, line: &str| Some(Progress { bytes, last_line: line.into() });
+        let progress = |bytes: u64, line: &str| Some(Progress { bytes, last_line: line.into() });
         let mut beat = Beat::new(start);
         assert_eq!(beat.next(None, after(1)), Some((1.0, None)));
         assert_eq!(beat.next(None, after(2)), None);
-        assert_eq!(beat.next(said(40, "a"), after(3)), Some((40.0, Some("a".into()))));
-        assert_eq!(beat.next(said(40, "a"), after(4)), None);
-        assert_eq!(beat.next(said(40, "a"), after(18)), Some((41.0, Some("a".into()))), "a heartbeat grows too");
-        assert_eq!(beat.next(said(40, "b"), after(19)), Some((42.0, Some("b".into()))));
-        assert_eq!(beat.next(said(900, " "), after(20)), Some((900.0, None)));
+        assert_eq!(beat.next(progress(40, "a"), after(3)), Some((40.0, Some("a".into()))));
+        assert_eq!(beat.next(progress(40, "a"), after(4)), None);
+        assert_eq!(beat.next(progress(40, "a"), after(18)), Some((41.0, Some("a".into()))), "a heartbeat grows too");
+        assert_eq!(beat.next(progress(40, "b"), after(19)), Some((42.0, Some("b".into()))));
+        assert_eq!(beat.next(progress(900, " "), after(20)), Some((900.0, None)));
     }
 }

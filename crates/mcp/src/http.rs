@@ -1,8 +1,9 @@
-//! Streamable HTTP.
+//! Serves MCP over streamable HTTP.
 //!
-//! Clients with a handshake get a connection of their own, which they end or which is ended when it is unused for twenty minutes.
-//! The current revision has none: a request is all there is, and the sandbox is left when none came for a while. Whoever comes
-//! back later shakes hands again and finds the sandbox as it was: it sleeps, it is not gone.
+//! A client with a handshake gets a connection, which it closes or which times out after twenty
+//! idle minutes. The current revision (2026-07-28) has only requests: the sandbox is released when
+//! none arrived for a while. A client that returns later repeats the handshake and finds the
+//! sandbox as it was, because releasing pauses it.
 
 use std::io;
 use std::sync::Arc;
@@ -22,71 +23,72 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::access::Access;
-use crate::desk::{Departures, Desk};
 use crate::handler::Handler;
-use crate::server::MOST_INPUT;
+use crate::server::MAX_REQUEST_BYTES;
+use crate::state::{ClosedSessions, ServerState};
 
-/// Where the protocol is spoken.
+/// Path of the endpoint.
 pub(crate) const PATH: &str = "/mcp";
-/// A person may think for long, and a background task may run meanwhile; a client that vanished without a word must not keep a
-/// sandbox awake for long.
-const CONNECTION_IDLE: Duration = Duration::from_secs(20 * 60);
-/// For answers on their way when the server ends.
-const DRAIN: Duration = Duration::from_secs(5);
+/// Long enough for a person who thinks, or for a background task; short enough that a vanished
+/// client does not keep a sandbox running for long.
+const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// Time for responses in flight at shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until `stop`, then ends what is under way.
+/// Serves until `stop`, then cancels the running calls.
 pub(crate) async fn serve(
-    desk: Arc<Desk>,
-    mut departures: Departures,
+    state: Arc<ServerState>,
+    mut closed_sessions: ClosedSessions,
     listener: TcpListener,
     access: Access,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let mut connections = LocalSessionManager::default();
-    connections.session_config.keep_alive = Some(CONNECTION_IDLE);
-    // Ends connections; calls are ended first, so that they can say so.
+    connections.session_config.keep_alive = Some(CONNECTION_IDLE_TIMEOUT);
+    // Ends connections. Calls are cancelled first, so that their responses can be sent.
     let ended = CancellationToken::new();
     let config = StreamableHttpServerConfig::default()
         .disable_allowed_hosts() // `Access` looks at hosts, origins and tokens.
-        .with_max_request_body_bytes(MOST_INPUT)
+        .with_max_request_body_bytes(MAX_REQUEST_BYTES)
         .with_cancellation_token(ended.clone());
-    let mine = Arc::clone(&desk);
+    let mine = Arc::clone(&state);
     let service =
-        StreamableHttpService::new(move || Ok(Handler::http(Arc::clone(&mine))), Arc::new(connections), config);
-    let router = Router::new().route_service(PATH, service).layer(from_fn_with_state(Arc::new(access), gate));
+        StreamableHttpService::new(move || Ok(Handler::for_http(Arc::clone(&mine))), Arc::new(connections), config);
+    let router = Router::new().route_service(PATH, service).layer(from_fn_with_state(Arc::new(access), authorize));
     let finished = ended.clone();
-    // An answer is several small writes; the last must not wait for an acknowledgement of the first.
+    // A response is several small writes; with Nagle's algorithm the last would wait for an ACK of
+    // the first.
     let listener = listener.tap_io(|connection| {
         let _ = connection.set_nodelay(true);
     });
     let serving = axum::serve(listener, router).with_graceful_shutdown(async move { finished.cancelled().await });
     let serving = async { serving.await };
-    let watching = async {
-        let pause = desk.settings.idle.min(Duration::from_secs(30)) / 2;
+    let maintaining = async {
+        let interval = state.settings.idle_timeout.min(Duration::from_secs(30)) / 2;
         loop {
             tokio::select! {
-                Some(session) = departures.recv() => desk.close(&session.name).await,
-                () = sleep(pause) => {}
+                Some(session) = closed_sessions.recv() => state.close_session(&session.name).await,
+                () = sleep(interval) => {}
             }
-            desk.look_after().await;
+            state.release_if_idle().await;
         }
     };
     let mut serving = std::pin::pin!(serving);
     let done = tokio::select! {
         done = &mut serving => Some(done),
-        () = watching => None,
+        () = maintaining => None,
         () = stop.cancelled() => None,
     };
-    // Answers can only be sent while the server goes on.
+    // Responses of cancelled calls can be sent only while the server still runs.
     let mut ending = std::pin::pin!(async {
-        desk.end().await;
+        state.shut_down().await;
         ended.cancel();
     });
     let done = match done {
         Some(done) => Some(done),
         None => tokio::select! {
             done = &mut serving => Some(done),
-            () = &mut ending => return timeout(DRAIN, serving).await.unwrap_or_else(|_| {
+            () = &mut ending => return timeout(DRAIN_TIMEOUT, serving).await.unwrap_or_else(|_| {
                 warn!("connections did not end in time");
                 Ok(())
             }),
@@ -96,12 +98,13 @@ pub(crate) async fn serve(
     done.unwrap_or(Ok(()))
 }
 
-async fn gate(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+async fn authorize(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let ends_session = request.method() == Method::DELETE;
     match access.check(request.uri(), request.headers()) {
         Ok(()) => {
             let response = next.run(request).await;
-            // rmcp answers 202; official clients take 200 and 204 for a session that has ended and warn of everything else.
+            // rmcp answers 202; the official clients expect 200 or 204 and warn about other
+            // statuses.
             let has_ended = ends_session && response.status() == StatusCode::ACCEPTED;
             if has_ended { StatusCode::NO_CONTENT.into_response() } else { response }
         }

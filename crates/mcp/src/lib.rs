@@ -1,30 +1,31 @@
 //! The tools over the Model Context Protocol, on standard streams and over streamable HTTP.
 //!
 //! ```text
-//! client ── stdio or HTTP ──> Handler ──> Desk ── enter ──> Workplaces (a port: which sandbox, woken or made)
-//!                                          │
-//!                                          └── one dispatcher a session ──> tools
+//! | //! client ── stdio or HTTP ──> Handler ──> ServerState ── acquire ──> SandboxProvider (port)
+//! | //! │
+//! | //! └── one dispatcher per session ──> tools
 //! ```
 //!
-//! The current revision of the protocol (2026-07-28) and those with a handshake before it are served side by side; `rmcp` speaks
-//! them. What is ours: when a sandbox is entered and left, sessions, heartbeats, detaching before clients lose patience, answers
-//! that fit, spilled output as resources, and who may connect.
+//! `rmcp` implements the protocol: the current revision (2026-07-28) and the earlier ones with a
+//! handshake. This crate adds the lifetime of the sandbox, sessions, heartbeats, detaching long
+//! commands before clients time out, a size limit for responses, spilled output as resources, and
+//! access control.
 //!
-//! Knows nothing of sandbox services: [`Workplaces`] is what it needs of one.
+//! The crate knows no sandbox service: it depends on the port [`SandboxProvider`].
 
 mod access;
-mod answer;
 mod call;
-mod desk;
 mod handler;
 mod heartbeat;
 mod http;
+mod provider;
 mod resource;
+mod response;
 mod server;
 mod session;
 mod size;
-mod workplace;
+mod state;
 
 pub use access::{Access, Token};
+pub use provider::{AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
 pub use server::{ServeError, Server, Settings};
-pub use workplace::{Contents, EnterError, Entered, ReadError, Workplace, Workplaces};

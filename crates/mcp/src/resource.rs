@@ -1,19 +1,20 @@
-//! Files of the sandbox as resources: `sandbox://ID/path`. Output that was too long for an answer is linked this way.
+//! Files of the sandbox as MCP resources: `sandbox://ID/path`. Responses link to spilled output
+//! this way.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
-use tools::text::{Ended, Provenance, Saved, Truncation, truncate};
+use tools::text::{ExitKind, Provenance, Saved, Truncation, truncate};
 
+use crate::provider::Contents;
 use crate::size;
-use crate::workplace::Contents;
 
 const SCHEME: &str = "sandbox://";
-/// Kept output is at most 8 MiB and a little.
-pub(crate) const MOST_READ: usize = 16 * 1024 * 1024;
+/// Spilled output is at most 8 MiB plus its notices.
+pub(crate) const MAX_READ_BYTES: usize = 16 * 1024 * 1024;
 
-/// Everything that a path of an address cannot have as it is.
+/// Bytes that must be percent-encoded in the path of a URI.
 const PATH: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -28,12 +29,12 @@ const PATH: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// The address of a file.
+/// The resource URI of a file.
 pub(crate) fn uri(sandbox: &str, path: &str) -> String {
     format!("{SCHEME}{sandbox}{}", utf8_percent_encode(path, PATH))
 }
 
-/// Sandbox and absolute path of an address, if it is one of ours.
+/// Splits a resource URI into sandbox id and absolute path. `None` for other schemes.
 pub(crate) fn parse(uri: &str) -> Option<(&str, String)> {
     let rest = uri.strip_prefix(SCHEME)?;
     let (sandbox, path) = rest.split_at(rest.find('/')?);
@@ -55,9 +56,9 @@ pub(crate) fn template() -> ResourceTemplate {
         .with_description("Any file of the sandbox, by its absolute path. Long texts are cut in the middle.")
 }
 
-/// A file as an answer that fits into one message.
+/// The contents of a file, shortened to fit into one message.
 pub(crate) fn contents(uri: &str, path: &str, file: &Contents) -> Result<ResourceContents, String> {
-    let budget = size::MOST - size::ENVELOPE;
+    let budget = size::MAX_MESSAGE_BYTES - size::ENVELOPE_BYTES;
     let Ok(text) = std::str::from_utf8(&file.bytes) else {
         let blob = STANDARD.encode(&file.bytes);
         if !file.whole || blob.len() > budget {
@@ -70,9 +71,10 @@ pub(crate) fn contents(uri: &str, path: &str, file: &Contents) -> Result<Resourc
     let mut characters = budget;
     let mut shown = text.to_owned();
     let explanation = Provenance::document(Saved::Whole { path }).explain();
-    while size::of(&shown) > budget && characters > 1 {
+    while size::serialized_len(&shown) > budget && characters > 1 {
         characters /= 2;
-        shown = truncate(text, Truncation { budget: characters, ended: Ended::Well, explanation: &explanation }).text;
+        shown =
+            truncate(text, Truncation { budget: characters, exit: ExitKind::Success, explanation: &explanation }).text;
     }
     if !file.whole {
         shown.push_str(&format!(
@@ -89,7 +91,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn any_path_survives_its_address() {
+    fn any_path_survives_the_uri_round_trip() {
         for path in ["/tmp/.agent/out/c17.log", "/a b/ü%41?x#y", "/\u{1}\\`"] {
             let address = uri("ifoo", path);
             assert_eq!(parse(&address), Some(("ifoo", path.to_owned())), "{address}");
@@ -102,17 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_fits_and_says_what_is_missing() {
+    fn long_text_is_cut_with_a_notice() {
         let text = "\u{1}\u{2}line\n".repeat(1_000_000);
         let file = Contents { bytes: Bytes::from(text), whole: true };
         let answer = contents("sandbox://i/x", "/x", &file).expect("a text");
-        assert!(size::of(&answer) < size::MOST);
+        assert!(size::serialized_len(&answer) < size::MAX_MESSAGE_BYTES);
         let ResourceContents::TextResourceContents { text, .. } = answer else { panic!("not a text") };
         assert!(text.contains("omitted"), "{}", &text[text.len() - 300..]);
     }
 
     #[test]
-    fn bytes_come_as_they_are_or_not_at_all() {
+    fn binary_files_are_sent_whole_or_refused() {
         let small = Contents { bytes: Bytes::from_static(&[0xff, 0xfe]), whole: true };
         assert!(matches!(contents("u", "/x", &small), Ok(ResourceContents::BlobResourceContents { .. })));
         let large = Contents { bytes: Bytes::from(vec![0xff; 2 << 20]), whole: true };

@@ -1,4 +1,4 @@
-//! The server as programs start it.
+//! The public entry point: builds and runs a server.
 
 use std::io;
 use std::sync::Arc;
@@ -14,35 +14,40 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::desk::{Departures, Desk};
 use crate::handler::Handler;
 use crate::http;
-use crate::workplace::Workplaces;
+use crate::provider::SandboxProvider;
+use crate::state::{ClosedSessions, ServerState};
 
-/// Most bytes of a request: a file of 10 MiB, however much of it has to be escaped.
-pub(crate) const MOST_INPUT: usize = 32 * 1024 * 1024;
+/// Largest request: a file of 10 MiB with JSON escapes.
+pub(crate) const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
 
-/// How a server behaves.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The session of calls that name none. Without a name it is a new one, which ends with the server.
+    /// The session of calls that name none. `None` creates one that ends with the server.
     pub session: Option<String>,
-    /// A command that takes longer goes on in the background, unless its client asked to be told how it goes: clients lose
-    /// patience after 60 s.
+    /// A command that takes longer continues in the background, unless the client asked for
+    /// progress: clients time out after 60 s.
     pub detach_after: Duration,
-    /// How long a sandbox is kept awake for clients that hold no connection.
-    pub idle: Duration,
-    /// What clients are told about the place besides how the tools work.
+    /// How long the sandbox is kept running after the last call of a client without a connection.
+    pub idle_timeout: Duration,
+    /// Text about the sandbox that is appended to the server's instructions.
     pub notes: Option<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { session: None, detach_after: Duration::from_secs(50), idle: Duration::from_secs(600), notes: None }
+        Self {
+            session: None,
+            detach_after: Duration::from_secs(50),
+            idle_timeout: Duration::from_secs(600),
+            notes: None,
+        }
     }
 }
 
-/// Why a server ended too early.
+/// Why a server ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("the client did not speak the protocol")]
@@ -51,48 +56,55 @@ pub enum ServeError {
     Http(#[source] io::Error),
 }
 
-/// Offers the tools to MCP clients. It serves once, in one way.
+/// Serves the tools to MCP clients, once, over one transport.
 pub struct Server {
-    desk: Arc<Desk>,
-    departures: Departures,
+    state: Arc<ServerState>,
+    closed_sessions: ClosedSessions,
 }
 
 impl Server {
-    /// Where HTTP clients find it, after host and port.
+    /// Path of the HTTP endpoint.
     pub const PATH: &str = http::PATH;
 
-    pub fn new(workplaces: Arc<dyn Workplaces>, settings: Settings) -> Self {
-        let tools = tools::definitions().iter().map(|definition| listed(definition.mcp())).collect();
-        let (desk, departures) = Desk::new(workplaces, settings, tools);
-        Self { desk, departures }
+    pub fn new(provider: Arc<dyn SandboxProvider>, settings: Settings) -> Self {
+        let tools = tools::definitions().iter().map(|definition| to_mcp_tool(definition.mcp())).collect();
+        let (state, closed_sessions) = ServerState::new(provider, settings, tools);
+        Self { state, closed_sessions }
     }
 
-    /// Serves this process's standard streams until the client leaves or `stop`. Then calls are ended and the sandbox is left.
-    pub async fn stdio(self, stop: CancellationToken) -> Result<(), ServeError> {
+    /// Serves this process's standard streams until the client disconnects or `stop` is cancelled.
+    /// Then it cancels the running calls and releases the sandbox.
+    ///
+    /// # Errors
+    /// [`ServeError::Handshake`] if the client does not speak MCP.
+    pub async fn serve_stdio(self, stop: CancellationToken) -> Result<(), ServeError> {
         let (reader, writer) = stdio_pipes();
-        self.streams(reader, writer, stop).await
+        self.serve_streams(reader, writer, stop).await
     }
 
-    /// As [`stdio`](Self::stdio), with other streams.
-    pub async fn streams(
+    /// As [`serve_stdio`](Self::serve_stdio), on other streams.
+    ///
+    /// # Errors
+    /// [`ServeError::Handshake`] if the client does not speak MCP.
+    pub async fn serve_streams(
         self,
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let Self { desk, departures: _ } = self;
-        let transport = AsyncRwTransport::new_server(reader, writer).with_max_line_length(MOST_INPUT);
-        // Cancelled after the calls have ended, so that they can say so.
+        let Self { state, closed_sessions: _ } = self;
+        let transport = AsyncRwTransport::new_server(reader, writer).with_max_line_length(MAX_REQUEST_BYTES);
+        // Cancelled after the calls, so that their responses can be sent.
         let ended = CancellationToken::new();
-        let handler = Handler::stdio(Arc::clone(&desk));
+        let handler = Handler::for_stdio(Arc::clone(&state));
         let serving = async {
             match serve_server_with_ct(handler, transport, ended.clone()).await {
                 Ok(running) => {
-                    // Whatever the reason, nobody is there any more.
+                    // The client is gone, whatever the reason.
                     let _ = running.waiting().await;
                     Ok(())
                 }
-                // A client that only looks whether the program starts.
+                // The client only probed whether the program starts.
                 Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
                 Err(error) => Err(ServeError::Handshake(Box::new(error))),
             }
@@ -104,12 +116,12 @@ impl Server {
         };
         match done {
             Some(done) => {
-                desk.end().await;
+                state.shut_down().await;
                 done
             }
             None => {
                 let ending = async {
-                    desk.end().await;
+                    state.shut_down().await;
                     ended.cancel();
                 };
                 tokio::join!(serving, ending).0
@@ -117,14 +129,23 @@ impl Server {
         }
     }
 
-    /// Serves HTTP until `stop`. Then calls are ended and the sandbox is left.
-    pub async fn http(self, listener: TcpListener, access: Access, stop: CancellationToken) -> Result<(), ServeError> {
-        http::serve(self.desk, self.departures, listener, access, stop).await.map_err(ServeError::Http)
+    /// Serves HTTP until `stop` is cancelled. Then it cancels the running calls and releases the
+    /// sandbox.
+    ///
+    /// # Errors
+    /// [`ServeError::Http`] if the listener fails.
+    pub async fn serve_http(
+        self,
+        listener: TcpListener,
+        access: Access,
+        stop: CancellationToken,
+    ) -> Result<(), ServeError> {
+        http::serve(self.state, self.closed_sessions, listener, access, stop).await.map_err(ServeError::Http)
     }
 }
 
-/// A tool as it is listed: with what this crate adds to results.
-fn listed(mut tool: Value) -> Tool {
+/// The MCP definition of a tool, extended by the fields that this crate adds to results.
+fn to_mcp_tool(mut tool: Value) -> Tool {
     if let Value::Object(properties) = &mut tool["outputSchema"]["properties"] {
         properties.insert("sandbox_id".to_owned(), json!({ "type": "string" }));
         properties.insert("session_id".to_owned(), json!({ "type": "string" }));
@@ -137,8 +158,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_has_the_protocols_form() {
-        let tools: Vec<Tool> = tools::definitions().iter().map(|definition| listed(definition.mcp())).collect();
+    fn every_tool_definition_is_valid_mcp() {
+        let tools: Vec<Tool> = tools::definitions().iter().map(|definition| to_mcp_tool(definition.mcp())).collect();
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
         assert_eq!(names, tools::NAMES);
         for tool in tools {

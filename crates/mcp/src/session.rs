@@ -1,7 +1,9 @@
-//! Sessions: calls that share a directory, variables, a ledger and background tasks.
+//! Sessions: calls of one session share working directory, variables, file cache and background
+//! tasks.
 //!
-//! On standard streams there is one a process, over HTTP with a handshake one a connection. Without a handshake (2026-07-28) the
-//! client names its session in every call; those who name none share one.
+//! Standard streams have one session per process, HTTP with a handshake one per connection. Without
+//! a handshake (2026-07-28) the client names its session in every call; calls that name none share
+//! one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,76 +12,75 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// A session that is unused for so long is forgotten. Its description says so.
-pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// More are a mistake, or mischief.
-const MOST: usize = 1000;
+/// An unused session is removed after this time. The tool schema states it.
+pub(crate) const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// Bounds the memory that a client can use by creating sessions.
+const MAX_SESSIONS: usize = 1000;
 
-/// The word that asks for a new session.
-pub(crate) const NEW: &str = "new";
+/// The session name that creates a new session.
+pub(crate) const NEW_SESSION: &str = "new";
 
-/// One session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) name: String,
-    /// The sandbox that its client was told about.
-    told: Mutex<Option<String>>,
+    /// The sandbox that the client was last notified about.
+    announced: Mutex<Option<String>>,
 }
 
 impl Session {
     pub(crate) fn new(name: String) -> Arc<Self> {
-        Arc::new(Self { name, told: Mutex::default() })
+        Arc::new(Self { name, announced: Mutex::default() })
     }
 
-    /// One that nobody else knows of.
-    pub(crate) fn mint() -> Arc<Self> {
+    /// Creates a session with a name that no other client can guess.
+    pub(crate) fn with_random_name() -> Arc<Self> {
         Self::new(Uuid::new_v4().to_string())
     }
 
-    /// Whether the client has yet to hear of this sandbox. It counts as told from here on.
-    pub(crate) fn tell(&self, sandbox: &str) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.replace(sandbox.to_owned()).as_deref() != Some(sandbox)
+    /// Records that the client learns of `sandbox`. True if it did not know it yet.
+    pub(crate) fn announce(&self, sandbox: &str) -> bool {
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        announced.replace(sandbox.to_owned()).as_deref() != Some(sandbox)
     }
 }
 
-/// What a client asked for.
+/// Result of looking up a session name.
 #[derive(Debug)]
-pub(crate) enum Named {
+pub(crate) enum SessionLookup {
     Known(Arc<Session>),
     Unknown,
     TooMany,
 }
 
-/// The sessions that clients name themselves.
+/// Sessions that clients name themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     known: HashMap<String, (Arc<Session>, Instant)>,
 }
 
 impl Sessions {
-    /// The session of that name, or a new one.
-    pub(crate) fn named(&mut self, name: &str, now: Instant) -> Named {
-        if name == NEW {
-            if self.known.len() >= MOST {
-                return Named::TooMany;
+    /// The session called `name`, or a new one for [`NEW_SESSION`].
+    pub(crate) fn resolve(&mut self, name: &str, now: Instant) -> SessionLookup {
+        if name == NEW_SESSION {
+            if self.known.len() >= MAX_SESSIONS {
+                return SessionLookup::TooMany;
             }
-            let session = Session::mint();
+            let session = Session::with_random_name();
             self.known.insert(session.name.clone(), (Arc::clone(&session), now));
-            return Named::Known(session);
+            return SessionLookup::Known(session);
         }
         match self.known.get_mut(name) {
             Some((session, used)) => {
                 *used = now;
-                Named::Known(Arc::clone(session))
+                SessionLookup::Known(Arc::clone(session))
             }
-            None => Named::Unknown,
+            None => SessionLookup::Unknown,
         }
     }
 
-    /// Forgets those that nobody used for long, and names them.
-    pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
-        let old = self.known.extract_if(|_, (_, used)| now.duration_since(*used) >= FORGOTTEN_AFTER);
+    /// Removes sessions past their idle timeout and returns their names.
+    pub(crate) fn remove_expired(&mut self, now: Instant) -> Vec<String> {
+        let old = self.known.extract_if(|_, (_, used)| now.duration_since(*used) >= SESSION_IDLE_TIMEOUT);
         old.map(|(name, _)| name).collect()
     }
 }
@@ -89,23 +90,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_lives_while_it_is_used() {
+    fn session_expires_after_its_idle_timeout() {
         let mut sessions = Sessions::default();
         let start = Instant::now();
-        let Named::Known(session) = sessions.named(NEW, start) else { panic!("a new session") };
-        let later = start + FORGOTTEN_AFTER - Duration::from_secs(1);
-        assert!(matches!(sessions.named(&session.name, later), Named::Known(_)));
-        assert!(sessions.forget(later + Duration::from_secs(2)).is_empty());
-        assert_eq!(sessions.forget(later + FORGOTTEN_AFTER), std::slice::from_ref(&session.name));
-        assert!(matches!(sessions.named(&session.name, later), Named::Unknown));
-        assert!(matches!(sessions.named("made up", start), Named::Unknown));
+        let SessionLookup::Known(session) = sessions.resolve(NEW_SESSION, start) else { panic!("a new session") };
+        let later = start + SESSION_IDLE_TIMEOUT - Duration::from_secs(1);
+        assert!(matches!(sessions.resolve(&session.name, later), SessionLookup::Known(_)));
+        assert!(sessions.remove_expired(later + Duration::from_secs(2)).is_empty());
+        assert_eq!(sessions.remove_expired(later + SESSION_IDLE_TIMEOUT), std::slice::from_ref(&session.name));
+        assert!(matches!(sessions.resolve(&session.name, later), SessionLookup::Unknown));
+        assert!(matches!(sessions.resolve("made up", start), SessionLookup::Unknown));
     }
 
     #[test]
-    fn a_client_is_told_of_a_sandbox_once() {
-        let session = Session::mint();
-        assert!(session.tell("a"));
-        assert!(!session.tell("a"));
-        assert!(session.tell("b"), "another sandbox is news");
+    fn client_is_notified_once_per_sandbox() {
+        let session = Session::with_random_name();
+        assert!(session.announce("a"));
+        assert!(!session.announce("a"));
+        assert!(session.announce("b"), "another sandbox is announced");
     }
 }

@@ -1,17 +1,18 @@
-//! Messages stay under a size that every client takes. Pictures are not counted: they have limits of their own.
+//! Limits the size of messages, so that every client accepts them. Images are exempt: they have
+//! their own limits.
 
 use std::io;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Most bytes of a message, apart from pictures.
-pub(crate) const MOST: usize = 1024 * 1024;
-/// For what is around the content.
-pub(crate) const ENVELOPE: usize = 16 * 1024;
+/// Largest message, without its images.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Reserve for JSON around the content.
+pub(crate) const ENVELOPE_BYTES: usize = 16 * 1024;
 
-/// How long a value is on the wire.
-pub(crate) fn of(value: &impl Serialize) -> usize {
+/// Length of a value as JSON.
+pub(crate) fn serialized_len(value: &impl Serialize) -> usize {
     struct Count(usize);
     impl io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -23,17 +24,18 @@ pub(crate) fn of(value: &impl Serialize) -> usize {
         }
     }
     let mut count = Count(0);
-    // Counting cannot fail, and what serialises once serialises again when it is sent.
+    // Writing to the counter cannot fail, and a value that does not serialise fails again when it
+    // is sent.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
-/// Shortens the longest texts and lists until the value fits. Types stay what they are, so a schema that held still holds.
-/// Says whether anything was shortened.
-pub(crate) fn fit(value: &mut Value, budget: usize) -> bool {
+/// Shortens the longest strings and arrays until the value fits. Types stay the same, so the value
+/// still matches its schema. Returns whether it shortened anything.
+pub(crate) fn shrink_to_fit(value: &mut Value, budget: usize) -> bool {
     let mut longest = budget;
     let mut shortened = false;
-    while of(value) > budget && longest > 0 {
+    while serialized_len(value) > budget && longest > 0 {
         longest /= 2;
         shorten(value, longest);
         shortened = true;
@@ -49,11 +51,11 @@ fn shorten(value: &mut Value, longest: usize) {
         }
         Value::Array(items) => {
             items.iter_mut().for_each(|item| shorten(item, longest));
-            let mut room = longest;
+            let mut remaining = longest;
             let kept = items.iter().take_while(|item| {
-                let size = of(item);
-                let fits = size <= room;
-                room = room.saturating_sub(size);
+                let size = serialized_len(item);
+                let fits = size <= remaining;
+                remaining = remaining.saturating_sub(size);
                 fits
             });
             let kept = kept.count();
@@ -70,23 +72,23 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_fits_is_left_alone() {
+    fn values_within_the_budget_stay_unchanged() {
         let mut value = json!({ "stdout": "x".repeat(100), "list": [1, 2, 3] });
         let before = value.clone();
-        assert!(!fit(&mut value, 1000));
+        assert!(!shrink_to_fit(&mut value, 1000));
         assert_eq!(value, before);
     }
 
     #[test]
-    fn long_texts_and_lists_are_shortened_and_nothing_else() {
+    fn only_long_strings_and_arrays_are_shortened() {
         let mut value = json!({
             "stdout": "\u{1}é".repeat(50_000),
             "matches": vec![json!({ "path": "/a/b", "text": "t".repeat(50) }); 9000],
             "exit_code": 3,
             "short": "kept",
         });
-        assert!(fit(&mut value, 100_000));
-        assert!(of(&value) <= 100_000);
+        assert!(shrink_to_fit(&mut value, 100_000));
+        assert!(serialized_len(&value) <= 100_000);
         assert_eq!(value["exit_code"], 3);
         assert_eq!(value["short"], "kept");
         assert!(value["stdout"].as_str().is_some_and(|text| text.len() > 1000));

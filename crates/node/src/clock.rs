@@ -1,21 +1,22 @@
-//! The clocks, passed in so that tests can let them stand still or leap.
+//! The clocks, a port so that tests can stop them or set them.
 //!
-//! Two of them: the wall clock, which is shown and recorded and which others may set, and the
-//! uptime (`CLOCK_BOOTTIME`). Leases follow the uptime while a server lives: a wall clock that is
-//! set ends no sandbox early.
+//! There are two: the wall clock, which is shown and recorded and which an administrator or NTP may
+//! set, and the uptime (`CLOCK_BOOTTIME`). While a server runs, leases follow the uptime, so that
+//! setting the wall clock ends no sandbox early.
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Tells the time of day at microseconds: what is stored and shown, so that both are always the same text.
+/// The wall clock has a precision of microseconds, the precision of the records, so that recorded
+/// and shown times have the same text.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
-    /// Since some fixed moment, also while the machine slept. Never goes back, never leaps.
+    /// Time since a fixed moment, including time in which the machine was suspended. Monotonic.
     fn uptime(&self) -> Duration;
 }
 
-/// The machine's own clock.
+/// The machine's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -26,17 +27,17 @@ impl Clock for SystemClock {
 
     fn uptime(&self) -> Duration {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        // Neither is negative: the clock begins at zero.
+        // Neither field is negative: the clock starts at zero.
         Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
     }
 }
 
-/// Follows tokio's clock, which tests can pause, from a given start; its wall clock can be set.
+/// Follows tokio's clock, which tests can pause, from a given start; tests can set its wall clock.
 #[derive(Debug)]
 pub struct RuntimeClock {
     start: Timestamp,
     since: tokio::time::Instant,
-    /// By how much the wall clock was set ahead, in microseconds.
+    /// How far the wall clock was set ahead, in microseconds.
     ahead: AtomicI64,
 }
 
@@ -45,7 +46,7 @@ impl RuntimeClock {
         Self { start: to_microseconds(start), since: tokio::time::Instant::now(), ahead: AtomicI64::new(0) }
     }
 
-    /// Sets the wall clock ahead, or back.
+    /// Sets the wall clock ahead or back.
     pub fn jump(&self, by: SignedDuration) {
         let by = i64::try_from(by.as_micros()).unwrap_or(0);
         self.ahead.fetch_add(by, Ordering::Relaxed);
@@ -64,13 +65,13 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// `moment` plus `duration`, or the end of representable time.
+/// Returns `moment` plus `duration`, or the last representable moment.
 pub(crate) fn after(moment: Timestamp, duration: Duration) -> Timestamp {
     let sum = SignedDuration::try_from(duration).ok().and_then(|duration| moment.checked_add(duration).ok());
     to_microseconds(sum.unwrap_or(Timestamp::MAX))
 }
 
-/// How long from `now` until `moment`; nothing when it has passed.
+/// Returns the time from `now` until `moment`; zero if it has passed.
 pub(crate) fn until(now: Timestamp, moment: Timestamp) -> Duration {
     Duration::try_from(moment.duration_since(now)).unwrap_or(Duration::ZERO)
 }

@@ -1,4 +1,4 @@
-//! What a sandbox gets and how many there may be.
+//! Configuration of a machine's sandboxes: defaults and limits.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,36 +6,40 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The `[sandboxes]` section of the configuration: defaults and bounds of the sandboxes of one machine.
+/// The `[sandboxes]` section of the configuration: defaults and limits of the sandboxes of one
+/// machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxesConfig {
-    /// Processors a sandbox gets unless the create call says otherwise.
+    /// Processors per sandbox, unless the create call has another number.
     pub cpu_count: u32,
-    /// MiB of memory a sandbox gets unless the create call says otherwise.
+    /// MiB of memory per sandbox, unless the create call has another number.
     pub memory_mb: u32,
-    /// MiB of disk a sandbox gets unless the create call says otherwise.
+    /// MiB of disk per sandbox, unless the create call has another number.
     pub disk_mb: u32,
-    /// MiB of disk each volume gets.
+    /// MiB of disk per volume.
     pub volume_mb: u32,
-    /// Most processes and threads in one sandbox.
+    /// Most processes and threads per sandbox.
     pub pids: u32,
-    /// Most processors one create may ask for.
+    /// Most processors that one create call may request.
     pub max_cpu_count: u32,
-    /// Most MiB of memory one create may ask for.
+    /// Most MiB of memory that one create call may request.
     pub max_memory_mb: u32,
-    /// Most MiB of disk one create may ask for.
+    /// Most MiB of disk that one create call may request.
     pub max_disk_mb: u32,
     /// Most sandboxes that hold memory at once: running, or paused with their memory.
     pub max_sandboxes: usize,
-    /// Longest lease one call may ask for, in seconds.
+    /// Longest timeout that one call may request, in seconds.
     pub max_timeout_seconds: u64,
+    /// Root file systems prepared ahead of create calls, for the base and for each recently used
+    /// template, so that a create call does not wait for the disk. 0 prepares none.
+    pub spares: u32,
     /// Days for which files that no record names stay in the trash.
     pub trash_days: u32,
-    /// Most MiB that an image takes when it is unpacked.
+    /// Most MiB of an unpacked image.
     pub max_image_mb: u32,
-    /// Where images are pulled from instead of their own registry: `"docker.io" = "http://mirror.lan:5000"`. Only
-    /// registries that are named here may have private addresses.
+    /// Mirrors that images are pulled from instead of their own registry: `"docker.io" =
+    /// "http://mirror.lan:5000"`. Only registries that are named here may have private addresses.
     pub registry_mirrors: BTreeMap<String, String>,
 }
 
@@ -52,6 +56,7 @@ impl Default for SandboxesConfig {
             max_disk_mb: 256 * 1024,
             max_sandboxes: 1000,
             max_timeout_seconds: 30 * 24 * 60 * 60,
+            spares: 6,
             trash_days: 7,
             max_image_mb: 32 * 1024,
             registry_mirrors: BTreeMap::new(),
@@ -59,31 +64,34 @@ impl Default for SandboxesConfig {
     }
 }
 
-/// Less memory than this does not start a login shell reliably.
+/// With less memory a login shell does not start reliably.
 const LEAST_MEMORY_MB: u32 = 128;
 const LEAST_DISK_MB: u32 = 64;
-/// A login shell, its children and the guest's own threads.
+/// Enough for a login shell, its children and the guest's own threads.
 const LEAST_PIDS: u32 = 32;
-/// What the kernel can number.
+/// The kernel's limit of process ids.
 const MOST_PIDS: u32 = 4 << 20;
 
 impl SandboxesConfig {
-    /// What `cpuCount` may be.
+    /// Allowed values of `cpuCount`.
     pub fn cpu_counts(&self) -> RangeInclusive<u32> {
         1..=self.max_cpu_count
     }
 
-    /// What `memoryMB` may be.
+    /// Allowed values of `memoryMB`.
     pub fn memory_sizes(&self) -> RangeInclusive<u32> {
         LEAST_MEMORY_MB..=self.max_memory_mb
     }
 
-    /// What `diskSizeMB` may be.
+    /// Allowed values of `diskSizeMB`.
     pub fn disk_sizes(&self) -> RangeInclusive<u32> {
         LEAST_DISK_MB..=self.max_disk_mb
     }
 
-    /// Says which default no sandbox could have, and why.
+    /// Checks the defaults against the limits.
+    ///
+    /// # Errors
+    /// A message that names the field, its value and its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, range) in [
             ("cpu_count", self.cpu_count, self.cpu_counts()),

@@ -1,4 +1,4 @@
-//! Making sandboxes, at most once for each idempotency key.
+//! Creates sandboxes, at most once per idempotency key.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,78 +14,100 @@ use crate::lifecycle::State;
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::owner::Owner;
-use crate::owner::change::Beginning;
-use crate::sandbox::{Created, NewSandbox, Record, Repeatable, Standing};
+use crate::owner::change::RootfsSource;
+use crate::sandbox::{Created, IdempotencyKey, NewSandbox, PersistedState, Record};
+use crate::spares;
 use crate::start_command::{self, Guest};
+use crate::state::NodeState;
 use crate::template::Resolved;
-use crate::world::World;
 
-/// How long a create can be repeated.
-const KEYS_KEPT: SignedDuration = SignedDuration::from_hours(24);
-/// How long a create waits for what its template starts: SDKs give up after 60 s.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the answer to an idempotency key is kept.
+const KEY_RETENTION: SignedDuration = SignedDuration::from_hours(24);
+/// How long a create call waits for the template's ready command: SDKs time out after 60 s.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Makes a sandbox. A repeated create answers what the first one answered.
+    /// Creates a sandbox. A repeated call with the same idempotency key returns the first answer.
     ///
-    /// Goes on when the caller stops waiting: a half-made sandbox would be lost otherwise, and a lease ends an unwanted one.
-    pub async fn create(&self, new: NewSandbox, repeatable: Option<Repeatable>) -> Result<Created, CreateError> {
-        let claim = match &repeatable {
-            Some(Repeatable { key, .. }) => Some(Claim::take(&self.keys_in_progress, key)?),
+    /// Continues if the caller stops waiting: an incomplete sandbox would be lost otherwise, and
+    /// the timeout ends one that no caller uses.
+    ///
+    /// # Errors
+    /// [`CreateError::KeyMismatch`] or [`CreateError::KeyInProgress`] because of the key, otherwise
+    /// [`CreateError::Sandbox`]; nothing of the sandbox is left, and the caller can retry.
+    pub async fn create(&self, new: NewSandbox, idempotency: Option<IdempotencyKey>) -> Result<Created, CreateError> {
+        let guard = match &idempotency {
+            Some(IdempotencyKey { key, .. }) => Some(KeyGuard::take(&self.keys_in_progress, key)?),
             None => None,
         };
-        let (world, tasks) = (Arc::clone(&self.world), self.tasks.clone());
+        let (node_state, tasks) = (Arc::clone(&self.node_state), self.tasks.clone());
         let making = self.complete(async move {
-            let _claim = claim;
-            if let Some(earlier) = earlier(&world, repeatable.as_ref()).await? {
+            let _guard = guard;
+            if let Some(earlier) = find_earlier(&node_state, idempotency.as_ref()).await? {
                 return Ok(earlier);
             }
-            let beginning = new.from.files.clone().map_or(Beginning::Base, Beginning::CopyOf);
-            let record = draft(&world, new);
-            Ok(make(&world, &tasks, record, beginning, repeatable.as_ref()).await?)
+            let origin = new.from.files.clone();
+            let spare = node_state.spares.take(&origin);
+            let record = new_record(&node_state, spare.clone().unwrap_or_else(SandboxId::random), new);
+            let rootfs = origin.clone().map_or(RootfsSource::Base, RootfsSource::CopyOf);
+            let rootfs = if spare.is_some() { RootfsSource::Spare(Box::new(rootfs)) } else { rootfs };
+            let made = make(&node_state, &tasks, record, rootfs, idempotency.as_ref()).await;
+            if made.is_err() {
+                // The sandbox may have failed before it took the spare.
+                spares::remove(&node_state, spare).await;
+            }
+            tasks.spawn(spares::refill(Arc::clone(&node_state), origin));
+            Ok(made?)
         });
         making.await
     }
 }
 
-/// Boots the sandbox of `record` and answers when it can be used. When that fails nothing is left of it.
+/// Boots the sandbox of `record` and returns when it can be used. If that fails, nothing of it is
+/// left.
 pub(crate) async fn make(
-    world: &Arc<World>,
+    node_state: &Arc<NodeState>,
     tasks: &TaskTracker,
     record: Record,
-    beginning: Beginning,
-    repeatable: Option<&Repeatable>,
+    rootfs: RootfsSource,
+    idempotency: Option<&IdempotencyKey>,
 ) -> Result<Created, SandboxError> {
     let (created, defaults) = (Created::from(&record), record.defaults.clone());
-    let (mut owner, handle) = Owner::new(world, record, State::Starting);
-    world.volumes.while_there(&owner.record().volumes, || world.register_if_room(created.id.clone(), handle)).await?;
-    owner.start(beginning, repeatable).await?;
+    let (mut owner, handle) = Owner::new(node_state, record, State::Starting);
+    node_state
+        .volumes
+        .while_present(&owner.record().volumes, || node_state.register_within_limit(created.id.clone(), handle))
+        .await?;
+    owner.start(rootfs, idempotency).await?;
     tasks.spawn(owner.run());
-    if let Some(live) = world.view(&created.id).and_then(|view| view.live) {
+    if let Some(live) = node_state.view(&created.id).and_then(|view| view.live) {
         let guest = Guest { socket: live.machine.guest_socket(), token: created.access_token.as_ref() };
-        if !start_command::wait_until_ready(guest, &defaults, READY_PATIENCE).await
-            && let Some(handle) = world.find(&created.id)
+        if !start_command::wait_until_ready(guest, &defaults, READY_TIMEOUT).await
+            && let Some(handle) = node_state.find(&created.id)
         {
             let message = "the template's ready command has not succeeded yet";
-            handle.notes.log().write(world.clock.now(), LogLevel::Warn, message);
+            handle.notes.log().write(node_state.clock.now(), LogLevel::Warn, message);
         }
     }
     Ok(created)
 }
 
-async fn earlier(world: &World, repeatable: Option<&Repeatable>) -> Result<Option<Created>, CreateError> {
-    let Some(Repeatable { key, fingerprint }) = repeatable else { return Ok(None) };
-    if let Ok(before) = world.clock.now().checked_sub(KEYS_KEPT) {
-        world.records.forget_creations(before).await.map_err(SandboxError::from)?;
+async fn find_earlier(
+    node_state: &NodeState,
+    idempotency: Option<&IdempotencyKey>,
+) -> Result<Option<Created>, CreateError> {
+    let Some(IdempotencyKey { key, fingerprint }) = idempotency else { return Ok(None) };
+    if let Ok(before) = node_state.clock.now().checked_sub(KEY_RETENTION) {
+        node_state.records.forget_creations(before).await.map_err(SandboxError::from)?;
     }
-    match world.records.creation(key).await.map_err(SandboxError::from)? {
+    match node_state.records.creation(key).await.map_err(SandboxError::from)? {
         Some((known, created)) if known == *fingerprint => Ok(Some(created)),
         Some(_) => Err(CreateError::KeyMismatch),
         None => Ok(None),
     }
 }
 
-fn draft(world: &World, new: NewSandbox) -> Record {
+fn new_record(node_state: &NodeState, id: SandboxId, new: NewSandbox) -> Record {
     let NewSandbox {
         from: Resolved { template, defaults, files: _, size: _, build: _ },
         timeout,
@@ -102,11 +124,11 @@ fn draft(world: &World, new: NewSandbox) -> Record {
         env_vars,
         mcp,
     } = new;
-    let now = world.clock.now();
+    let now = node_state.clock.now();
     Record {
-        id: SandboxId::random(),
+        id,
         template,
-        standing: Standing::Running,
+        standing: PersistedState::Running,
         instance: None,
         started_at: now,
         end_at: clock::after(now, timeout),
@@ -128,8 +150,8 @@ fn draft(world: &World, new: NewSandbox) -> Record {
     }
 }
 
-/// The right to use a key; given back when dropped.
-struct Claim {
+/// The right to use an idempotency key, until it is dropped.
+struct KeyGuard {
     keys: Arc<Mutex<HashSet<String>>>,
     key: String,
 }
@@ -138,7 +160,7 @@ fn lock(keys: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
     keys.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Claim {
+impl KeyGuard {
     fn take(keys: &Arc<Mutex<HashSet<String>>>, key: &str) -> Result<Self, CreateError> {
         if !lock(keys).insert(key.to_owned()) {
             return Err(CreateError::KeyInProgress);
@@ -147,7 +169,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for KeyGuard {
     fn drop(&mut self) {
         lock(&self.keys).remove(&self.key);
     }

@@ -1,6 +1,6 @@
-//! What is kept beside files in the pool: enough to write a lost record again. No secrets are in
-//! it: new tokens are made when a record is written again, values of variables, headers and
-//! proxies are left out.
+//! Descriptions that the pool keeps beside files: enough to write a lost record again. They contain
+//! no secrets: a rewritten record gets new tokens, and values of variables, headers and proxies are
+//! left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use uuid::Uuid;
 use crate::egress::{Egress, Lists};
 use crate::id::{FilesId, SandboxId, Token};
 use crate::ingress::Ingress;
-use crate::lifecycle::Kept;
-use crate::sandbox::{OnTimeout, Record, Resources, Standing};
+use crate::lifecycle::PauseMode;
+use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
 use crate::template::{Build, BuildFiles, Defaults, Tag, Template, TemplateRecord};
 use crate::volume::{Volume, VolumeMount};
 
-/// What files are.
+/// What files belong to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Description {
@@ -44,11 +44,11 @@ pub struct DescribedSandbox {
     egress: Egress,
     ingress: Ingress,
     volumes: Vec<VolumeMount>,
-    /// Absent: it is killed.
+    /// Absent if the sandbox is killed on timeout.
     pause_on_timeout: Option<PauseOnTimeout>,
     auto_resume: bool,
     pub metadata: BTreeMap<String, String>,
-    /// Variables whose values are not kept here.
+    /// Names of variables; their values are not kept here.
     pub env_names: Vec<String>,
     defaults: Defaults,
 }
@@ -73,8 +73,8 @@ pub struct DescribedBuild {
 impl Description {
     pub(crate) fn for_sandbox(record: &Record) -> Self {
         let lists = record.egress.lists();
-        // Its traffic went through a proxy, whose password is not kept: without it the sandbox
-        // reaches nothing.
+        // The sandbox's traffic went through a proxy whose password is not kept. Without it the
+        // sandbox may reach nothing.
         let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
         let plain = Lists { headers: BTreeMap::new(), allow_plaintext: BTreeSet::new(), proxy: None, ..lists.clone() };
         Self::Sandbox(Box::new(DescribedSandbox {
@@ -92,8 +92,8 @@ impl Description {
             volumes: record.volumes.clone(),
             pause_on_timeout: match record.on_timeout {
                 OnTimeout::Kill => None,
-                OnTimeout::Pause(Kept::Memory) => Some(PauseOnTimeout::Memory),
-                OnTimeout::Pause(Kept::Files) => Some(PauseOnTimeout::Files),
+                OnTimeout::Pause(PauseMode::Full) => Some(PauseOnTimeout::Memory),
+                OnTimeout::Pause(PauseMode::Filesystem) => Some(PauseOnTimeout::Files),
             },
             auto_resume: record.auto_resume,
             metadata: record.metadata.clone(),
@@ -106,9 +106,9 @@ impl Description {
         Self::Volume { id: volume.id.clone(), name: volume.name.clone() }
     }
 
-    /// Of every build of a template that has files of its own.
+    /// Descriptions of all builds of a template that have files of their own.
     pub(crate) fn for_builds(template: &TemplateRecord) -> Vec<(FilesId, Self)> {
-        let of = |build: &Build| {
+        let describe = |build: &Build| {
             let BuildFiles::Kept(files) = &build.files else { return None };
             let tags = template.tags.iter().filter(|(_, tag)| tag.build == build.id).map(|(name, _)| name.clone());
             let described = DescribedBuild {
@@ -121,10 +121,10 @@ impl Description {
             };
             Some((files.clone(), Self::Template(Box::new(described))))
         };
-        template.builds.iter().filter_map(of).collect()
+        template.builds.iter().filter_map(describe).collect()
     }
 
-    /// Whether a person means this by `text`: an id, or the name of a template or volume.
+    /// Whether `text` is its id, or the name of its template or volume.
     pub(crate) fn is_called(&self, text: &str) -> bool {
         match self {
             Self::Sandbox(sandbox) => sandbox.id == text,
@@ -135,12 +135,12 @@ impl Description {
 }
 
 impl DescribedSandbox {
-    /// The record of a sandbox that is paused with its files, with tokens of its own.
+    /// The record of a sandbox that is paused with its files, with new tokens.
     pub(crate) fn record(self, id: SandboxId, now: Timestamp) -> Record {
         Record {
             id,
             template: Template { id: self.template_id, alias: self.template_alias },
-            standing: Standing::Paused(Kept::Files),
+            standing: PersistedState::Paused(PauseMode::Filesystem),
             instance: None,
             started_at: self.started_at,
             end_at: now,
@@ -154,8 +154,8 @@ impl DescribedSandbox {
             volumes: self.volumes,
             on_timeout: match self.pause_on_timeout {
                 None => OnTimeout::Kill,
-                Some(PauseOnTimeout::Memory) => OnTimeout::Pause(Kept::Memory),
-                Some(PauseOnTimeout::Files) => OnTimeout::Pause(Kept::Files),
+                Some(PauseOnTimeout::Memory) => OnTimeout::Pause(PauseMode::Full),
+                Some(PauseOnTimeout::Files) => OnTimeout::Pause(PauseMode::Filesystem),
             },
             auto_resume: self.auto_resume,
             metadata: self.metadata,
@@ -168,7 +168,7 @@ impl DescribedSandbox {
 }
 
 impl DescribedBuild {
-    /// A template that has this build alone, with the files as they are called now.
+    /// A template with only this build, whose files are `files`.
     pub(crate) fn record(mut self, files: FilesId, now: Timestamp) -> TemplateRecord {
         self.build.files = BuildFiles::Kept(files);
         let tag = Tag { build: self.build.id, created_at: now };

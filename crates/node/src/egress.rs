@@ -1,5 +1,5 @@
-//! What a sandbox may reach, and how: kept in the words of the call that said so, which are given back as they came but for
-//! what must not be.
+//! The egress rules of a sandbox: which addresses it may reach, and how. They are kept as the call
+//! stated them and are returned unchanged, except for secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Token;
 
-/// What everything is in a list of ranges.
+/// The range that contains all addresses.
 pub const EVERYTHING: &str = "0.0.0.0/0";
 
-/// Lists of what a sandbox may reach, known to be such. The default allows everything.
+/// Validated egress lists. The default allows everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Lists", into = "Lists")]
 pub struct Egress {
@@ -21,29 +21,30 @@ pub struct Egress {
     rules: Rules,
 }
 
-/// As they were sent.
+/// Egress lists as they were sent.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lists {
-    /// Addresses, ranges and domain names. They win over `deny_out`.
+    /// Addresses, ranges and domain names. They take precedence over `deny_out`.
     pub allow_out: Vec<String>,
     /// Addresses and ranges.
     pub deny_out: Vec<String>,
-    /// Who resolves names; the host's servers if empty.
+    /// Name servers; the host's if empty.
     pub dns_servers: Vec<Ipv4Addr>,
-    /// Headers that requests for a domain get. Secrets are named in them, not contained.
+    /// Headers that the server adds to requests per domain. Secrets are referred to by name.
     pub headers: BTreeMap<String, BTreeMap<String, String>>,
-    /// Domains whose headers may carry secrets in plain HTTP, too.
+    /// Domains whose headers may contain secrets in plain HTTP, too.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_plaintext: BTreeSet<String>,
-    /// Domains whose TLS is read, so that each request is judged by its host.
+    /// Domains whose TLS connections the server decrypts, so that each request is checked by its
+    /// host.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub inspect: BTreeSet<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyLists>,
 }
 
-/// Header values may be secrets, whatever they should be.
+/// Without header values, which may be secrets although they should not be.
 impl fmt::Debug for Lists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lists")
@@ -58,7 +59,7 @@ impl fmt::Debug for Lists {
     }
 }
 
-/// A proxy that TCP goes through.
+/// A proxy for outgoing TCP connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyLists {
     pub address: String,
@@ -68,14 +69,14 @@ pub struct ProxyLists {
     pub tls: Option<ProxyTlsLists>,
 }
 
-/// How TLS with the proxy is verified.
+/// How the server verifies the TLS connection to the proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyTlsLists {
     pub server_name: Option<String>,
     pub certificates: Option<String>,
 }
 
-/// Which part is none that can be followed.
+/// Which part of the lists is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEgress {
     #[error(transparent)]
@@ -132,14 +133,15 @@ impl Egress {
         &self.lists
     }
 
-    /// For a sandbox whose internet is on or off; off means that what is not allowed is denied.
+    /// The rules of a sandbox whose internet access is on or off; off denies everything that is not
+    /// allowed.
     pub(crate) fn rules(&self, internet: bool) -> Rules {
         let rules = self.rules.clone();
         if internet { rules } else { rules.deny_everything() }
     }
 }
 
-/// A token as a text, for the records.
+/// Serializes a token as text, for the records.
 mod hidden {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,5 +1,5 @@
-//! Decisions about a sandbox's way out, as entries of its log. What repeats is counted, and what comes in floods is summed up:
-//! a sandbox that scans the world must not push everything else out of its log.
+//! Egress decisions as entries of a sandbox's log. Repetitions are counted and floods are summed
+//! up, so that a sandbox that scans networks does not push other entries out of its log.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::log::{Entry, LogLevel};
 
 /// How long repetitions are only counted.
 const WINDOW: SignedDuration = SignedDuration::from_secs(60);
-/// Most different decisions of one window that are listed.
+/// Most different decisions that one window lists.
 const MOST_LISTED: usize = 100;
 
 #[derive(Default)]
@@ -22,9 +22,9 @@ pub(crate) struct EgressLog {
 }
 
 impl EgressLog {
-    /// Takes a decision in. Gives what is to be written now.
+    /// Adds a decision and returns the entries to write now.
     pub(crate) fn take(&mut self, now: Timestamp, decision: Decision) -> Vec<Entry> {
-        let mut entries = self.settle(now);
+        let mut entries = self.flush(now);
         let listed = self.repeated.len();
         match self.repeated.get_mut(&decision) {
             Some(count) => *count += 1,
@@ -38,8 +38,8 @@ impl EgressLog {
         entries
     }
 
-    /// Ends a window that has lasted long enough. Gives what is to be written of it.
-    pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Entry> {
+    /// Ends the window if it has lasted long enough and returns the entries that sum it up.
+    pub(crate) fn flush(&mut self, now: Timestamp) -> Vec<Entry> {
         if self.began.is_none_or(|began| now.duration_since(began) < WINDOW) {
             return Vec::new();
         }
@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(texts(first), ["egress denied: tcp 1.2.3.4:80 (a.example): no"]);
         assert!(log.take(at(1), denied(80)).is_empty() && log.take(at(2), denied(80)).is_empty());
         assert_eq!(texts(log.take(at(3), denied(81))).len(), 1);
-        assert!(log.settle(at(59)).is_empty());
-        assert_eq!(texts(log.settle(at(60))), ["egress denied: tcp 1.2.3.4:80 (a.example): no, 2 more times"]);
+        assert!(log.flush(at(59)).is_empty());
+        assert_eq!(texts(log.flush(at(60))), ["egress denied: tcp 1.2.3.4:80 (a.example): no, 2 more times"]);
         assert_eq!(log.take(at(61), denied(80)).len(), 1);
     }
 
@@ -123,6 +123,6 @@ mod tests {
         let mut log = EgressLog::default();
         let written: usize = (0..1000).map(|port| log.take(at(0), denied(port)).len()).sum();
         assert_eq!(written, MOST_LISTED);
-        assert_eq!(texts(log.settle(at(70))), ["egress: 900 more decisions, too many to be listed"]);
+        assert_eq!(texts(log.flush(at(70))), ["egress: 900 more decisions, too many to be listed"]);
     }
 }

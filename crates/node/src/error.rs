@@ -1,4 +1,4 @@
-//! Why the node refuses or fails, each named by what the caller can do about it.
+//! Errors of the node, distinguished by what the caller can do about them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::id::SandboxId;
 use crate::lifecycle::State;
 use crate::ports::{EngineError, RecordsError};
 
-/// A call on one sandbox did not do what was asked.
+/// A call on one sandbox failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error("sandbox {0} does not exist")]
@@ -22,11 +22,11 @@ pub enum SandboxError {
     GuestUnresponsive(SandboxId),
     #[error("{limit} sandboxes hold memory on this machine, which is the most it allows")]
     Full { limit: usize },
-    /// It was deleted while a sandbox that mounts it was being made.
+    /// The volume was deleted while a sandbox that mounts it was being created.
     #[error("volume '{0}' not found")]
     VolumeGone(String),
-    /// A record names files that the pool does not have. They are never replaced by empty ones: the
-    /// caller restores a copy of its own, or the operator brings them back.
+    /// A record names files that the pool does not have. The server never replaces them by empty
+    /// ones: the caller restores a copy of its own, or the operator brings them back.
     #[error(
         "the files of {owner} are missing from the pool at {}, and nothing was started in their place; \
          `sandbar recover` lists what can be brought back",
@@ -41,11 +41,11 @@ pub enum SandboxError {
     Records(#[from] RecordsError),
 }
 
-/// Whose files are missing.
+/// What the missing files belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilesOwner {
     Sandbox(SandboxId),
-    /// By its id or name; a snapshot is one, too.
+    /// By its id or name; a snapshot is a template, too.
     Template(String),
     Volume(String),
 }
@@ -62,21 +62,21 @@ impl fmt::Display for FilesOwner {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The key was used before, with another body.
+    /// The key was used before with another body.
     #[error("the idempotency key was used before with a different request")]
     KeyMismatch,
-    /// A create with the key has not been answered yet.
+    /// The create call with this key is still in progress.
     #[error("a request with this idempotency key is still in progress")]
     KeyInProgress,
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
 }
 
-/// The sandboxes of this machine could not be taken over.
+/// The sandboxes of this machine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The records are gone and the files are not. They are left alone: a sweep by an empty
-    /// database would take them all.
+    /// The database is gone and the files are not. The server leaves them alone: a sweep with an
+    /// empty database would remove all of them.
     #[error(
         "{} is missing or empty, but the pool holds the files of {files} sandboxes, templates, volumes and build steps",
         database.display()

@@ -1,4 +1,4 @@
-//! Forks: new sandboxes that begin with the files of another, all of one moment.
+//! Forks: new sandboxes with the files of another one at one moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,42 +13,44 @@ use crate::faults::Point;
 use crate::id::{FilesId, SandboxId, Token};
 use crate::node::Node;
 use crate::owner::Command;
-use crate::owner::change::Beginning;
-use crate::sandbox::{Created, Record, Standing};
+use crate::owner::change::RootfsSource;
+use crate::sandbox::{Created, PersistedState, Record};
 use crate::snapshot::sync_if_running;
-use crate::world::World;
+use crate::state::NodeState;
 
-/// Children that boot at once.
-const BOOTS: usize = 8;
+/// Children that boot concurrently.
+const CONCURRENT_BOOTS: usize = 8;
 
 impl Node {
-    /// Makes `count` sandboxes that begin with the files of `id`, running or paused, and with its settings; each has tokens and
-    /// a lease of its own. One entry a child: some may fail where others do not. The source stays as it is.
+    /// Creates `count` sandboxes with the settings of `id`, which is running or paused, and with
+    /// its files at one moment; each child has its own tokens and timeout. The result has one entry
+    /// per child, since some may fail while others start. The source does not change.
     ///
-    /// Goes on when the caller stops waiting, as a create does.
+    /// Continues if the caller stops waiting, like a create call.
     pub async fn fork(
         &self,
         id: &SandboxId,
         timeout: Duration,
         count: usize,
     ) -> Result<Vec<Result<Created, SandboxError>>, SandboxError> {
-        let (world, tasks, id) = (Arc::clone(&self.world), self.tasks.clone(), id.clone());
+        let (node_state, tasks, id) = (Arc::clone(&self.node_state), self.tasks.clone(), id.clone());
         self.complete(async move {
             let children: Vec<SandboxId> = (0..count).map(|_| SandboxId::random()).collect();
             let Some(first) = children.first() else { return Ok(Vec::new()) };
             let to = FilesId::from(first);
-            sync_if_running(&world, &id).await;
-            let source = world.ask(&id, |reply| Command::CopyFiles { to, purpose: "a fork", reply }).await?;
-            world.faults.pass(Point::ForkCopied);
-            Ok(make_all(&world, &tasks, &source, children, timeout).await)
+            sync_if_running(&node_state, &id).await;
+            let source = node_state.ask(&id, |reply| Command::CopyFiles { to, purpose: "a fork", reply }).await?;
+            node_state.faults.pass(Point::ForkCopied);
+            Ok(make_all(&node_state, &tasks, &source, children, timeout).await)
         })
         .await
     }
 }
 
-/// The first child has its files; the others get copies of them before it boots and changes its own.
+/// The first child has its files; the others get copies of them before the first one boots and
+/// changes its own.
 async fn make_all(
-    world: &Arc<World>,
+    node_state: &Arc<NodeState>,
     tasks: &TaskTracker,
     source: &Record,
     children: Vec<SandboxId>,
@@ -58,31 +60,32 @@ async fn make_all(
     for (index, id) in children.iter().enumerate() {
         let copied = match index {
             0 => Ok(()),
-            _ => world.engine.copy_files(&FilesId::from(&children[0]), &FilesId::from(id)).await,
+            _ => node_state.engine.copy_files(&FilesId::from(&children[0]), &FilesId::from(id)).await,
         };
         prepared.push((id.clone(), copied));
     }
-    world.faults.pass(Point::ForkPrepared);
+    node_state.faults.pass(Point::ForkPrepared);
     let boots = prepared.into_iter().map(|(id, copied)| async move {
         copied?;
-        let record = child(world, source, id, timeout);
+        let record = child_record(node_state, source, id, timeout);
         let files = FilesId::from(&record.id);
-        let made = make(world, tasks, record, Beginning::InPlace, None).await;
-        world.faults.pass(Point::ForkMade);
+        let made = make(node_state, tasks, record, RootfsSource::InPlace, None).await;
+        node_state.faults.pass(Point::ForkMade);
         if made.is_err() {
-            // Where there was no room, nothing has removed them yet. What fails here is swept at the next start.
-            let _ = world.engine.remove_files(&files).await;
+            // If the machine was full, nothing has removed the files yet. Files that stay are swept
+            // at the next start.
+            let _ = node_state.engine.remove_files(&files).await;
         }
         made
     });
-    futures::stream::iter(boots).buffered(BOOTS).collect().await
+    futures::stream::iter(boots).buffered(CONCURRENT_BOOTS).collect().await
 }
 
-fn child(world: &World, source: &Record, id: SandboxId, timeout: Duration) -> Record {
-    let now = world.clock.now();
+fn child_record(node_state: &NodeState, source: &Record, id: SandboxId, timeout: Duration) -> Record {
+    let now = node_state.clock.now();
     Record {
         id,
-        standing: Standing::Running,
+        standing: PersistedState::Running,
         instance: None,
         started_at: now,
         end_at: clock::after(now, timeout),

@@ -1,5 +1,5 @@
-//! The few calls the server itself makes to a guest: renew its lease, read its log, ask whether it is well.
-//! Each has a deadline, since what runs in the sandbox may starve its guest.
+//! Calls of the server to a guest: renew its lease, read its log, check its health. Each has a
+//! timeout, since processes in the sandbox can starve the guest.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A guest answers within a millisecond; one that takes this long is stuck.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// More than an honest guest's whole log: a thousand entries of a few hundred bytes.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// More than the complete log of an honest guest: a thousand entries of a few hundred bytes.
 const MOST_ANSWER_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub(crate) enum GuestError {
     Late,
     #[error("the guest answered {0}")]
     Status(StatusCode),
-    /// The guest's own words, after Connect's name for the kind of error.
+    /// The guest's message, after Connect's name for the kind of error.
     #[error("{code}: {message}")]
     Refused { code: String, message: String },
     #[error("the guest cannot be called")]
@@ -53,7 +53,7 @@ pub(crate) async fn check_health(socket: &Path) -> Result<(), GuestError> {
 }
 
 async fn call(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, GuestError> {
-    tokio::time::timeout(PATIENCE, exchange(socket, method, path, body)).await.map_err(|_| GuestError::Late)?
+    tokio::time::timeout(CALL_TIMEOUT, exchange(socket, method, path, body)).await.map_err(|_| GuestError::Late)?
 }
 
 async fn exchange(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, GuestError> {
@@ -71,11 +71,11 @@ async fn exchange(socket: &Path, method: Method, path: &str, body: Vec<u8>) -> R
     if status.is_success() { Ok(body.to_bytes()) } else { Err(GuestError::Status(status)) }
 }
 
-/// A connection to a guest. Dropped, nothing of it is left.
+/// A connection to a guest, which is closed when it is dropped.
 pub(crate) struct Connection<B = Full<Bytes>> {
     pub(crate) sender: SendRequest<B>,
-    /// The connection only moves while it is polled.
-    _moving: AbortOnDropHandle<()>,
+    /// The task that drives the connection.
+    _driver: AbortOnDropHandle<()>,
 }
 
 pub(crate) async fn connect<B>(socket: &Path) -> Result<Connection<B>, GuestError>
@@ -86,9 +86,9 @@ where
     let stream = UnixStream::connect(socket).await.map_err(GuestError::broken)?;
     let (sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(GuestError::broken)?;
-    let moving = tokio::spawn(async move {
-        // Whoever waits for an answer learns of an early end.
+    let driver = tokio::spawn(async move {
+        // A pending request gets the error of an early end.
         let _ = connection.await;
     });
-    Ok(Connection { sender, _moving: AbortOnDropHandle::new(moving) })
+    Ok(Connection { sender, _driver: AbortOnDropHandle::new(driver) })
 }

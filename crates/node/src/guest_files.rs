@@ -1,4 +1,4 @@
-//! Sending files into a sandbox through its guest, as clients do.
+//! Uploads files into a sandbox through its guest, as clients do.
 
 use std::io;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use tokio_util::io::ReaderStream;
 use crate::guest_call::{GuestError, connect};
 use crate::start_command::Guest;
 
-/// For a whole file: gigabytes take a while on a slow disk.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// For a complete file: gigabytes take minutes on a slow disk.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const PIECE: usize = 256 << 10;
 
-/// Puts `file` at `path`, which needs no encoding, as root's.
+/// Writes `file` to `path`, which needs no percent-encoding, owned by root.
 pub(crate) async fn put(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
-    tokio::time::timeout(PATIENCE, put_unbounded(guest, path, file)).await.map_err(|_| GuestError::Late)?
+    tokio::time::timeout(UPLOAD_TIMEOUT, put_unbounded(guest, path, file)).await.map_err(|_| GuestError::Late)?
 }
 
 async fn put_unbounded(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
     let pieces = ReaderStream::with_capacity(file, PIECE).map_ok(Frame::<Bytes>::data);
-    // Boxed: the stream's own type would have to be shareable between threads.
+    // Boxed: the stream's own type would have to be `Sync`.
     let body: StreamBody<futures::stream::BoxStream<'static, io::Result<Frame<Bytes>>>> =
         StreamBody::new(Box::pin(pieces));
     let mut request = Request::post(format!("/files?path={path}&username=root"))

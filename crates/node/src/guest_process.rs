@@ -1,5 +1,5 @@
-//! Running commands in a sandbox by its guest, as clients do: the few things the server itself runs are build steps and
-//! what a template starts.
+//! Runs commands in a sandbox through its guest, as clients do. The server itself runs only build
+//! steps and start commands of templates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,8 +19,8 @@ use crate::guest_call::{Connection, GuestError, connect};
 use crate::id::Token;
 
 /// A guest starts a process within milliseconds.
-const START_PATIENCE: Duration = Duration::from_secs(30);
-/// Longer messages are no honest guest's: it sends 32 KiB at a time.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// An honest guest sends at most 32 KiB per message.
 const MOST_MESSAGE_BYTES: usize = 1 << 20;
 /// Flag of the last envelope of a stream.
 const END_OF_STREAM: u8 = 2;
@@ -35,7 +35,7 @@ pub(crate) struct Script<'a> {
     pub(crate) env: &'a BTreeMap<String, String>,
 }
 
-/// What a process says, and how it ends.
+/// Output of a process, or its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Stdout(Bytes),
@@ -43,16 +43,16 @@ pub(crate) enum Output {
     Ended { exit_code: i32, status: String },
 }
 
-/// A process in a sandbox. Dropped, it runs on and is heard no more.
+/// A process in a sandbox. If it is dropped, the process continues without a reader.
 pub(crate) struct Process {
     _connection: Connection,
     body: Incoming,
     received: BytesMut,
 }
 
-/// Starts `script` and returns when it runs.
+/// Starts `script` and returns as soon as it runs.
 pub(crate) async fn start(socket: &Path, token: Option<&Token>, script: Script<'_>) -> Result<Process, GuestError> {
-    tokio::time::timeout(START_PATIENCE, start_unbounded(socket, token, script)).await.map_err(|_| GuestError::Late)?
+    tokio::time::timeout(START_TIMEOUT, start_unbounded(socket, token, script)).await.map_err(|_| GuestError::Late)?
 }
 
 async fn start_unbounded(socket: &Path, token: Option<&Token>, script: Script<'_>) -> Result<Process, GuestError> {
@@ -81,17 +81,17 @@ async fn start_unbounded(socket: &Path, token: Option<&Token>, script: Script<'_
         return Err(GuestError::Status(response.status()));
     }
     let mut process = Process { _connection: connection, body: response.into_body(), received: BytesMut::new() };
-    // The first message says that it runs; a refusal comes in its place.
-    match process.event().await? {
+    // The first message confirms the start; an error is sent instead of it.
+    match process.next_event().await? {
         Some(Event { start: Some(_), .. }) => Ok(process),
         _ => Err(GuestError::broken("the process did not start")),
     }
 }
 
 impl Process {
-    /// What comes next; nothing after the end.
+    /// Returns the next output; `None` after the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Output>, GuestError> {
-        while let Some(event) = self.event().await? {
+        while let Some(event) = self.next_event().await? {
             let decode = |text: String| STANDARD.decode(text).map(Bytes::from).map_err(GuestError::broken);
             match event {
                 Event { end: Some(End { exit_code, status }), .. } => {
@@ -110,8 +110,8 @@ impl Process {
         Ok(None)
     }
 
-    async fn event(&mut self) -> Result<Option<Event>, GuestError> {
-        let Some((flags, message)) = self.message().await? else { return Ok(None) };
+    async fn next_event(&mut self) -> Result<Option<Event>, GuestError> {
+        let Some((flags, message)) = self.next_message().await? else { return Ok(None) };
         if flags & END_OF_STREAM != 0 {
             let end: EndOfStream = serde_json::from_slice(&message).map_err(GuestError::broken)?;
             return match end.error {
@@ -123,9 +123,9 @@ impl Process {
         Ok(Some(event.unwrap_or_default()))
     }
 
-    async fn message(&mut self) -> Result<Option<(u8, Bytes)>, GuestError> {
+    async fn next_message(&mut self) -> Result<Option<(u8, Bytes)>, GuestError> {
         loop {
-            if let Some((flags, length)) = head(&self.received) {
+            if let Some((flags, length)) = parse_header(&self.received) {
                 if length > MOST_MESSAGE_BYTES {
                     return Err(GuestError::broken("the guest sent a message that is too long"));
                 }
@@ -146,7 +146,7 @@ impl Process {
     }
 }
 
-fn head(received: &[u8]) -> Option<(u8, usize)> {
+fn parse_header(received: &[u8]) -> Option<(u8, usize)> {
     let (&[flags, a, b, c, d], _) = received.split_first_chunk::<5>()?;
     Some((flags, u32::from_be_bytes([a, b, c, d]) as usize))
 }

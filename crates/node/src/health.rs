@@ -2,8 +2,7 @@
 //! recovered by itself.
 //!
 //! Both parts report the same way: the port's `fault` is a cheap read of a state that the adapter
-//! keeps current (no I/O, no wait), so that `/health` and `/ready` may ask for it with every
-//! request.
+//! keeps current (no I/O, no wait), so that `/health` and `/ready` can read it on every request.
 
 use std::fmt;
 
@@ -17,7 +16,7 @@ use crate::ports::{RecordsError, Unreadable};
 pub enum Fault {
     /// The database of sandboxes cannot be written: full disk, I/O error, damaged file.
     RecordsReadOnly(Unwritable),
-    /// The pool's file system was aborted by the kernel or is mounted read-only.
+    /// The kernel aborted the pool's file system or mounted it read-only.
     PoolReadOnly(Unwritable),
 }
 
@@ -43,7 +42,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All faults of the node at one moment; none when it accepts changes.
+/// All faults of the node at one moment; empty if it accepts changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     pub faults: Vec<Fault>,
@@ -56,18 +55,19 @@ impl Health {
 }
 
 impl Node {
-    /// Rows of the records that this version cannot read. They and their files are kept.
+    /// Returns the rows of the records that this version cannot parse. They and their files are
+    /// kept.
     ///
     /// # Errors
-    /// The records cannot be read at all.
+    /// [`RecordsError`] if the records cannot be read at all.
     pub async fn unreadable(&self) -> Result<Vec<Unreadable>, RecordsError> {
-        self.world.records.unreadable().await
+        self.node_state.records.unreadable().await
     }
 
-    /// Reads what the ports report; does no I/O.
+    /// Reads the faults that the ports report; does no I/O.
     pub fn health(&self) -> Health {
-        let records = self.world.records.fault().map(Fault::RecordsReadOnly);
-        let pool = self.world.engine.fault().map(Fault::PoolReadOnly);
+        let records = self.node_state.records.fault().map(Fault::RecordsReadOnly);
+        let pool = self.node_state.engine.fault().map(Fault::PoolReadOnly);
         Health { faults: records.into_iter().chain(pool).collect() }
     }
 }

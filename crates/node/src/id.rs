@@ -1,4 +1,4 @@
-//! Names and secrets of sandboxes.
+//! Ids and tokens of sandboxes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::str::FromStr;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-/// `i` and 20 lower-case letters or digits. Never a hyphen: host names carry `<port>-<id>`.
+/// `i` and 20 lower-case letters or digits. Never a hyphen: host names contain `<port>-<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SandboxId(String);
 
-/// The text cannot be the ID of a sandbox.
+/// The text cannot be the id of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Invalid sandbox ID")]
 pub struct InvalidSandboxId;
 
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// First letter of the names of sandboxes that builds run in; others have an `i`.
+/// First letter of the ids of sandboxes that builds run in; others have an `i`.
 const BUILD: char = 'b';
 const NAME_LENGTH: usize = 21;
 
@@ -33,7 +33,7 @@ impl SandboxId {
         Self(random_name('i'))
     }
 
-    /// Of the sandbox that a build runs in, whose files are of no use without the build.
+    /// The id of a sandbox that a build runs in, whose files are useless without the build.
     pub(crate) fn random_for_build() -> Self {
         Self(random_name(BUILD))
     }
@@ -49,8 +49,8 @@ impl fmt::Display for SandboxId {
     }
 }
 
-/// Takes `<id>` and the older `<id>-<client>`. Any lower-case alphanumeric text is a possible ID: whether a sandbox bears
-/// it is another question, and its answer is "not found", not "invalid".
+/// Accepts `<id>` and the older `<id>-<client>`. Any lower-case alphanumeric text is a possible id:
+/// the answer for an unknown one is "not found", not "invalid".
 impl FromStr for SandboxId {
     type Err = InvalidSandboxId;
 
@@ -64,12 +64,13 @@ impl FromStr for SandboxId {
     }
 }
 
-/// The name under which files are kept: those of a sandbox, or those of a template, which never change.
+/// The id under which files are kept: those of a sandbox, or those of a template, which never
+/// change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FilesId(String);
 
 impl FilesId {
-    /// A name for files that belong to no sandbox. Sandboxes have another first letter.
+    /// An id for files that belong to no sandbox; its first letter differs from that of sandboxes.
     pub fn random() -> Self {
         Self(random_name('f'))
     }
@@ -80,12 +81,12 @@ impl FilesId {
 }
 
 impl FilesId {
-    /// Whether they are those of a sandbox.
+    /// Whether they are the files of a sandbox.
     pub(crate) fn is_sandbox(&self) -> bool {
         self.0.starts_with('i')
     }
 
-    /// Whether they are of the sandbox that a build ran in.
+    /// Whether they are the files of a sandbox that a build ran in.
     pub(crate) fn is_scratch(&self) -> bool {
         self.0.len() == NAME_LENGTH && self.0.starts_with(BUILD)
     }
@@ -111,7 +112,7 @@ impl fmt::Display for FilesId {
     }
 }
 
-/// A secret that opens something; it shows itself only through [`Token::reveal`].
+/// A secret that grants access; only [`Token::reveal`] returns its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_keep_quiet() {
+    fn tokens_are_not_shown_by_debug() {
         let token = Token::random();
         assert_eq!(token.reveal().len(), 64);
         assert!(!format!("{token:?}").contains(token.reveal()));

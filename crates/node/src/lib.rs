@@ -1,8 +1,8 @@
-//! One machine's sandboxes: life cycle, leases, metrics, logs and their records. Knows nothing of HTTP beyond the few
-//! calls it makes to its guests.
+//! One machine's sandboxes: life cycle, leases, metrics, logs and their records. Knows nothing of
+//! HTTP beyond the few calls to its guests.
 //!
-//! A [`Node`] is the whole of it. Beneath it, each sandbox has an owner, a task that alone changes it; the rules of its
-//! life are [`lifecycle::next`]; the outside world is behind [`ports`].
+//! [`Node`] is the entry point. Each sandbox has an owner, a task that alone changes it; the rules
+//! of its life cycle are [`lifecycle::next`]; everything outside is behind [`ports`].
 
 #![forbid(unsafe_code)]
 
@@ -36,11 +36,12 @@ mod recover;
 mod sandbox;
 mod secret;
 mod snapshot;
+mod spares;
 mod start_command;
+mod state;
 pub mod template;
 mod templates;
 mod volume;
-mod world;
 
 pub use build::{
     ArchiveFormat, BuildError, BuildLine, BuildLog, BuildRequest, Layer, MOST_UPLOAD_BYTES, Origin, PlanError,
@@ -60,21 +61,21 @@ pub use images::Credentials;
 pub use ingress::Ingress;
 pub use local::LocalEngine;
 pub use node::OnMissing;
-pub use node::{Closing, Gate, Node, Seen};
+pub use node::{Closing, Node, Reachability, Seen};
 pub use owner::Resumed;
 pub use recover::{RecoverError, Recoverable, Recovered};
-pub use sandbox::{Created, NewSandbox, OnTimeout, Record, Repeatable, Resources, Standing};
+pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record, Resources};
 pub use secret::{Secret, SecretError, SecretPage};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
-/// What is in volumes.
+/// Contents of volumes.
 pub mod volume_content {
     pub use engine::volume::{ContentError, Entry, InvalidPath, Kind, Owner, Staged, VolumeDirectory, VolumePath};
 }
 
+pub use state::RunningSandbox;
 pub use volume::{Volume, VolumeError, VolumeMount};
-pub use world::Live;
 
-/// The guest executable that the build embedded, to be process 1 of every sandbox.
+/// The guest executable that the build embedded, process 1 of every sandbox.
 pub fn guest_image() -> &'static [u8] {
     include_bytes!(env!("SANDBAR_GUEST_IMAGE"))
 }

@@ -1,4 +1,4 @@
-//! The life of a sandbox as one pure function.
+//! The life cycle of a sandbox as one pure function.
 //!
 //! ```text
 //!   Starting ──► Running ◄──────── Resuming
@@ -13,22 +13,15 @@
 
 use std::fmt;
 
-/// What a paused sandbox still has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// Processes and memory, frozen, and the files.
-    Memory,
-    /// Only the files; a resume boots anew.
-    Files,
-}
+pub use protocol::rest::PauseMode;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Starting,
     Running,
-    Pausing(Kept),
-    Paused(Kept),
-    Resuming(Kept),
+    Pausing(PauseMode),
+    Paused(PauseMode),
+    Resuming(PauseMode),
     Ending,
     Gone,
 }
@@ -37,13 +30,13 @@ pub enum State {
 pub enum Event {
     /// Process 1 runs.
     Started,
-    /// It could not be started, or not be thawed.
+    /// The machine could not be started or thawed.
     StartFailed,
-    PauseAsked(Kept),
+    PauseAsked(PauseMode),
     PauseDone,
     PauseFailed,
     ResumeAsked,
-    /// Process 1 is gone although nobody asked for it.
+    /// Process 1 ended without a request.
     MachineLost,
     EndAsked,
     Ended,
@@ -68,8 +61,10 @@ pub fn next(state: State, event: Event) -> Result<State, Refused> {
         (S::Pausing(_), E::PauseFailed) => Ok(S::Running),
         (S::Paused(kept), E::ResumeAsked) => Ok(S::Resuming(kept)),
         (S::Resuming(kept), E::StartFailed) => Ok(S::Paused(kept)),
-        // The files outlive every process, so losing the machine loses no work.
-        (S::Running | S::Pausing(_) | S::Paused(_) | S::Resuming(_), E::MachineLost) => Ok(S::Paused(Kept::Files)),
+        // The files outlive every process, so losing the machine loses no files.
+        (S::Running | S::Pausing(_) | S::Paused(_) | S::Resuming(_), E::MachineLost) => {
+            Ok(S::Paused(PauseMode::Filesystem))
+        }
         (S::Starting | S::Running | S::Pausing(_) | S::Paused(_) | S::Resuming(_), E::EndAsked) => Ok(S::Ending),
         (S::Ending, E::Ended) => Ok(S::Gone),
         (state, event) => Err(Refused { state, event }),
@@ -77,11 +72,11 @@ pub fn next(state: State, event: Event) -> Result<State, Refused> {
 }
 
 impl State {
-    /// Whether its processes occupy memory.
+    /// Whether the sandbox's processes occupy memory.
     pub fn holds_memory(self) -> bool {
         match self {
             Self::Starting | Self::Running | Self::Pausing(_) | Self::Resuming(_) | Self::Ending => true,
-            Self::Paused(kept) => kept == Kept::Memory,
+            Self::Paused(kept) => kept == PauseMode::Full,
             Self::Gone => false,
         }
     }
@@ -105,8 +100,8 @@ impl fmt::Display for State {
 mod tests {
     use super::*;
 
-    const MEMORY: Kept = Kept::Memory;
-    const FILES: Kept = Kept::Files;
+    const MEMORY: PauseMode = PauseMode::Full;
+    const FILES: PauseMode = PauseMode::Filesystem;
 
     #[track_caller]
     fn check(start: State, events: &[Event], end: State) {
@@ -118,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ways_through_a_life() {
+    fn events_lead_through_all_states() {
         use Event::*;
         check(State::Starting, &[Started, EndAsked, Ended], State::Gone);
         check(State::Starting, &[StartFailed], State::Gone);
@@ -133,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_meaning_is_refused() {
+    fn events_without_meaning_are_refused() {
         use Event::*;
         let refused = [
             (State::Running, Started),

@@ -1,4 +1,5 @@
-//! Lists of sandboxes: filters, order, and pages whose tokens stay good while sandboxes come and go.
+//! Lists of sandboxes: filters, order, and pages whose tokens stay valid while sandboxes are
+//! created and killed.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 
 use crate::node::{Node, Seen};
-use crate::sandbox::Standing;
+use crate::sandbox::PersistedState;
 
-/// Which sandboxes to list, and how.
+/// Which sandboxes to list, and in which order.
 #[derive(Debug, Clone)]
 pub struct Query {
     pub running: bool,
     pub paused: bool,
-    /// All pairs must be there, exactly.
+    /// A sandbox matches if it has all of these pairs, exactly.
     pub metadata: BTreeMap<String, String>,
     /// Inclusive.
     pub started_after: Option<Timestamp>,
@@ -24,14 +25,14 @@ pub struct Query {
     pub after: Option<Cursor>,
 }
 
-/// By the time of their start.
+/// By start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     OldestFirst,
     NewestFirst,
 }
 
-/// The last sandbox of a page; the next page begins after it.
+/// The last sandbox of a page; the next page starts after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     started_us: i64,
@@ -43,11 +44,11 @@ impl Cursor {
         Self { started_us: moment.as_microsecond(), id }
     }
 
-    fn of(seen: &Seen) -> Self {
+    fn for_sandbox(seen: &Seen) -> Self {
         Self::new(seen.record.started_at, seen.record.id.to_string())
     }
 
-    /// The text a client hands back; it means nothing to the client.
+    /// Encodes the cursor as an opaque text, which the client sends to get the next page.
     pub fn to_token(&self) -> String {
         URL_SAFE_NO_PAD.encode(format!("{}:{}", self.started_us, self.id))
     }
@@ -63,9 +64,9 @@ impl Cursor {
 /// One page of a list.
 pub struct Page {
     pub sandboxes: Vec<Seen>,
-    /// Present when there is more.
+    /// Present if there are more pages.
     pub next: Option<Cursor>,
-    /// Running ones that match, on all pages together.
+    /// Running sandboxes that match, on all pages.
     pub total_running: usize,
 }
 
@@ -77,12 +78,12 @@ impl Node {
 
 fn page(all: Vec<Seen>, query: &Query) -> Page {
     let mut matching: Vec<(Cursor, Seen)> =
-        all.into_iter().filter(|seen| matches(seen, query)).map(|seen| (Cursor::of(&seen), seen)).collect();
+        all.into_iter().filter(|seen| matches(seen, query)).map(|seen| (Cursor::for_sandbox(&seen), seen)).collect();
     matching.sort_by(|(one, _), (other, _)| match query.order {
         Order::OldestFirst => one.cmp(other),
         Order::NewestFirst => other.cmp(one),
     });
-    let total_running = matching.iter().filter(|(_, seen)| seen.standing == Standing::Running).count();
+    let total_running = matching.iter().filter(|(_, seen)| seen.standing == PersistedState::Running).count();
     let is_beyond = |cursor: &Cursor| match (&query.after, query.order) {
         (None, _) => true,
         (Some(after), Order::OldestFirst) => cursor > after,
@@ -97,8 +98,8 @@ fn page(all: Vec<Seen>, query: &Query) -> Page {
 fn matches(seen: &Seen, query: &Query) -> bool {
     let record = &seen.record;
     let wanted = match seen.standing {
-        Standing::Running => query.running,
-        Standing::Paused(_) => query.paused,
+        PersistedState::Running => query.running,
+        PersistedState::Paused(_) => query.paused,
     };
     wanted
         && query.metadata.iter().all(|(key, value)| record.metadata.get(key) == Some(value))

@@ -1,4 +1,4 @@
-//! The engine of this machine, behind the node's port.
+//! Adapter of the node's engine port to the engine of this machine.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,7 +28,7 @@ impl LocalEngine {
         Self { engine }
     }
 
-    /// What failed for whatever reason while the pool is read-only failed for that.
+    /// Converts an error. While the pool is read-only, that is the reason of every failure.
     fn failed(&self, what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError + use<> {
         let fault = self.fault();
         move |error| fault.map_or_else(|| failed(what)(error), EngineError::ReadOnly)
@@ -60,7 +60,7 @@ fn names<T: ToString>(ids: &HashSet<T>) -> HashSet<String> {
 impl Trash for LocalEngine {
     async fn files(&self) -> Result<HashSet<FilesId>, EngineError> {
         let names = self.engine.files().await.map_err(failed("cannot list files"))?;
-        // What bears no name of ours is none of ours.
+        // Directories whose names are no ids do not belong to the server.
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
@@ -109,7 +109,7 @@ impl Engine for LocalEngine {
         }
         let guest_config = serde_json::to_vec(&guest)
             .map_err(|error| EngineError::failed("cannot write the guest's config", error))?;
-        // One inside another is mounted after it.
+        // A mount inside of another one is mounted after it.
         volumes.sort_by(|one, other| one.path.cmp(&other.path));
         let mount = |mount: VolumeMount| engine::Mount { volume: mount.files.to_string(), at: mount.path.into() };
         let boot = engine::Boot {
@@ -156,12 +156,34 @@ impl Engine for LocalEngine {
         self.engine.copy_files(from.as_str(), to.as_str()).await.map_err(self.failed("cannot copy files"))
     }
 
+    async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError> {
+        let names = ids.iter().map(ToString::to_string).collect();
+        let made = self.engine.make_spares(names, from.map(ToString::to_string)).await;
+        made.map_err(self.failed("cannot make files ahead"))
+    }
+
+    fn copies_are_instant(&self) -> bool {
+        self.engine.copies_are_instant()
+    }
+
+    async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
+        self.engine.take_spare(id.as_str()).await.map_err(self.failed("cannot take files made ahead"))
+    }
+
+    async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError> {
+        self.engine.remove_spare(id.as_str()).await.map_err(self.failed("cannot remove files made ahead"))
+    }
+
+    async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError> {
+        self.engine.settle_spares(&names(keep)).await.map_err(self.failed("cannot sort out files made ahead"))
+    }
+
     async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let made = self.engine.make_root(files.as_str(), limit_bytes, fill).await;
         Ok(made.map_err(self.failed("cannot make a root"))??)
     }
 
-    fn shortcomings(&self) -> Vec<&'static str> {
+    fn rootless_limitations(&self) -> Vec<&'static str> {
         self.engine.differences()
     }
 
@@ -197,6 +219,10 @@ impl Machine for LocalMachine {
 
     fn guest_socket(&self) -> &Path {
         self.0.guest_socket()
+    }
+
+    fn record_call(&self) {
+        self.0.record_call();
     }
 
     async fn dial(&self, port: u16) -> io::Result<TcpStream> {

@@ -1,5 +1,6 @@
-//! What happened in and to a sandbox: the guest's own record, joined with the server's. Bounded, and in memory: the guest
-//! keeps its part across restarts of the server, and the server's part says why things are as they are now.
+//! The log of a sandbox: entries of the guest and of the server. It is bounded and in memory: the
+//! guest keeps its part across restarts of the server, and the server's part explains the current
+//! state.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,12 +8,13 @@ use jiff::Timestamp;
 pub use protocol::guest::LogLevel;
 
 const MOST_ENTRIES: usize = 5000;
-/// What the entries of one sandbox may hold of the server's memory.
+/// Most bytes of the server's memory that the entries of one sandbox take.
 const MOST_BYTES: usize = 1 << 20;
-/// Of what a guest says, each message, field name and field value is cut to this: a guest may be hostile.
+/// Messages, field names and field values of a guest, which may be hostile, are truncated to this
+/// length.
 const MOST_TEXT_BYTES: usize = 4 << 10;
 const MOST_FIELDS: usize = 16;
-/// What an entry or a field takes besides its text, roughly.
+/// Approximate overhead of an entry or a field besides its text.
 const ENTRY_BYTES: usize = 128;
 const FIELD_BYTES: usize = 64;
 
@@ -37,7 +39,7 @@ pub struct Log {
     entries: VecDeque<Entry>,
     /// The sum over the entries.
     bytes: usize,
-    /// Sequence number of the newest entry taken from the guest of this boot.
+    /// Sequence number of the newest entry read from the guest of this boot.
     seen: u64,
 }
 
@@ -50,13 +52,13 @@ impl Log {
         entries.into_iter().for_each(|entry| self.insert(entry));
     }
 
-    /// What to ask the guest for: entries after this number.
+    /// The server requests entries after this number from the guest.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// A new guest counts from the beginning.
-    pub fn start_anew(&mut self) {
+    /// Expects a new guest, which counts from the beginning.
+    pub fn reset(&mut self) {
         self.seen = 0;
     }
 
@@ -67,8 +69,9 @@ impl Log {
             }
             self.seen = seq;
             let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-            let fields = fields.into_iter().take(MOST_FIELDS).map(|(name, value)| (cut(name), cut(value))).collect();
-            self.insert(Entry { at: at.unwrap_or(Timestamp::UNIX_EPOCH), level, message: cut(message), fields });
+            let fields =
+                fields.into_iter().take(MOST_FIELDS).map(|(name, value)| (truncate(name), truncate(value))).collect();
+            self.insert(Entry { at: at.unwrap_or(Timestamp::UNIX_EPOCH), level, message: truncate(message), fields });
         }
     }
 
@@ -87,8 +90,8 @@ impl Log {
     }
 }
 
-/// Gives back the memory of what is cut off, too.
-fn cut(mut text: String) -> String {
+/// Truncates a text and releases the memory that it no longer uses.
+fn truncate(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MOST_TEXT_BYTES));
     text.shrink_to_fit();
     text
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_entries_are_dropped() {
         let mut log = Log::default();
         log.take_from_guest((1..=6000).map(|seq| guest(seq, seq)).collect());
         assert_eq!(log.entries().len(), MOST_ENTRIES);
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_says_is_cut() {
+    fn entries_of_a_guest_are_truncated() {
         let mut log = Log::default();
         let long = "\u{e9}".repeat(1 << 20);
         let fields = (0..100).map(|index| (format!("{index:03}{long}"), long.clone())).collect();

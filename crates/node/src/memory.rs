@@ -1,4 +1,5 @@
-//! Both ports in memory, for tests: machines that are a listening socket and a task, records that are a map.
+//! Engine and records in memory, for tests: machines are a listening socket and a task, records are
+//! a map.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -23,15 +24,15 @@ use crate::ports::{
     Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
     TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
 };
-use crate::sandbox::{Created, Record, Repeatable};
+use crate::sandbox::{Created, IdempotencyKey, Record};
 use crate::secret::Secret;
 use crate::template::TemplateRecord;
 use crate::volume::Volume;
 
-/// What plays the guest: called at each boot with its listener; must end when the token is cancelled.
+/// Plays the guest: called at each boot with its listener; must end when the token is cancelled.
 pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
 
-/// An engine whose machines are tasks. It outlives the node it is given to, as real machines do.
+/// An engine whose machines are tasks. It outlives the node that uses it, as real machines do.
 pub struct MemoryEngine {
     directory: PathBuf,
     guest: Box<GuestActor>,
@@ -47,6 +48,7 @@ struct Inner {
     notes: HashMap<FilesId, Description>,
     trash: HashMap<FilesId, Trashed>,
     copies: Vec<(FilesId, FilesId)>,
+    spares: HashSet<SandboxId>,
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
@@ -58,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MemoryEngine {
-    /// Sockets go into `directory`; `guest` answers on them.
+    /// Creates an engine whose sockets are in `directory`; `guest` answers on them.
     pub fn new(
         directory: &Path,
         guest: impl Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync + 'static,
@@ -71,27 +73,27 @@ impl MemoryEngine {
         }
     }
 
-    /// Lets every machine's `port` lead to `address`.
+    /// Connects `port` of every machine to `address`.
     pub fn open_port(&self, port: u16, address: SocketAddr) {
         lock(&lock(&self.inner).ports).insert(port, address);
     }
 
-    /// Makes every boot fail this way, or work again.
+    /// Makes every boot fail with this error, or succeed again.
     pub fn refuse_boots(&self, error: Option<fn() -> EngineError>) {
         lock(&self.inner).refusing = error;
     }
 
-    /// Every boot so far, oldest first.
+    /// All boots so far, oldest first.
     pub fn boots(&self) -> Vec<Boot> {
         lock(&self.inner).boots.clone()
     }
 
-    /// All files that are kept.
+    /// All files in the pool.
     pub fn files(&self) -> HashSet<FilesId> {
         lock(&self.inner).files.clone()
     }
 
-    /// Loses files, as a disk does.
+    /// Removes files as a disk failure does.
     pub fn lose_files(&self, files: &FilesId) {
         lock(&self.inner).files.remove(files);
     }
@@ -114,25 +116,26 @@ impl MemoryEngine {
         }
     }
 
-    /// Every copy so far, from and to, oldest first.
+    /// All copies so far, as source and target, oldest first.
     pub fn copies(&self) -> Vec<(FilesId, FilesId)> {
         lock(&self.inner).copies.clone()
     }
 
-    /// Files that nobody knows of, as a server leaves them that dies after it has made them.
+    /// Creates files that no record names, as a server leaves them that dies right after it made
+    /// them.
     pub fn strand_files(&self) -> FilesId {
         let files = FilesId::random();
         lock(&self.inner).files.insert(files.clone());
         files
     }
 
-    /// Machines with a living process 1.
+    /// Machines whose process 1 is alive.
     pub fn running(&self) -> HashSet<SandboxId> {
         let inner = lock(&self.inner);
         inner.machines.iter().filter(|(_, machine)| machine.is_alive()).map(|(id, _)| id.clone()).collect()
     }
 
-    /// Keeps every freeze from completing until the guard is dropped.
+    /// Blocks every freeze until the guard is dropped.
     pub async fn hold_freezes(&self) -> tokio::sync::OwnedMutexGuard<()> {
         let freezing = Arc::clone(&lock(&self.inner).freezing);
         freezing.lock_owned().await
@@ -142,19 +145,19 @@ impl MemoryEngine {
         lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
     }
 
-    /// What a machine may reach now.
+    /// The current egress rules of a machine.
     pub fn egress_of(&self, id: &SandboxId) -> Option<Rules> {
         lock(&self.inner).machines.get(id).map(|machine| lock(&machine.egress).clone())
     }
 
-    /// Lets the kernel kill `count` processes of a machine for want of memory.
+    /// Simulates that the kernel kills `count` processes of a machine because it is out of memory.
     pub fn run_out_of_memory(&self, id: &SandboxId, count: u64) {
         if let Some(machine) = lock(&self.inner).machines.get(id) {
             machine.oom_kills.fetch_add(count, Ordering::Relaxed);
         }
     }
 
-    /// Ends process 1 without anybody having asked.
+    /// Ends process 1 without a request.
     pub fn crash(&self, id: &SandboxId) {
         if let Some(machine) = lock(&self.inner).machines.get(id) {
             machine.end();
@@ -282,6 +285,42 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError> {
+        let mut inner = lock(&self.inner);
+        match from.filter(|from| !inner.files.contains(*from)) {
+            Some(missing) => Err(self.missing(missing)),
+            None => {
+                inner.spares.extend(ids.iter().cloned());
+                Ok(())
+            }
+        }
+    }
+
+    fn copies_are_instant(&self) -> bool {
+        true
+    }
+
+    async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
+        let mut inner = lock(&self.inner);
+        let taken = inner.spares.remove(id);
+        if taken {
+            inner.files.insert(FilesId::from(id));
+        }
+        Ok(taken)
+    }
+
+    async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError> {
+        lock(&self.inner).spares.remove(id);
+        Ok(())
+    }
+
+    async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError> {
+        let mut inner = lock(&self.inner);
+        let spares = std::mem::take(&mut inner.spares);
+        inner.files.extend(spares.iter().map(FilesId::from).filter(|files| keep.contains(files)));
+        Ok(())
+    }
+
     async fn egress_certificate(&self) -> Result<String, EngineError> {
         Ok("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned())
     }
@@ -335,7 +374,7 @@ impl MemoryMachine {
 
     fn end(&self) {
         self.ended.cancel();
-        // Absent when the machine has ended before.
+        // Ignored: the socket is absent if the machine ended before.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -480,13 +519,13 @@ impl Records for MemoryRecords {
         Ok(lock(&self.sandboxes).values().cloned().collect())
     }
 
-    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError> {
+    async fn insert(&self, record: &Record, idempotency: Option<&IdempotencyKey>) -> Result<(), RecordsError> {
         let twice = |what: &str| RecordsError { what: "write", source: format!("{what} is there already").into() };
         let (mut sandboxes, mut creations) = (lock(&self.sandboxes), lock(&self.creations));
         if sandboxes.contains_key(&record.id) {
             return Err(twice("the sandbox"));
         }
-        if let Some(Repeatable { key, fingerprint }) = repeatable {
+        if let Some(IdempotencyKey { key, fingerprint }) = idempotency {
             if creations.contains_key(key) {
                 return Err(twice("the key"));
             }
@@ -496,10 +535,8 @@ impl Records for MemoryRecords {
         Ok(())
     }
 
-    async fn update(&self, record: &Record) -> Result<(), RecordsError> {
-        if let Some(known) = lock(&self.sandboxes).get_mut(&record.id) {
-            *known = record.clone();
-        }
+    async fn put(&self, record: &Record) -> Result<(), RecordsError> {
+        lock(&self.sandboxes).insert(record.id.clone(), record.clone());
         Ok(())
     }
 

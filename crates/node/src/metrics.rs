@@ -1,4 +1,5 @@
-//! A sandbox's readings over time, in bounded memory: fine points for the last hour, coarse ones for the day before it.
+//! Resource usage of a sandbox over time, in bounded memory: fine points for the last hour, coarse
+//! ones for the day before it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,19 +8,19 @@ use jiff::Timestamp;
 
 use crate::ports::Usage;
 
-/// How often a running sandbox is read.
+/// How often the usage of a running sandbox is sampled.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 const FINE_POINTS: usize = 720;
 const COARSE_POINTS: usize = 1440;
-/// Every this many fine points one is kept as a coarse point.
+/// One of this many fine points is kept as a coarse point.
 const FINE_PER_COARSE: usize = 12;
 
-/// One reading; sizes in bytes.
+/// One sample; sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub at: Timestamp,
     pub cpu_count: u32,
-    /// Share of all the sandbox's processors since the reading before, 0 to 100.
+    /// Share of all the sandbox's processors since the sample before, 0 to 100.
     pub cpu_used_percent: f64,
     pub memory_used: u64,
     pub memory_total: u64,
@@ -28,7 +29,7 @@ pub struct Sample {
     pub disk_total: u64,
 }
 
-/// The readings of one sandbox, oldest first.
+/// The samples of one sandbox, oldest first.
 #[derive(Debug, Default)]
 pub struct Readings {
     coarse: VecDeque<Sample>,
@@ -38,7 +39,7 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// Adds what `usage` says at `now`.
+    /// Adds `usage` as a sample at `now`.
     pub fn record(&mut self, now: Timestamp, cpu_count: u32, usage: Usage) {
         let cpu_used_percent = match self.last_cpu {
             Some((then, before)) if now > then => {
@@ -61,8 +62,8 @@ impl Readings {
         });
     }
 
-    /// A new boot counts processor time from zero again.
-    pub fn start_anew(&mut self) {
+    /// Forgets the last processor time: a new boot counts from zero.
+    pub fn reset(&mut self) {
         self.last_cpu = None;
     }
 
@@ -81,7 +82,7 @@ impl Readings {
         self.fine.push_back(sample);
     }
 
-    /// Readings within both bounds, each inclusive.
+    /// Samples within both bounds, each inclusive.
     pub fn between(&self, start: Option<Timestamp>, end: Option<Timestamp>) -> Vec<Sample> {
         let inside =
             |sample: &&Sample| start.is_none_or(|start| sample.at >= start) && end.is_none_or(|end| sample.at <= end);

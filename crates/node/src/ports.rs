@@ -1,7 +1,8 @@
-//! What the life cycle needs from the outside world, in its own words.
+//! Ports of the node.
 //!
-//! `Engine` and `Machine` are the kernel's part: [`crate::LocalEngine`] in earnest, [`crate::memory::MemoryEngine`] in
-//! tests. `Records` is the durable part: [`crate::records::SqliteRecords`], [`crate::memory::MemoryRecords`].
+//! `Engine` and `Machine` are the kernel's part: [`crate::LocalEngine`] in production,
+//! [`crate::memory::MemoryEngine`] in tests. `Records` is the durable part:
+//! [`crate::records::SqliteRecords`] and [`crate::memory::MemoryRecords`].
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -22,34 +23,34 @@ use crate::build::Layer;
 use crate::description::Description;
 use crate::health::Unwritable;
 use crate::id::{FilesId, SandboxId};
-use crate::sandbox::{Created, Record, Repeatable, Resources};
+use crate::sandbox::{Created, IdempotencyKey, Record, Resources};
 use crate::secret::Secret;
 use crate::template::TemplateRecord;
 use crate::volume::{Volume, VolumeMount};
 
-/// Enough to find a running machine again, and to know that it is the same one.
+/// Identifies a running machine, so that a later server finds it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance {
     pub pid: u32,
     pub start_time: u64,
 }
 
-/// One start of a sandbox. Files are kept under the sandbox's ID across boots.
+/// One start of a sandbox. Its files are kept under the sandbox's id across boots.
 #[derive(Debug, Clone)]
 pub struct Boot {
     pub id: SandboxId,
-    /// Whether its files are made or must be there.
+    /// Whether its files are created or must exist.
     pub files: BootFiles,
     pub resources: Resources,
-    /// What the sandbox may reach, and who hears of it.
+    /// The egress rules, and where decisions are logged.
     pub egress: Policy,
-    /// What volumes it has.
+    /// The volumes it mounts.
     pub volumes: Vec<VolumeMount>,
     pub boot_id: String,
     pub guest: GuestConfig,
 }
 
-/// What a machine uses now; sizes in bytes.
+/// Current resource usage of a machine; sizes in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time since boot, in microseconds.
@@ -59,17 +60,17 @@ pub struct Usage {
     pub memory_limit: u64,
     pub disk_used: u64,
     pub disk_limit: u64,
-    /// Processes the kernel has killed since boot because the machine was out of memory.
+    /// Processes that the kernel has killed since boot because the machine was out of memory.
     pub oom_kills: u64,
 }
 
-/// Why the kernel's part failed.
+/// Why a call of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Free disk space, then try again.
+    /// The operator frees disk space, then the caller retries.
     #[error("no space left for sandboxes on this machine")]
     NoSpace,
-    /// Files that were to be opened or copied are not there. Opening never makes them.
+    /// Files to open or copy do not exist. Opening never creates them.
     #[error("files {files} are missing from the pool at {}", path.display())]
     FilesMissing { files: FilesId, path: PathBuf },
     /// The pool's file system refuses changes; [`Engine::fault`] reports the same.
@@ -85,10 +86,10 @@ impl EngineError {
     }
 }
 
-/// Fills a directory with the files of a root. It may block.
+/// Writes the files of a root file system into a directory. It may block.
 pub type Fill = Box<dyn FnOnce(&NewRoot) -> Result<(), ImageError> + Send>;
 
-/// Why there is no root.
+/// Why a root file system was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     #[error(transparent)]
@@ -102,65 +103,82 @@ pub enum RootError {
 pub struct Trashed {
     pub files: FilesId,
     pub since: Timestamp,
-    /// What they take; none where that cannot be counted.
+    /// Their size; `None` if it cannot be determined.
     pub bytes: Option<u64>,
     pub description: Option<Description>,
 }
 
-/// The files of the pool by their names: what describes them, and the trash for those that no
-/// record names.
+/// The files of the pool by id: their descriptions, and the trash for those that no record names.
 #[async_trait]
 pub trait Trash: Send + Sync {
-    /// All files that are kept, those of volumes too, without the trash.
+    /// All files in the pool, including those of volumes, without the trash.
     async fn files(&self) -> Result<HashSet<FilesId>, EngineError>;
-    /// Keeps beside `files` what they are, in the place of what was said before.
+    /// Keeps a description beside `files`, replacing the one before.
     async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError>;
-    /// What was last said of `files`; none also when that cannot be read.
+    /// The description of `files`; `None` also if it cannot be parsed.
     async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError>;
-    /// Whether `files`, outside the trash, are a volume.
+    /// Whether `files`, outside of the trash, are a volume.
     async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError>;
     async fn trash(&self) -> Result<Vec<Trashed>, EngineError>;
-    /// Takes files out of the trash. [`EngineError::FilesMissing`] when they are not in it.
+    /// Moves files out of the trash. Fails with [`EngineError::FilesMissing`] if they are not in
+    /// it.
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
-    /// Deletes files in the trash; absent is success.
+    /// Deletes files in the trash; succeeds if they are absent.
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
 }
 
-/// Makes machines and keeps their files.
+/// Boots machines and keeps their files.
 #[async_trait]
 pub trait Engine: Trash {
-    /// Starts process 1; the machine's guest can be called at once. [`EngineError::FilesMissing`]
-    /// when files are not there that should be, the machine's own or those of a volume.
+    /// Starts process 1; the machine's guest can be called at once. Fails with
+    /// [`EngineError::FilesMissing`] if the files of the machine or of a volume are absent.
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError>;
-    /// Finds a machine that an earlier server booted; `None` when it is not alive. A frozen one stays frozen.
+    /// Finds a machine that an earlier server booted; `None` if it is not alive. A frozen machine
+    /// stays frozen.
     async fn adopt(
         &self,
         id: &SandboxId,
         instance: Instance,
         egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError>;
-    /// Ends every machine not in `running` and moves all files not in `files` to the trash, but for
-    /// volumes with content, which stay. Returns what it ended or moved.
+    /// Kills every machine that is not in `running` and moves all files that are not in `files` to
+    /// the trash, except for volumes with content, which stay. Returns the names of what it killed
+    /// or moved.
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError>;
-    /// Removing what is already absent succeeds.
+    /// Removes files; succeeds if they are absent.
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError>;
-    /// Gives `to`, which has no files, a copy of those of `from`, which nobody may be writing to. A crash leaves either no
-    /// copy or one that the next sweep removes.
+    /// Copies the files of `from`, which no process may be writing to, to `to`, which has none. A
+    /// crash leaves either no copy or one that the next sweep removes.
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError>;
-    /// Makes `files` with a root of their own, which `fill` fills; says what that root lacks. When it fails nothing is left; a crash leaves
-    /// what the next sweep removes.
+    /// Prepares spare files for the sandboxes `ids` that may be created next, synced to the disk
+    /// when this returns: empty ones, or copies of the files of `from`, which no process writes to.
+    async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError>;
+    /// Whether copies take no time and space, so that spare files can be copies.
+    fn copies_are_instant(&self) -> bool;
+    /// Makes the spare files of `id` its own; returns whether there were any. A crash of the host
+    /// may undo this: [`Engine::settle_spares`] repeats it.
+    async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError>;
+    /// Removes spare files; succeeds if they are absent.
+    async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError>;
+    /// Takes the spare files of the sandboxes in `keep` and removes all others of an earlier
+    /// server. Those that a sandbox may have written to before a power cut stay, for
+    /// [`Engine::sweep`].
+    async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError>;
+    /// Creates `files` with a root file system of their own, which `fill` fills; returns what it
+    /// lacks. If that fails, nothing is left; a crash leaves files that the next sweep removes.
     async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError>;
-    /// Writes out what machines have changed, so that a copy made soon after takes no time.
+    /// Syncs the files of all machines to the disk, so that a copy made right after takes no time.
     async fn sync_files(&self) -> Result<(), EngineError>;
-    /// What sandboxes must trust so that rules can set headers of their TLS requests: a certificate as PEM.
+    /// The certificate, as PEM, that sandboxes must trust so that rules can set headers of their
+    /// TLS requests.
     async fn egress_certificate(&self) -> Result<String, EngineError>;
-    /// In how far its machines fall short of what users may expect: said in every sandbox's log.
-    fn shortcomings(&self) -> Vec<&'static str> {
+    /// Ways in which machines of a rootless server differ; written to every sandbox's log.
+    fn rootless_limitations(&self) -> Vec<&'static str> {
         Vec::new()
     }
-    /// Makes a volume of at most `limit_bytes`. It is removed like any files.
+    /// Creates a volume of at most `limit_bytes`. It is removed like any files.
     async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
-    /// Opens a volume. [`EngineError::FilesMissing`] when it is not there.
+    /// Opens a volume. Fails with [`EngineError::FilesMissing`] if it is absent.
     async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError>;
     /// Why the pool refuses changes, while it does. Reads a state that the engine keeps current;
     /// does no I/O.
@@ -173,23 +191,25 @@ pub trait Engine: Trash {
 #[async_trait]
 pub trait Machine: Send + Sync {
     fn instance(&self) -> Instance;
-    /// Where the guest answers HTTP; not visible inside.
+    /// The socket on which the guest serves HTTP; not visible inside of the sandbox.
     fn guest_socket(&self) -> &Path;
-    /// Connects to a port inside; refused when nothing listens there.
+    /// Counts a call of a client, for engines that prefer sandboxes with calls on a busy machine.
+    fn record_call(&self) {}
+    /// Connects to a port of the sandbox; refused if nothing listens there.
     async fn dial(&self, port: u16) -> io::Result<TcpStream>;
-    /// Other rules for what it may reach, from now on; connections that they do not allow are cut.
+    /// Replaces the egress rules; closes connections that they do not allow.
     fn set_egress_rules(&self, rules: Rules);
     async fn freeze(&self) -> Result<(), EngineError>;
-    /// Thawing what is not frozen succeeds.
+    /// Succeeds if the machine is not frozen.
     async fn thaw(&self) -> Result<(), EngineError>;
-    /// Ends every process; the files stay. Killing what is dead succeeds.
+    /// Kills every process; the files stay. Succeeds if the machine is dead.
     async fn kill(&self) -> Result<(), EngineError>;
     async fn usage(&self) -> Result<Usage, EngineError>;
-    /// Resolves when process 1 is gone. May be called again and dropped half way.
+    /// Resolves when process 1 has ended. Cancel safe, and can be called again.
     async fn exited(&self);
 }
 
-/// The database failed, or holds something that cannot be read.
+/// The database failed, or contains something that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} the records of sandboxes")]
 pub struct RecordsError {
@@ -198,13 +218,13 @@ pub struct RecordsError {
 }
 
 impl RecordsError {
-    /// Why nothing can be written, if that is the reason.
+    /// Why the database cannot be written, if that is the reason.
     pub fn unwritable(&self) -> Option<&Unwritable> {
-        database::unwritable(self)
+        database::find_unwritable(self)
     }
 }
 
-/// A row of the records that this version cannot read. The row and the files it names stay.
+/// A row of the records that this version cannot parse. The row and the files it names are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     pub table: &'static str,
@@ -213,59 +233,61 @@ pub struct Unreadable {
     pub files: Vec<FilesId>,
 }
 
-/// Where templates are remembered, with the same promise as [`Records`].
+/// Records of templates, with the same guarantee as [`Records`].
 #[async_trait]
 pub trait TemplateRecords: Send + Sync {
     async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError>;
-    /// Stores a template whole, in the place of what was known of it.
+    /// Writes a complete template, replacing its row.
     async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError>;
-    /// Forgetting what is already forgotten succeeds.
+    /// Succeeds if it is absent.
     async fn remove_template(&self, id: &str) -> Result<(), RecordsError>;
-    /// What builds can begin with.
+    /// The cached states that builds start from.
     async fn layers(&self) -> Result<Vec<Layer>, RecordsError>;
-    /// Stores a state, in the place of an earlier one of the same key.
+    /// Writes a state, replacing the row of the same key.
     async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError>;
     async fn remove_layer(&self, key: &str) -> Result<(), RecordsError>;
 }
 
-/// Where volumes are remembered, with the same promise as [`Records`].
+/// Records of volumes, with the same guarantee as [`Records`].
 #[async_trait]
 pub trait VolumeRecords: Send + Sync {
     async fn volumes(&self) -> Result<Vec<Volume>, RecordsError>;
-    /// Stores a new volume.
+    /// Writes a new volume.
     async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError>;
-    /// Forgetting what is already forgotten succeeds.
+    /// Succeeds if it is absent.
     async fn remove_volume(&self, id: &str) -> Result<(), RecordsError>;
 }
 
-/// Where secrets are remembered, with the same promise as [`Records`]. Values are not readable where they are kept.
+/// Records of secrets, with the same guarantee as [`Records`]. Values are stored encrypted.
 #[async_trait]
 pub trait SecretRecords: Send + Sync {
     async fn secrets(&self) -> Result<Vec<Secret>, RecordsError>;
-    /// Stores a secret whole, in the place of what was known of it.
+    /// Writes a complete secret, replacing its row.
     async fn put_secret(&self, secret: &Secret) -> Result<(), RecordsError>;
-    /// Forgetting what is already forgotten succeeds.
+    /// Succeeds if it is absent.
     async fn remove_secret(&self, id: &str) -> Result<(), RecordsError>;
 }
 
-/// Where sandboxes are remembered. What a call has acknowledged survives a crash of the machine.
+/// Records of sandboxes. What a call has acknowledged survives a crash of the machine.
 #[async_trait]
 pub trait Records: TemplateRecords + VolumeRecords + SecretRecords {
-    /// Every sandbox that can be read; [`Records::unreadable`] has the rest.
+    /// Every sandbox that can be parsed; [`Records::unreadable`] has the rest.
     async fn all(&self) -> Result<Vec<Record>, RecordsError>;
-    /// What earlier reads of any table found and could not read.
+    /// Rows of any table that earlier reads could not parse.
     async fn unreadable(&self) -> Result<Vec<Unreadable>, RecordsError> {
         Ok(Vec::new())
     }
-    /// Stores a new sandbox together with the create that may be repeated.
-    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError>;
-    /// Stores what may change in a known sandbox; one that is unknown stays unknown.
-    async fn update(&self, record: &Record) -> Result<(), RecordsError>;
-    /// Forgetting what is already forgotten succeeds.
+    /// Writes a new sandbox together with its idempotency key, in one transaction.
+    async fn insert(&self, record: &Record, idempotency: Option<&IdempotencyKey>) -> Result<(), RecordsError>;
+    /// Writes the current record of a sandbox, also of one whose removal failed after it had
+    /// removed the row: what this call acknowledges is there after a restart.
+    async fn put(&self, record: &Record) -> Result<(), RecordsError>;
+    /// Succeeds if it is absent.
     async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError>;
-    /// The fingerprint and the answer of an earlier create with this key, also when its sandbox is gone.
+    /// The fingerprint and the answer of an earlier create call with this key, also if its sandbox
+    /// has ended.
     async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError>;
-    /// Forgets the keys of creates before `moment`.
+    /// Removes the keys of create calls before `before`.
     async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError>;
     /// Why the records refuse changes, while they do. Reads a state that the records keep current;
     /// does no I/O.

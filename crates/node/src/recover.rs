@@ -1,4 +1,4 @@
-//! Bringing back what no record names: from the trash, or a volume that stayed where it was.
+//! Recovery of files that no record names: from the trash, or a volume that stayed in the pool.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,38 +12,38 @@ use uuid::Uuid;
 use crate::description::Description;
 use crate::error::SandboxError;
 use crate::id::{FilesId, SandboxId, Token, random_name};
-use crate::lifecycle::{Kept, State};
+use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::owner::Owner;
 use crate::ports::{EngineError, RecordsError, Trashed};
-use crate::sandbox::{OnTimeout, Record, Resources, Standing};
+use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
+use crate::state::NodeState;
 use crate::template::{
     BASE_ID, Build, BuildFiles, BuildStatus, DEFAULT_TAG, Defaults, Size, Tag, Template, TemplateRecord,
 };
 use crate::volume::Volume;
-use crate::world::World;
 
-/// Between two looks at the trash. The first look is this long after the start, so that a clock
-/// which is wrong at boot has time to be set right before anything is deleted by it.
+/// Interval between two purges of the trash. The first is this long after the start, so that a
+/// clock that is wrong at boot can be corrected before anything is deleted by it.
 const TRASH_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Lease of a recovered sandbox of which nothing is known.
-const LEASE: Duration = Duration::from_secs(300);
+/// Timeout of a recovered sandbox without a description.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Files that no record names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recoverable {
     pub files: FilesId,
-    /// Since when they are in the trash. None: a volume, which is never moved there.
+    /// When they were moved to the trash. `None` for a volume, which is never moved there.
     pub trashed_at: Option<Timestamp>,
-    /// When the trash is emptied of them.
+    /// When they are deleted from the trash.
     pub deleted_at: Option<Timestamp>,
     pub bytes: Option<u64>,
-    /// None when nothing was kept about them.
+    /// `None` if there is no description.
     pub description: Option<Description>,
 }
 
-/// What was brought back.
+/// What was recovered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
     /// Paused, with its files.
@@ -77,41 +77,40 @@ impl From<RecordsError> for RecoverError {
 }
 
 impl Node {
-    /// What can be brought back, newest first.
+    /// Lists the files that can be recovered, newest first.
     pub async fn recoverable(&self) -> Result<Vec<Recoverable>, SandboxError> {
-        recoverable(&self.world).await
+        list_recoverable(&self.node_state).await
     }
 
-    /// Brings back what `text` names: the name of files, the id of a sandbox, the id or name of a
-    /// template or volume. Where several bear that name, the newest.
+    /// Recovers the files that `text` names: their id, the id of a sandbox, or the id or name of a
+    /// template or volume. If several match, the newest.
     ///
     /// # Errors
-    /// [`RecoverError::NotFound`] when there is nothing of that name, also when another call has
-    /// just brought it back.
+    /// [`RecoverError::NotFound`] if nothing matches, also if another call has just recovered it.
     pub async fn recover(&self, text: &str) -> Result<Recovered, RecoverError> {
-        let (world, tasks, text) = (Arc::clone(&self.world), self.tasks.clone(), text.to_owned());
+        let (node_state, tasks, text) = (Arc::clone(&self.node_state), self.tasks.clone(), text.to_owned());
         self.complete(async move {
             let is_meant = |entry: &Recoverable| {
                 entry.files.as_str() == text || entry.description.as_ref().is_some_and(|known| known.is_called(&text))
             };
-            let entry = recoverable(&world).await?.into_iter().find(is_meant);
+            let entry = list_recoverable(&node_state).await?.into_iter().find(is_meant);
             let entry = entry.ok_or_else(|| RecoverError::NotFound(text.clone()))?;
-            let recovered = bring_back(&world, &tasks, entry).await?;
+            let recovered = bring_back(&node_state, &tasks, entry).await?;
             info!(?recovered, "brought back");
             Ok(recovered)
         })
         .await
     }
 
-    /// Describes what an older server left without a description, then empties the trash of what
-    /// was in it for long enough, until the server stops.
-    pub(crate) async fn maintain_pool(world: Arc<World>) {
-        let stop = world.stop.clone();
+    /// Writes descriptions that an older server did not write, then periodically deletes expired
+    /// files from the trash until the server stops.
+    pub(crate) async fn maintain_pool(node_state: Arc<NodeState>) {
+        let stop = node_state.stop.clone();
         stop.run_until_cancelled(async {
-            describe_all(&world).await;
+            describe_all(&node_state).await;
             loop {
                 tokio::time::sleep(TRASH_INTERVAL).await;
-                if let Err(error) = empty_trash(&world).await {
+                if let Err(error) = empty_trash(&node_state).await {
                     warn!(%error, "the trash was not emptied");
                 }
             }
@@ -120,17 +119,17 @@ impl Node {
     }
 }
 
-/// Every file name that a record has.
-pub(crate) fn named_files(world: &World) -> HashSet<FilesId> {
-    let mut named: HashSet<FilesId> = world.views().iter().map(|view| FilesId::from(&view.record.id)).collect();
-    named.extend(world.templates.all().iter().flat_map(|template| template.files().cloned()));
-    named.extend(world.builds.layers.files());
-    named.extend(world.volumes.all().iter().map(|volume| volume.files.clone()));
+/// All file ids that records name.
+pub(crate) fn named_files(node_state: &NodeState) -> HashSet<FilesId> {
+    let mut named: HashSet<FilesId> = node_state.views().iter().map(|view| FilesId::from(&view.record.id)).collect();
+    named.extend(node_state.templates.all().iter().flat_map(|template| template.files().cloned()));
+    named.extend(node_state.builds.layers.files());
+    named.extend(node_state.volumes.all().iter().map(|volume| volume.files.clone()));
     named
 }
 
-async fn recoverable(world: &World) -> Result<Vec<Recoverable>, SandboxError> {
-    let kept = SignedDuration::from_hours(24 * i64::from(world.config.trash_days));
+async fn list_recoverable(node_state: &NodeState) -> Result<Vec<Recoverable>, SandboxError> {
+    let kept = SignedDuration::from_hours(24 * i64::from(node_state.config.trash_days));
     let entry = |trashed: Trashed| Recoverable {
         deleted_at: trashed.since.checked_add(kept).ok(),
         trashed_at: Some(trashed.since),
@@ -138,11 +137,11 @@ async fn recoverable(world: &World) -> Result<Vec<Recoverable>, SandboxError> {
         bytes: trashed.bytes,
         description: trashed.description,
     };
-    let mut found: Vec<Recoverable> = world.engine.trash().await?.into_iter().map(entry).collect();
-    let named = named_files(world);
-    for files in world.engine.files().await? {
-        if !named.contains(&files) && world.engine.is_volume(&files).await? {
-            let description = world.engine.description(&files).await?;
+    let mut found: Vec<Recoverable> = node_state.engine.trash().await?.into_iter().map(entry).collect();
+    let named = named_files(node_state);
+    for files in node_state.engine.files().await? {
+        if !named.contains(&files) && node_state.engine.is_volume(&files).await? {
+            let description = node_state.engine.description(&files).await?;
             found.push(Recoverable { files, trashed_at: None, deleted_at: None, bytes: None, description });
         }
     }
@@ -150,23 +149,27 @@ async fn recoverable(world: &World) -> Result<Vec<Recoverable>, SandboxError> {
     Ok(found)
 }
 
-async fn bring_back(world: &Arc<World>, tasks: &TaskTracker, entry: Recoverable) -> Result<Recovered, RecoverError> {
+async fn bring_back(
+    node_state: &Arc<NodeState>,
+    tasks: &TaskTracker,
+    entry: Recoverable,
+) -> Result<Recovered, RecoverError> {
     let Recoverable { files, trashed_at, description, .. } = entry;
-    let is_named = named_files(world).contains(&files);
+    let is_named = named_files(node_state).contains(&files);
     if trashed_at.is_some() {
-        world.engine.take_from_trash(&files).await?;
+        node_state.engine.take_from_trash(&files).await?;
     }
     let description = match description {
         Some(description) => description,
-        None => guess(world, &files).await?,
+        None => guess(node_state, &files).await?,
     };
-    let now = world.clock.now();
+    let now = node_state.clock.now();
     match description {
         Description::Sandbox(sandbox) => {
             let id: SandboxId = files.as_str().parse().map_err(|_| RecoverError::NotFound(files.to_string()))?;
             if !is_named {
                 let names = sandbox.env_names.join(", ");
-                register(world, tasks, sandbox.record(id.clone(), now), &names).await?;
+                register(node_state, tasks, sandbox.record(id.clone(), now), &names).await?;
             }
             Ok(Recovered::Sandbox(id))
         }
@@ -174,7 +177,7 @@ async fn bring_back(world: &Arc<World>, tasks: &TaskTracker, entry: Recoverable)
             let template = build.record(files, now);
             let id = template.id.clone();
             if !is_named {
-                world.templates.adopt(template).await?;
+                node_state.templates.adopt(template).await?;
             }
             Ok(Recovered::Template(id))
         }
@@ -183,34 +186,34 @@ async fn bring_back(world: &Arc<World>, tasks: &TaskTracker, entry: Recoverable)
                 return Ok(Recovered::Volume { id, name });
             }
             let volume = Volume { id, name, token: Token::random(), files };
-            let volume = world.volumes.adopt(volume).await?;
+            let volume = node_state.volumes.adopt(volume).await?;
             Ok(Recovered::Volume { id: volume.id.clone(), name: volume.name.clone() })
         }
     }
 }
 
-/// Makes a sandbox known that is paused with its files.
+/// Records and registers a sandbox that is paused with its files.
 async fn register(
-    world: &Arc<World>,
+    node_state: &Arc<NodeState>,
     tasks: &TaskTracker,
     record: Record,
     env_names: &str,
 ) -> Result<(), RecordsError> {
-    world.records.insert(&record, None).await?;
+    node_state.records.insert(&record, None).await?;
     let id = record.id.clone();
-    let (owner, handle) = Owner::new(world, record, State::Paused(Kept::Files));
+    let (owner, handle) = Owner::new(node_state, record, State::Paused(PauseMode::Filesystem));
     let lost = if env_names.is_empty() { String::new() } else { format!("; variables without a value: {env_names}") };
     let message = format!("brought back with its files; its tokens are new{lost}");
-    handle.notes.log().write(world.clock.now(), LogLevel::Warn, &message);
-    world.register(id, handle);
+    handle.notes.log().write(node_state.clock.now(), LogLevel::Warn, &message);
+    node_state.register(id, handle);
     tasks.spawn(owner.run());
     Ok(())
 }
 
-/// What files without a description are taken for, by their name and content.
-async fn guess(world: &World, files: &FilesId) -> Result<Description, EngineError> {
-    let (now, config) = (world.clock.now(), &world.config);
-    if world.engine.is_volume(files).await? {
+/// Derives a description of files that have none, from their id and content.
+async fn guess(node_state: &NodeState, files: &FilesId) -> Result<Description, EngineError> {
+    let (now, config) = (node_state.clock.now(), &node_state.config);
+    if node_state.engine.is_volume(files).await? {
         return Ok(Description::Volume { id: random_name('v'), name: format!("recovered-{files}") });
     }
     let resources = Resources {
@@ -223,20 +226,20 @@ async fn guess(world: &World, files: &FilesId) -> Result<Description, EngineErro
         let record = Record {
             id: files.as_str().parse().expect("the name of a sandbox's files is its id"),
             template: Template { id: BASE_ID.to_owned(), alias: None },
-            standing: Standing::Paused(Kept::Files),
+            standing: PersistedState::Paused(PauseMode::Filesystem),
             instance: None,
             started_at: now,
             end_at: now,
-            lease: LEASE,
+            lease: DEFAULT_TIMEOUT,
             resources,
             access_token: Some(Token::random()),
             traffic_token: None,
-            // What it might reach is not known, so it reaches nothing.
+            // Its rules are unknown, so it may reach nothing.
             allow_internet: Some(false),
             egress: Default::default(),
             ingress: Default::default(),
             volumes: Vec::new(),
-            on_timeout: OnTimeout::Pause(Kept::Files),
+            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
             auto_resume: false,
             metadata: BTreeMap::new(),
             env_vars: BTreeMap::new(),
@@ -271,29 +274,31 @@ async fn guess(world: &World, files: &FilesId) -> Result<Description, EngineErro
     Ok(described.expect("its one build has files"))
 }
 
-/// Those from before there were descriptions.
-async fn describe_all(world: &World) {
+/// Writes the descriptions that versions without descriptions left out.
+async fn describe_all(node_state: &NodeState) {
     let mut wanted = Vec::new();
-    for view in world.views() {
+    for view in node_state.views() {
         wanted.push((FilesId::from(&view.record.id), Description::for_sandbox(&view.record)));
     }
-    for template in world.templates.all() {
+    for template in node_state.templates.all() {
         wanted.extend(Description::for_builds(&template));
     }
-    wanted.extend(world.volumes.all().iter().map(|volume| (volume.files.clone(), Description::for_volume(volume))));
+    wanted
+        .extend(node_state.volumes.all().iter().map(|volume| (volume.files.clone(), Description::for_volume(volume))));
     for (files, description) in wanted {
-        if matches!(world.engine.description(&files).await, Ok(None)) {
-            // Files that went meanwhile, or are missing, need none.
-            let _ = world.engine.describe(&files, &description).await;
+        if matches!(node_state.engine.description(&files).await, Ok(None)) {
+            // Ignored: files that were removed meanwhile, or are missing, need no description.
+            let _ = node_state.engine.describe(&files, &description).await;
         }
     }
 }
 
-async fn empty_trash(world: &World) -> Result<(), EngineError> {
-    let (now, kept) = (world.clock.now(), SignedDuration::from_hours(24 * i64::from(world.config.trash_days)));
-    for trashed in world.engine.trash().await? {
+async fn empty_trash(node_state: &NodeState) -> Result<(), EngineError> {
+    let (now, kept) =
+        (node_state.clock.now(), SignedDuration::from_hours(24 * i64::from(node_state.config.trash_days)));
+    for trashed in node_state.engine.trash().await? {
         if now.duration_since(trashed.since) >= kept {
-            match world.engine.delete_from_trash(&trashed.files).await {
+            match node_state.engine.delete_from_trash(&trashed.files).await {
                 Ok(()) => info!(files = %trashed.files, since = %trashed.since, "deleted from the trash"),
                 Err(error) => warn!(files = %trashed.files, %error, "files stay in the trash"),
             }

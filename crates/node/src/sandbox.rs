@@ -1,4 +1,4 @@
-//! What is known of one sandbox, and what can be asked of one.
+//! The record of a sandbox, and the parameters of a new one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::egress::Egress;
 use crate::id::{SandboxId, Token};
 use crate::ingress::Ingress;
-use crate::lifecycle::Kept;
+use crate::lifecycle::PauseMode;
 use crate::ports::Instance;
 use crate::template::{Defaults, Resolved, Template};
 use crate::volume::VolumeMount;
 
-/// What a sandbox may use.
+/// Resource limits of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_count: u32,
@@ -26,39 +26,39 @@ pub struct Resources {
     pub pids: u32,
 }
 
-/// What happens when a lease ends.
+/// What happens when the lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
     Kill,
-    Pause(Kept),
+    Pause(PauseMode),
 }
 
-/// How a sandbox stands between two changes; what is kept of its state across restarts of the server.
+/// The recorded state of a sandbox, which survives restarts of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PersistedState {
     Running,
-    Paused(Kept),
+    Paused(PauseMode),
 }
 
-/// Everything that must survive a restart of the server.
+/// Everything about a sandbox that must survive a restart of the server.
 #[derive(Clone, PartialEq)]
 pub struct Record {
     pub id: SandboxId,
     pub template: Template,
-    pub standing: Standing,
-    /// Where the machine is found again; absent when no process of it is left.
+    pub standing: PersistedState,
+    /// Identifies the machine; absent if none of its processes is left.
     pub instance: Option<Instance>,
     pub started_at: Timestamp,
     /// When the lease ends; for a paused sandbox, when it was paused.
     pub end_at: Timestamp,
-    /// The length last asked for; an automatic resume asks for it again.
+    /// The timeout of the last call; an automatic resume uses it again.
     pub lease: Duration,
     pub resources: Resources,
-    /// Opens the guest. Never changes: clients keep theirs.
+    /// Grants access to the guest. Never changes, since clients keep it.
     pub access_token: Option<Token>,
-    /// Opens every other port, when public traffic is not allowed.
+    /// Grants access to all other ports if public traffic is not allowed.
     pub traffic_token: Option<Token>,
-    /// As the last call said it; absent means allowed.
+    /// As the last call set it; absent means allowed.
     pub allow_internet: Option<bool>,
     pub egress: Egress,
     pub ingress: Ingress,
@@ -69,20 +69,20 @@ pub struct Record {
     pub env_vars: BTreeMap<String, String>,
     /// Stored for the client that sent it.
     pub mcp: Option<Value>,
-    /// What the kernel inside claims as its boot; a boot from files alone changes it.
+    /// The boot id that the kernel reports in the sandbox; a boot from files changes it.
     pub boot_id: String,
-    /// What its template set.
+    /// The defaults of its template.
     pub defaults: Defaults,
 }
 
 impl Record {
-    /// What the sandbox may reach.
+    /// The rules of its egress lists and its internet access.
     pub(crate) fn egress_rules(&self) -> Rules {
         self.egress.rules(self.allow_internet != Some(false))
     }
 }
 
-/// Variables and tokens are secrets.
+/// Without variables and tokens, which are secrets.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
@@ -94,13 +94,13 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What a create call asks for, checked and with its defaults applied.
+/// A validated create call with its defaults applied.
 #[derive(Clone)]
 pub struct NewSandbox {
     pub from: Resolved,
     pub timeout: Duration,
     pub resources: Resources,
-    /// Off: whoever reaches the guest may use it.
+    /// If off, the guest requires no access token.
     pub secure: bool,
     pub public_traffic: bool,
     pub allow_internet: Option<bool>,
@@ -114,15 +114,15 @@ pub struct NewSandbox {
     pub mcp: Option<Value>,
 }
 
-/// A create that may be repeated: the same key and the same fingerprint mean the same sandbox.
+/// The idempotency of a create call: an equal key and an equal fingerprint mean the same sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repeatable {
+pub struct IdempotencyKey {
     pub key: String,
     /// A digest of the request's body.
     pub fingerprint: String,
 }
 
-/// What a create answers, now and when it is repeated.
+/// The answer to a create call, also when it is repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
     pub id: SandboxId,

@@ -1,5 +1,6 @@
-//! Secrets: values that requests of sandboxes carry without the sandboxes ever having them. Values go in and never come out
-//! but at the egress, where `${e2b.secrets.NAME}` in a rule stands for the newest one.
+//! Secrets: values that the server inserts into requests of sandboxes, which never have them. The
+//! API does not return values; the egress replaces `${e2b.secrets.NAME}` in a rule by the newest
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,23 +15,23 @@ use crate::ports::{Records, RecordsError};
 use crate::snapshot::page;
 
 const LONGEST_NAME: usize = 128;
-/// What identifiers begin with, and names therefore do not.
+/// Prefix of ids, which names must not have.
 const ID_PREFIX: &str = "sec_";
-/// More would not fit into a request's head, where secrets are used.
+/// Longer values would not fit into a request's head, where secrets are used.
 const LONGEST_VALUE: usize = 32 << 10;
 const MOST_METADATA: usize = 32;
 const LONGEST_METADATA_KEY: usize = 128;
 const LONGEST_METADATA_VALUE: usize = 1024;
 const MOST_METADATA_BYTES: usize = 8192;
 
-/// One secret. The value shows itself only where it is sent.
+/// One secret. Its value is revealed only where it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secret {
     pub id: String,
-    /// In lower case: two names that differ in case only are one.
+    /// In lower case: names are case-insensitive.
     pub name: String,
     pub value: Token,
-    /// Grows by one with each value.
+    /// Incremented with each value.
     pub version: u64,
     pub metadata: BTreeMap<String, String>,
     pub created_at: Timestamp,
@@ -64,15 +65,15 @@ impl From<RecordsError> for SecretError {
 /// One page of a list.
 pub struct SecretPage {
     pub secrets: Vec<Arc<Secret>>,
-    /// Present when there is more.
+    /// Present if there are more pages.
     pub next: Option<Cursor>,
 }
 
-/// All secrets there are. Reading is from memory; a change is stored before anybody sees it.
+/// All secrets. Reads are served from memory; a change is recorded before it is visible.
 pub(crate) struct Secrets {
     records: Arc<dyn Records>,
     known: RwLock<BTreeMap<String, Arc<Secret>>>,
-    /// Held by whoever changes something, so that changes come one after the other.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -81,7 +82,7 @@ impl Secrets {
         Self { records, known: RwLock::default(), changing: tokio::sync::Mutex::default() }
     }
 
-    /// Reads what earlier servers stored.
+    /// Reads the recorded secrets.
     pub(crate) async fn load(&self) -> Result<(), RecordsError> {
         for secret in self.records.secrets().await? {
             self.insert(secret);
@@ -100,7 +101,7 @@ impl Secrets {
         self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// By identifier or name.
+    /// Finds a secret by id or name.
     fn find(&self, secret: &str) -> Result<Arc<Secret>, SecretError> {
         let name = secret.to_ascii_lowercase();
         let found = self.all().into_iter().find(|known| known.id == secret || known.name == name);
@@ -120,18 +121,18 @@ impl Secrets {
 }
 
 impl Node {
-    /// Secrets, newest first.
+    /// Lists secrets, newest first.
     pub fn secrets(&self, limit: usize, after: Option<&Cursor>) -> SecretPage {
         let cursor = |secret: &Arc<Secret>| {
             Cursor::new(secret.created_at, secret.id.strip_prefix(ID_PREFIX).unwrap_or(&secret.id).to_owned())
         };
-        let (secrets, next) = page(self.world.secrets.all().into_iter(), limit, after, cursor);
+        let (secrets, next) = page(self.node_state.secrets.all().into_iter(), limit, after, cursor);
         SecretPage { secrets, next }
     }
 
-    /// A secret by its identifier or name.
+    /// Finds a secret by its id or name.
     pub fn secret(&self, secret: &str) -> Result<Arc<Secret>, SecretError> {
-        self.world.secrets.find(secret)
+        self.node_state.secrets.find(secret)
     }
 
     pub async fn create_secret(
@@ -147,14 +148,14 @@ impl Node {
         }
         check_value(&value)?;
         check_metadata(&metadata)?;
-        let world = Arc::clone(&self.world);
+        let node_state = Arc::clone(&self.node_state);
         self.complete(async move {
-            let secrets = &world.secrets;
-            let _turn = secrets.changing.lock().await;
+            let secrets = &node_state.secrets;
+            let _guard = secrets.changing.lock().await;
             if secrets.all().iter().any(|secret| secret.name == lower) {
                 return Err(SecretError::Taken(lower));
             }
-            let (now, tail) = (world.clock.now(), random_name('s'));
+            let (now, tail) = (node_state.clock.now(), random_name('s'));
             let id = format!("{ID_PREFIX}{tail}");
             let new = Secret { id, name: lower, value, version: 1, metadata, created_at: now, updated_at: now };
             secrets.put(new).await
@@ -162,7 +163,8 @@ impl Node {
         .await
     }
 
-    /// Gives a secret a new value, which sandboxes use from their next request on. Metadata stays unless given.
+    /// Replaces the value of a secret; requests of sandboxes use it from now on. The metadata stays
+    /// unless it is given.
     pub async fn update_secret(
         &self,
         secret: &str,
@@ -171,26 +173,26 @@ impl Node {
     ) -> Result<Arc<Secret>, SecretError> {
         check_value(&value)?;
         metadata.as_ref().map_or(Ok(()), check_metadata)?;
-        let (world, secret) = (Arc::clone(&self.world), secret.to_owned());
+        let (node_state, secret) = (Arc::clone(&self.node_state), secret.to_owned());
         self.complete(async move {
-            let secrets = &world.secrets;
-            let _turn = secrets.changing.lock().await;
+            let secrets = &node_state.secrets;
+            let _guard = secrets.changing.lock().await;
             let mut new = Secret::clone(&*secrets.find(&secret)?);
             new.value = value;
             new.version += 1;
-            new.updated_at = world.clock.now();
+            new.updated_at = node_state.clock.now();
             new.metadata = metadata.unwrap_or(new.metadata);
             secrets.put(new).await
         })
         .await
     }
 
-    /// Requests of sandboxes that name the secret fail from now on.
+    /// Deletes a secret. Requests of sandboxes that name it fail from now on.
     pub async fn delete_secret(&self, secret: &str) -> Result<(), SecretError> {
-        let (world, secret) = (Arc::clone(&self.world), secret.to_owned());
+        let (node_state, secret) = (Arc::clone(&self.node_state), secret.to_owned());
         self.complete(async move {
-            let secrets = &world.secrets;
-            let _turn = secrets.changing.lock().await;
+            let secrets = &node_state.secrets;
+            let _guard = secrets.changing.lock().await;
             let known = secrets.find(&secret)?;
             secrets.records.remove_secret(&known.id).await?;
             secrets.known.write().unwrap_or_else(PoisonError::into_inner).remove(&known.id);

@@ -1,5 +1,5 @@
-//! Snapshots: states of a sandbox's files that new sandboxes can begin with. Each is a build of a template, which the others
-//! of the same name are builds of, too.
+//! Snapshots: states of a sandbox's files that new sandboxes can be created from. Each is a build
+//! of a template; snapshots of the same name are builds of the same template.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::node::Node;
 use crate::owner::Command;
 use crate::ports::RecordsError;
 use crate::sandbox::Record;
+use crate::state::NodeState;
 use crate::template::{
     Build, BuildFiles, BuildStatus, DEFAULT_TAG, Reference, Size, TemplateError, TemplateRecord, base_alias,
 };
-use crate::world::World;
 
-/// Longest wait for what machines have changed to be written out. A snapshot that is made before that takes longer, with the
-/// sandbox frozen.
-const SYNC_PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for the sync of files before a copy. Without the sync the copy takes longer, with
+/// the sandbox frozen.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A snapshot as it is handed out.
+/// A snapshot as the API returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// A reference that creates understand.
+    /// A reference that create calls accept.
     pub id: String,
     pub names: Vec<String>,
 }
@@ -45,7 +45,7 @@ pub struct SnapshotQuery {
 
 pub struct SnapshotPage {
     pub snapshots: Vec<Snapshot>,
-    /// Present when there is more.
+    /// Present if there are more pages.
     pub next: Option<Cursor>,
 }
 
@@ -66,29 +66,30 @@ impl From<RecordsError> for SnapshotError {
 }
 
 impl Node {
-    /// Keeps the files of a sandbox, running or paused, as they are now. The same name again adds a newer state.
+    /// Keeps the current files of a sandbox, running or paused. A snapshot with an existing name
+    /// adds a newer build to it.
     pub async fn snapshot(&self, id: &SandboxId, name: Option<&str>) -> Result<Snapshot, SnapshotError> {
         let name = name.map(Reference::parse).transpose()?;
-        let (world, id) = (Arc::clone(&self.world), id.clone());
+        let (node_state, id) = (Arc::clone(&self.node_state), id.clone());
         self.complete(async move {
             if let Some(name) = &name {
-                check_name(&world, name)?;
+                check_name(&node_state, name)?;
             }
             let files = FilesId::random();
-            sync_if_running(&world, &id).await;
+            sync_if_running(&node_state, &id).await;
             let to = files.clone();
-            let source = world.ask(&id, |reply| Command::CopyFiles { to, purpose: "a snapshot", reply }).await?;
-            world.faults.pass(Point::SnapshotCopied);
-            let kept = keep(&world, &source, name.as_ref(), files.clone()).await;
+            let source = node_state.ask(&id, |reply| Command::CopyFiles { to, purpose: "a snapshot", reply }).await?;
+            node_state.faults.pass(Point::SnapshotCopied);
+            let kept = keep(&node_state, &source, name.as_ref(), files.clone()).await;
             if kept.is_err() {
-                world.remove_unused(&[files]).await;
+                node_state.remove_unused(&[files]).await;
             }
             kept
         })
         .await
     }
 
-    /// Snapshots by the moment of their first state, newest first.
+    /// Lists snapshots by the time of their first build, newest first.
     pub fn snapshots(&self, query: &SnapshotQuery) -> SnapshotPage {
         let matches = |template: &TemplateRecord| {
             let is_named = |name: &Reference| {
@@ -99,21 +100,21 @@ impl Node {
                 && query.of.as_ref().is_none_or(|sandbox| template.is_snapshot_of(sandbox))
                 && query.name.as_ref().is_none_or(is_named)
         };
-        let found = self.world.templates.all().into_iter().filter(|template| matches(template));
+        let found = self.node_state.templates.all().into_iter().filter(|template| matches(template));
         let (page, next) = page(found, query.limit, query.after.as_ref(), |template| {
             Cursor::new(template.created_at, template.id.clone())
         });
-        let snapshots = page.iter().map(|template| shown(template, template.leading_tag())).collect();
+        let snapshots = page.iter().map(|template| to_snapshot(template, template.leading_tag())).collect();
         SnapshotPage { snapshots, next }
     }
 }
 
-/// A name of ours that no built template has.
-fn check_name(world: &World, name: &Reference) -> Result<(), SnapshotError> {
+/// Checks that the name is local and that no built template has it.
+fn check_name(node_state: &NodeState, name: &Reference) -> Result<(), SnapshotError> {
     if !name.is_local() {
         return Err(TemplateError::NotFound(name.name()).into());
     }
-    let built = world.templates.find(name).is_some_and(|known| !known.is_snapshot());
+    let built = node_state.templates.find(name).is_some_and(|known| !known.is_snapshot());
     if built || base_alias(name).is_some() {
         return Err(SnapshotError::Taken(name.name()));
     }
@@ -121,38 +122,38 @@ fn check_name(world: &World, name: &Reference) -> Result<(), SnapshotError> {
 }
 
 async fn keep(
-    world: &World,
+    node_state: &NodeState,
     source: &Record,
     name: Option<&Reference>,
     files: FilesId,
 ) -> Result<Snapshot, SnapshotError> {
-    let now = world.clock.now();
+    let now = node_state.clock.now();
     let tag = name.map_or(DEFAULT_TAG, Reference::tag).to_owned();
-    let build = build_of(source, &tag, now);
+    let build = new_build(source, &tag, now);
     let (id, defaults) = (build.id, source.defaults.clone());
     let alias = name.map(|name| name.alias.as_str());
-    let kept = world.templates.change_or_make(alias, now, |template| {
+    let kept = node_state.templates.change_or_make(alias, now, |template| {
         template.builds.push(build);
         template.finish(id, BuildFiles::Kept(files), defaults, now)
     });
     let (template, unused) = kept.await?;
-    world.describe_template(&template).await;
-    world.faults.pass(Point::SnapshotRecorded);
-    world.remove_unused(&unused?).await;
-    Ok(shown(&template, &tag))
+    node_state.describe_template(&template).await;
+    node_state.faults.pass(Point::SnapshotRecorded);
+    node_state.remove_unused(&unused?).await;
+    Ok(to_snapshot(&template, &tag))
 }
 
-/// Writes out what a running sandbox has changed before it is frozen, to keep that short.
-pub(crate) async fn sync_if_running(world: &World, id: &SandboxId) {
-    if world.view(id).is_some_and(|view| view.state == State::Running) {
-        let synced = tokio::time::timeout(SYNC_PATIENCE, world.engine.sync_files()).await;
+/// Syncs the files of a running sandbox before it is frozen, to keep the freeze short.
+pub(crate) async fn sync_if_running(node_state: &NodeState, id: &SandboxId) {
+    if node_state.view(id).is_some_and(|view| view.state == State::Running) {
+        let synced = tokio::time::timeout(SYNC_TIMEOUT, node_state.engine.sync_files()).await;
         if !matches!(synced, Ok(Ok(()))) {
             warn!(sandbox = %id, "files were not written out before a copy");
         }
     }
 }
 
-/// The first rows after `after`, newest first, and where the next page begins.
+/// Returns the first rows after `after`, newest first, and the cursor of the next page.
 pub(crate) fn page<T>(
     rows: impl Iterator<Item = T>,
     limit: usize,
@@ -168,11 +169,11 @@ pub(crate) fn page<T>(
     (rows.into_iter().map(|(_, row)| row).collect(), next)
 }
 
-fn shown(template: &TemplateRecord, tag: &str) -> Snapshot {
+fn to_snapshot(template: &TemplateRecord, tag: &str) -> Snapshot {
     Snapshot { id: template.reference(tag), names: template.names() }
 }
 
-fn build_of(source: &Record, tag: &str, now: Timestamp) -> Build {
+fn new_build(source: &Record, tag: &str, now: Timestamp) -> Build {
     Build {
         id: Uuid::new_v4(),
         status: BuildStatus::Ready,

@@ -1,4 +1,5 @@
-//! What a template starts: its start command runs at every boot, since no memory is kept in which it would still run.
+//! Start and ready commands of templates. The start command runs at every boot, since no memory is
+//! kept in which it would still run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,17 +12,19 @@ use crate::guest_process::{self, Output, Script};
 use crate::id::Token;
 use crate::template::Defaults;
 
-/// Between the first two attempts of a ready command; twice as long each time, since most things are up at once or take long.
-const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// The longest between two. Builds wait for the slow first start of things, creates for a repetition of it.
-const LONGEST_AT_CREATE: Duration = Duration::from_millis(200);
+/// Delay between the first two attempts of a ready command. It doubles each time, since most
+/// programs are ready at once or take long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(25);
+/// Longest delay between two attempts during a create call. Builds wait for a slow first start,
+/// create calls for its repetition.
+const MAX_BACKOFF_AT_CREATE: Duration = Duration::from_millis(200);
 
-static NOTHING: BTreeMap<String, String> = BTreeMap::new();
+static NO_VARIABLES: BTreeMap<String, String> = BTreeMap::new();
 
-/// The one that sandboxes use unless they are told otherwise.
+/// The user of a sandbox unless its template sets another.
 pub(crate) const DEFAULT_USER: &str = "user";
 
-/// A guest to run things in.
+/// A guest to run commands in.
 #[derive(Clone, Copy)]
 pub(crate) struct Guest<'a> {
     pub(crate) socket: &'a Path,
@@ -34,31 +37,31 @@ pub(crate) async fn launch(guest: Guest<'_>, defaults: &Defaults) -> Result<(), 
     guest_process::start(guest.socket, guest.token, script(line, defaults)).await.map(drop)
 }
 
-/// Waits until what was started can be used: true when it can. Whether it can is the ready command's to say; one that only
-/// passes time was meant for the build, and is not waited for again.
-pub(crate) async fn wait_until_ready(guest: Guest<'_>, defaults: &Defaults, patience: Duration) -> bool {
+/// Waits until the ready command succeeds and returns whether it did. A ready command that only
+/// sleeps was meant for the build and is skipped.
+pub(crate) async fn wait_until_ready(guest: Guest<'_>, defaults: &Defaults, timeout: Duration) -> bool {
     let (Some(_), Some(line)) = (&defaults.start_command, defaults.ready_command.as_deref()) else { return true };
     if line.trim_start().starts_with("sleep ") {
         return true;
     }
-    let ready = retry(guest, script(line, defaults), LONGEST_AT_CREATE);
-    tokio::time::timeout(patience, ready).await.is_ok()
+    let ready = retry(guest, script(line, defaults), MAX_BACKOFF_AT_CREATE);
+    tokio::time::timeout(timeout, ready).await.is_ok()
 }
 
-/// Runs `script` until it succeeds, however long that takes.
+/// Runs `script` until it succeeds, with backoff and without a timeout.
 pub(crate) async fn retry(guest: Guest<'_>, script: Script<'_>, longest: Duration) {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = FIRST_BACKOFF;
     loop {
         let began = Instant::now();
         if run(guest, script).await.is_ok_and(|code| code == 0) {
             return;
         }
-        tokio::time::sleep_until(began + pause).await;
-        pause = longest.min(pause * 2);
+        tokio::time::sleep_until(began + backoff).await;
+        backoff = longest.min(backoff * 2);
     }
 }
 
-/// Runs `script` to its end, unheard; its exit code.
+/// Runs `script` to its end, ignores its output and returns its exit code.
 pub(crate) async fn run(guest: Guest<'_>, script: Script<'_>) -> Result<i32, GuestError> {
     let mut process = guest_process::start(guest.socket, guest.token, script).await?;
     while let Some(output) = process.next().await? {
@@ -71,6 +74,6 @@ pub(crate) async fn run(guest: Guest<'_>, script: Script<'_>) -> Result<i32, Gue
 
 fn script<'a>(line: &'a str, defaults: &'a Defaults) -> Script<'a> {
     let user = defaults.user.as_deref().unwrap_or(DEFAULT_USER);
-    // The guest was told the template's variables when it was started.
-    Script { user, line, workdir: defaults.workdir.as_deref(), env: &NOTHING }
+    // The guest got the template's variables at boot.
+    Script { user, line, workdir: defaults.workdir.as_deref(), env: &NO_VARIABLES }
 }

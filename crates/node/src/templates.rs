@@ -1,4 +1,4 @@
-//! What can be asked of and done to the templates there are.
+//! Queries and changes of templates.
 
 use std::sync::Arc;
 
@@ -11,76 +11,79 @@ use crate::snapshot::page;
 use crate::template::{ChangeError, DEFAULT_TAG, Reference, Resolved, TemplateError, TemplateRecord, base_alias};
 
 impl Node {
-    /// What a create gets for `reference`.
+    /// Resolves the reference of a create call.
     pub fn resolve_template(&self, reference: &str) -> Result<Resolved, TemplateError> {
-        self.world.templates.resolve(reference)
+        self.node_state.templates.resolve(reference)
     }
 
-    /// The ID of the template that `reference` names, for filters: absence is no error, a tag is one.
+    /// Returns the id of the template that `reference` names, for filters: an unknown template is
+    /// no error, a tag is one.
     pub fn resolve_template_filter(&self, reference: &str) -> Result<Option<String>, TemplateError> {
-        self.world.templates.resolve_filter(reference)
+        self.node_state.templates.resolve_filter(reference)
     }
 
-    /// A template by its ID or its name; a tag is ignored. The default one has no record and is not found.
+    /// Finds a template by its id or name; a tag is ignored. The default one has no record and is
+    /// not found.
     pub fn template(&self, reference: &str) -> Result<Arc<TemplateRecord>, TemplateError> {
         let reference = Reference::parse(reference)?;
-        self.world.templates.find(&reference).ok_or_else(|| TemplateError::NotFound(reference.name()))
+        self.node_state.templates.find(&reference).ok_or_else(|| TemplateError::NotFound(reference.name()))
     }
 
-    /// Templates, newest first, and where the next page begins. Not the default one.
+    /// Lists templates, newest first, and the cursor of the next page; without the default one.
     pub fn templates(&self, limit: usize, after: Option<&Cursor>) -> (Vec<Arc<TemplateRecord>>, Option<Cursor>) {
-        let all = self.world.templates.all().into_iter();
+        let all = self.node_state.templates.all().into_iter();
         page(all, limit, after, |template| Cursor::new(template.created_at, template.id.clone()))
     }
 
-    /// Removes a template with all its builds and their files. A tag is ignored: the whole goes.
+    /// Removes a template with all its builds and their files. A tag is ignored: all of them are
+    /// removed.
     pub async fn delete_template(&self, reference: &str) -> Result<(), ChangeError> {
-        let template = self.changeable(reference)?;
+        let template = self.find_changeable(reference)?;
         let users = self.all().iter().filter(|seen| seen.record.template.id == template.id).count();
         if users > 0 {
             return Err(ChangeError::InUse { name: reference.to_owned(), sandboxes: users });
         }
-        // The record first: files without one are swept at the next start, should this server die now.
-        if let Some(removed) = self.world.templates.remove(&template.id).await? {
-            self.world.remove_unused(&removed.files().cloned().collect::<Vec<_>>()).await;
-            if let Err(error) = self.world.builds.uploads.remove(&removed.id).await {
+        // The record first: files without one are swept at the next start if this server dies now.
+        if let Some(removed) = self.node_state.templates.remove(&template.id).await? {
+            self.node_state.remove_unused(&removed.files().cloned().collect::<Vec<_>>()).await;
+            if let Err(error) = self.node_state.builds.uploads.remove(&removed.id).await {
                 warn!(template = removed.id, %error, "archives of a template are left until the next start");
             }
         }
         Ok(())
     }
 
-    /// Says whether others may use it, which on a server with one owner is only remembered.
+    /// Sets whether others may use the template; a server with one owner only records it.
     pub async fn publish_template(&self, reference: &str, public: bool) -> Result<Arc<TemplateRecord>, ChangeError> {
-        let id = self.changeable(reference)?.id.clone();
+        let id = self.find_changeable(reference)?.id.clone();
         let change = |template: &mut TemplateRecord| {
             template.public = public;
             Ok::<_, ChangeError>(())
         };
-        self.world.templates.change(&id, change).await?;
+        self.node_state.templates.change(&id, change).await?;
         Ok(self.template(&id)?)
     }
 
-    /// Lets `tags` stand for what `target` stands for now, and tells which build that is.
+    /// Points `tags` to the build that `target` leads to now, and returns its id.
     pub async fn assign_tags(&self, target: &str, tags: &[String]) -> Result<Uuid, ChangeError> {
-        let template = self.changeable(target)?;
+        let template = self.find_changeable(target)?;
         let source = Reference::parse(target)?.tag.unwrap_or_else(|| DEFAULT_TAG.to_owned());
-        let now = self.world.clock.now();
+        let now = self.node_state.clock.now();
         let change = |template: &mut TemplateRecord| template.assign_tags(&source, tags, now);
-        let (build, unused) = self.world.templates.change(&template.id, change).await?;
-        self.world.remove_unused(&unused).await;
+        let (build, unused) = self.node_state.templates.change(&template.id, change).await?;
+        self.node_state.remove_unused(&unused).await;
         Ok(build)
     }
 
     pub async fn remove_tags(&self, name: &str, tags: &[String]) -> Result<(), ChangeError> {
-        let template = self.changeable(name)?;
+        let template = self.find_changeable(name)?;
         let change = |template: &mut TemplateRecord| template.remove_tags(tags);
-        let unused = self.world.templates.change(&template.id, change).await?;
-        self.world.remove_unused(&unused).await;
+        let unused = self.node_state.templates.change(&template.id, change).await?;
+        self.node_state.remove_unused(&unused).await;
         Ok(())
     }
 
-    fn changeable(&self, reference: &str) -> Result<Arc<TemplateRecord>, ChangeError> {
+    fn find_changeable(&self, reference: &str) -> Result<Arc<TemplateRecord>, ChangeError> {
         if base_alias(&Reference::parse(reference)?).is_some() {
             return Err(ChangeError::Fixed(reference.to_owned()));
         }

@@ -1,6 +1,7 @@
-//! Volumes: files that outlive sandboxes and may be in several at once.
+//! Volumes: files that outlive sandboxes and can be mounted in several at once.
 //!
-//! Files are made before the record that names them and removed after it, so that whatever a killed server leaves is swept.
+//! Files are created before the record that names them and removed after it, so that the next start
+//! sweeps whatever a killed server leaves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,23 +18,23 @@ use crate::ports::{EngineError, Records, RecordsError};
 
 const LONGEST_NAME: usize = 128;
 
-/// What is known of one volume.
+/// The record of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
     pub id: String,
     pub name: String,
-    /// Opens its content.
+    /// Grants access to its content.
     pub token: Token,
     pub files: FilesId,
 }
 
-/// A volume in a sandbox.
+/// A mount of a volume in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeMount {
     pub volume: String,
-    /// As it was called when the sandbox was made.
+    /// The volume's name when the sandbox was created.
     pub name: String,
-    /// Where it is inside.
+    /// The mount point in the sandbox.
     pub path: String,
     pub(crate) files: FilesId,
 }
@@ -66,15 +67,15 @@ impl From<EngineError> for VolumeError {
 
 struct Known {
     volume: Arc<Volume>,
-    /// Opened once: opening clears away what was half done, and that may be somebody's upload.
+    /// Opened only once: opening removes unfinished uploads, and another call may be uploading.
     directory: Arc<OnceCell<VolumeDirectory>>,
 }
 
-/// All volumes there are. Reading is from memory; a change is stored before anybody sees it.
+/// All volumes. Reads are served from memory; a change is recorded before it is visible.
 pub(crate) struct Volumes {
     records: Arc<dyn Records>,
     known: RwLock<BTreeMap<String, Known>>,
-    /// Held by whoever changes something, so that changes come one after the other.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -83,7 +84,7 @@ impl Volumes {
         Self { records, known: RwLock::default(), changing: tokio::sync::Mutex::default() }
     }
 
-    /// Reads what earlier servers stored.
+    /// Reads the recorded volumes.
     pub(crate) async fn load(&self) -> Result<(), RecordsError> {
         for volume in self.records.volumes().await? {
             self.insert(volume, OnceCell::new());
@@ -96,9 +97,9 @@ impl Volumes {
         known.values().map(|known| Arc::clone(&known.volume)).collect()
     }
 
-    /// Does `register` if all these are there. None of them can be deleted before it is done, and afterwards what was registered
-    /// keeps them.
-    pub(crate) async fn while_there(
+    /// Calls `register` if all these volumes exist. The lock prevents their deletion meanwhile;
+    /// afterwards the registered sandbox does.
+    pub(crate) async fn while_present(
         &self,
         mounts: &[VolumeMount],
         register: impl FnOnce() -> Result<(), SandboxError>,
@@ -106,17 +107,17 @@ impl Volumes {
         if mounts.is_empty() {
             return register();
         }
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         match mounts.iter().find(|mount| self.find(&mount.volume).is_none()) {
             Some(gone) => Err(SandboxError::VolumeGone(gone.name.clone())),
             None => register(),
         }
     }
 
-    /// Stores a volume whose files were brought back. Its name is changed if another volume has it
-    /// by now.
+    /// Records a volume whose files were recovered. Its name changes if another volume has it by
+    /// now.
     pub(crate) async fn adopt(&self, mut volume: Volume) -> Result<Arc<Volume>, RecordsError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         if self.all().iter().any(|known| known.name == volume.name) {
             volume.name = format!("{}-{}", volume.name.chars().take(LONGEST_NAME - 22).collect::<String>(), volume.id);
         }
@@ -138,33 +139,33 @@ impl Volumes {
 }
 
 impl Node {
-    /// Every volume, in no order that means anything.
+    /// All volumes, in no particular order.
     pub fn volumes(&self) -> Vec<Arc<Volume>> {
-        self.world.volumes.all()
+        self.node_state.volumes.all()
     }
 
     pub fn volume(&self, id: &str) -> Result<Arc<Volume>, VolumeError> {
-        self.world.volumes.find(id).map(|(volume, _)| volume).ok_or_else(|| VolumeError::NotFound(id.to_owned()))
+        self.node_state.volumes.find(id).map(|(volume, _)| volume).ok_or_else(|| VolumeError::NotFound(id.to_owned()))
     }
 
-    /// Makes an empty volume.
+    /// Creates an empty volume.
     pub async fn create_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(plain) {
             return Err(VolumeError::InvalidName(name.to_owned()));
         }
-        let (world, name) = (Arc::clone(&self.world), name.to_owned());
+        let (node_state, name) = (Arc::clone(&self.node_state), name.to_owned());
         self.complete(async move {
-            let volumes = &world.volumes;
-            let _turn = volumes.changing.lock().await;
+            let volumes = &node_state.volumes;
+            let _guard = volumes.changing.lock().await;
             if volumes.all().iter().any(|volume| volume.name == name) {
                 return Err(VolumeError::Taken(name));
             }
             let volume = Volume { id: random_name('v'), name, token: Token::random(), files: FilesId::random() };
-            let directory = world.engine.create_volume(&volume.files, world.config.volume_bytes()).await?;
-            world.describe(&volume.files, &Description::for_volume(&volume)).await;
+            let directory = node_state.engine.create_volume(&volume.files, node_state.config.volume_bytes()).await?;
+            node_state.describe(&volume.files, &Description::for_volume(&volume)).await;
             if let Err(error) = volumes.records.put_volume(&volume).await {
-                world.remove_unused(&[volume.files]).await;
+                node_state.remove_unused(&[volume.files]).await;
                 return Err(error.into());
             }
             Ok(volumes.insert(volume, OnceCell::new_with(Some(directory))))
@@ -172,30 +173,31 @@ impl Node {
         .await
     }
 
-    /// Removes a volume that no sandbox has, running or paused.
+    /// Removes a volume that no sandbox mounts, running or paused.
     pub async fn delete_volume(&self, id: &str) -> Result<(), VolumeError> {
-        let (world, id) = (Arc::clone(&self.world), id.to_owned());
+        let (node_state, id) = (Arc::clone(&self.node_state), id.to_owned());
         self.complete(async move {
-            let volumes = &world.volumes;
-            let _turn = volumes.changing.lock().await;
+            let volumes = &node_state.volumes;
+            let _guard = volumes.changing.lock().await;
             let (volume, _) = volumes.find(&id).ok_or_else(|| VolumeError::NotFound(id.clone()))?;
             let has = |record: &crate::Record| record.volumes.iter().any(|mount| mount.volume == id);
-            if let Some(view) = world.views().into_iter().find(|view| has(&view.record)) {
+            if let Some(view) = node_state.views().into_iter().find(|view| has(&view.record)) {
                 let sandbox = view.record.id.to_string();
                 return Err(VolumeError::InUse { name: volume.name.clone(), sandbox });
             }
             volumes.records.remove_volume(&id).await?;
             volumes.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-            world.remove_unused(std::slice::from_ref(&volume.files)).await;
+            node_state.remove_unused(std::slice::from_ref(&volume.files)).await;
             Ok(())
         })
         .await
     }
 
-    /// Where the files of a volume are.
+    /// Opens the directory of a volume's files.
     pub async fn volume_directory(&self, id: &str) -> Result<VolumeDirectory, VolumeError> {
-        let (volume, directory) = self.world.volumes.find(id).ok_or_else(|| VolumeError::NotFound(id.to_owned()))?;
-        let open = || self.world.engine.open_volume(&volume.files, self.world.config.volume_bytes());
+        let (volume, directory) =
+            self.node_state.volumes.find(id).ok_or_else(|| VolumeError::NotFound(id.to_owned()))?;
+        let open = || self.node_state.engine.open_volume(&volume.files, self.node_state.config.volume_bytes());
         let opened = directory.get_or_try_init(open).await;
         let opened = opened.map_err(|error| match error {
             EngineError::FilesMissing { path, .. } => {
@@ -206,9 +208,9 @@ impl Node {
         Ok(opened?.clone())
     }
 
-    /// The volume called `name`, to be mounted at `path`.
+    /// A mount of the volume called `name` at `path`.
     pub fn volume_mount(&self, name: &str, path: &str) -> Result<VolumeMount, VolumeError> {
-        let volumes = self.world.volumes.all();
+        let volumes = self.node_state.volumes.all();
         let volume = volumes.iter().find(|volume| volume.name == name);
         let volume = volume.ok_or_else(|| VolumeError::NotFound(name.to_owned()))?;
         Ok(VolumeMount {

@@ -1,9 +1,10 @@
-//! One connection of a program inside, request by request: each is judged by itself, gets its headers, and goes out over a
-//! connection of ours. Bodies stream through; no message is kept.
+//! Serves one connection of a sandboxed program, request by request: the policy decides on each
+//! request, rules set its headers, and a separate upstream connection carries it. Bodies stream
+//! through; no message is buffered.
 //!
-//! A secret leaves only by TLS, at whatever port, and only if the name of the connection, the host
-//! of the request and the target's verified certificate are one and the same name. By plain HTTP it
-//! leaves where its rule says so.
+//! A secret leaves only over TLS, on any port, and only if the SNI of the connection, the host of
+//! the request and the upstream's verified certificate name the same host. Over plain HTTP it
+//! leaves only where its rule allows plaintext.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,93 +29,98 @@ use crate::host;
 use crate::refusal::Refusal;
 use crate::stream::{Dial, Outside, Stream};
 use crate::trust::Trust;
-use crate::upstream::{HANDSHAKE, Upstream};
+use crate::upstream::{HANDSHAKE_TIMEOUT, Upstream};
 
-/// How long a connection may rest between two requests, and a head take to come. Clients keep theirs for a minute or five.
-const IDLE: Duration = Duration::from_secs(600);
-/// Longest head of a request.
-const MOST_HEAD_BYTES: usize = 64 << 10;
-/// Until an answer begins: models think for many minutes.
-const ANSWER: Duration = Duration::from_secs(3600);
+/// How long a connection may idle between two requests, and how long a request head may take.
+/// Clients keep idle connections for one to five minutes.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Limit of a request head.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Until the response head arrives: language models take many minutes.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Whether the connection is TLS, and for which name.
+/// Whether the connection is TLS, and for which server name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Security {
     Plain,
-    /// In lower case.
+    /// `name` is in lower case.
     Tls {
         name: String,
     },
 }
 
-/// Who decides about the requests of one connection.
-pub trait Judge: Send + Sync + 'static {
-    /// About a request for `host`, a name in lower case, or for none: the headers that a rule sets.
-    fn judge(&self, host: Option<&str>) -> Result<Option<Arc<Headers>>, Refusal>;
+/// Decides on the requests of one connection.
+pub trait RequestPolicy: Send + Sync + 'static {
+    /// Decides on a request for `host`, a name in lower case, or [`None`] if it names none. Returns
+    /// the headers that a rule sets.
+    ///
+    /// # Errors
+    /// [`Refusal`], which is sent to the program.
+    fn decide(&self, host: Option<&str>) -> Result<Option<Arc<Headers>>, Refusal>;
     /// The value of a secret that a header names.
     fn secret(&self, name: &str) -> Option<String>;
-    /// Hears what became of a request.
-    fn tell(&self, told: Told);
+    /// Records the outcome of a request.
+    fn record(&self, outcome: RequestOutcome);
 }
 
-/// What became of a request.
+/// The outcome of a request, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct RequestOutcome {
     pub allowed: bool,
     pub host: Option<String>,
     pub reason: String,
 }
 
-/// A connection of a program inside, and its target.
+/// A connection of a sandboxed program, and its target.
 pub struct Connection {
     pub inside: Box<dyn Stream>,
     pub outside: Outside,
     pub redial: Dial,
     pub security: Security,
     pub trust: Arc<Trust>,
-    pub judge: Arc<dyn Judge>,
+    pub policy: Arc<dyn RequestPolicy>,
 }
 
 type Body = Either<Incoming, Full<Bytes>>;
 
 struct Exchange {
     security: Security,
-    judge: Arc<dyn Judge>,
+    policy: Arc<dyn RequestPolicy>,
     upstream: tokio::sync::Mutex<Upstream>,
-    /// What goes on as another protocol.
+    /// Upgraded connections.
     tunnels: Mutex<JoinSet<()>>,
 }
 
-/// Serves a connection until it ends. Dropped, it cuts both sides.
+/// Serves a connection until it ends. Dropping the future closes both sides.
 pub async fn serve(connection: Connection) {
-    let Connection { inside, outside, redial, security, trust, judge } = connection;
+    let Connection { inside, outside, redial, security, trust, policy } = connection;
     let inside = match &security {
         Security::Plain => inside,
         Security::Tls { name } => match accept(inside, Arc::clone(&trust)).await {
             Ok(stream) => stream,
             Err(error) => {
                 let reason = format!("the program inside does not go on with TLS: {error}");
-                return judge.tell(Told { allowed: false, host: Some(name.clone()), reason });
+                return policy.record(RequestOutcome { allowed: false, host: Some(name.clone()), reason });
             }
         },
     };
     let upstream = Upstream::new(outside, redial, security.clone(), trust);
-    let exchange = Arc::new(Exchange { security, judge, upstream: upstream.into(), tunnels: Mutex::default() });
+    let exchange = Arc::new(Exchange { security, policy, upstream: upstream.into(), tunnels: Mutex::default() });
     let serving = Arc::clone(&exchange);
     let service = service_fn(move |request| {
         let exchange = Arc::clone(&serving);
-        async move { Ok::<_, Infallible>(exchange.answer(request).await) }
+        async move { Ok::<_, Infallible>(exchange.respond(request).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .max_buf_size(MOST_HEAD_BYTES)
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
         .preserve_header_case(true)
         .serve_connection(TokioIo::new(inside), service)
         .with_upgrades()
         .await;
     if let Err(error) = served {
-        tracing::debug!(%error, "a connection that was read ended");
+        tracing::debug!(%error, "a proxied connection ended with an error");
     }
     let mut tunnels = std::mem::take(&mut *exchange.tunnels.lock().unwrap_or_else(PoisonError::into_inner));
     while tunnels.join_next().await.is_some() {}
@@ -123,35 +129,35 @@ pub async fn serve(connection: Connection) {
 async fn accept(inside: Box<dyn Stream>, trust: Arc<Trust>) -> Result<Box<dyn Stream>, String> {
     let config = tokio::task::spawn_blocking(move || trust.server()).await.map_err(|error| error.to_string())?;
     let acceptor = TlsAcceptor::from(config.map_err(|error| error.to_string())?);
-    match timeout(HANDSHAKE, acceptor.accept(inside)).await {
+    match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(inside)).await {
         Ok(Ok(stream)) => Ok(Box::new(stream)),
-        // It does not trust us, or wants another protocol.
+        // The program does not trust our certificate, or negotiates another protocol.
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("no handshake in time".to_owned()),
     }
 }
 
 impl Exchange {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let host = host::of(&request).ok().flatten();
-        match self.pass(request).await {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let host = host::from_request(&request).ok().flatten();
+        match self.forward(request).await {
             Ok(response) => response.map(Either::Left),
-            Err(Failure::Judged(refusal)) => refusal.answer().map(Either::Right),
+            Err(Failure::Policy(refusal)) => refusal.to_response().map(Either::Right),
             Err(Failure::Ours(refusal)) => {
-                self.judge.tell(Told { allowed: false, host, reason: refusal.reason().to_owned() });
-                refusal.answer().map(Either::Right)
+                self.policy.record(RequestOutcome { allowed: false, host, reason: refusal.reason().to_owned() });
+                refusal.to_response().map(Either::Right)
             }
         }
     }
 
-    async fn pass(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Failure> {
-        let host = self.host(&request)?;
-        let headers = self.judge.judge(host.as_deref()).map_err(Failure::Judged)?;
-        let upgrade = forward::upgrade(request.headers());
+    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Failure> {
+        let host = self.check_host(&request)?;
+        let headers = self.policy.decide(host.as_deref()).map_err(Failure::Policy)?;
+        let upgrade = forward::requested_upgrade(request.headers());
         let inside = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
         forward::strip(request.headers_mut());
         if let Some(upgrade) = &upgrade {
-            upgrade.put(request.headers_mut());
+            upgrade.insert_into(request.headers_mut());
         }
         if let Some(headers) = headers.filter(|headers| !headers.is_empty()) {
             if let Some(name) = headers.needs_tls().filter(|_| self.security == Security::Plain) {
@@ -167,33 +173,35 @@ impl Exchange {
                     "TRACE would send back the headers that a rule sets",
                 ));
             }
-            let secret = |name: &str| self.judge.secret(name);
+            let secret = |name: &str| self.policy.secret(name);
             let filled = headers.apply(request.headers_mut(), secret);
             filled.map_err(|reason| refuse(StatusCode::BAD_GATEWAY, reason))?;
             let reason = format!("a rule sets headers of the request: {}", headers.names());
-            self.judge.tell(Told { allowed: true, host, reason });
+            self.policy.record(RequestOutcome { allowed: true, host, reason });
         }
         let mut response = self.send(request).await?;
-        let going_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let outside = going_on.then(|| hyper::upgrade::on(&mut response));
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let outside = upgraded.then(|| hyper::upgrade::on(&mut response));
         forward::strip(response.headers_mut());
-        // Other ways to the target, HTTP/3 say, would go past the rules.
+        // HTTP/3 and other alternative services would bypass the rules.
         response.headers_mut().remove(header::ALT_SVC);
-        match (going_on, upgrade, inside, outside) {
-            (true, Some(upgrade), Some(inside), Some(outside)) => self.go_on(&upgrade, inside, outside, &mut response),
+        match (upgraded, upgrade, inside, outside) {
+            (true, Some(upgrade), Some(inside), Some(outside)) => {
+                self.start_tunnel(&upgrade, inside, outside, &mut response);
+            }
             (true, ..) => return Err(refuse(StatusCode::BAD_GATEWAY, "the target changes the protocol unasked")),
             (false, ..) => {}
         }
         Ok(response)
     }
 
-    /// For whom a request is, if that is clear and fits the connection.
-    fn host(&self, request: &Request<Incoming>) -> Result<Option<String>, Failure> {
+    /// The host of a request, if it is unambiguous and matches the connection.
+    fn check_host(&self, request: &Request<Incoming>) -> Result<Option<String>, Failure> {
         if request.method() == Method::CONNECT {
             return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "CONNECT would hide what follows"));
         }
         let unclear = |_| refuse(StatusCode::BAD_REQUEST, "it cannot be read for which host the request is");
-        let host = host::of(request).map_err(unclear)?;
+        let host = host::from_request(request).map_err(unclear)?;
         match &self.security {
             Security::Tls { name } if host.as_ref() != Some(name) => {
                 let asked = host.as_deref().unwrap_or("none");
@@ -207,30 +215,36 @@ impl Exchange {
     async fn send(&self, request: Request<Incoming>) -> Result<Response<Incoming>, Failure> {
         let mut upstream = self.upstream.lock().await;
         let sender = upstream.sender().await.map_err(|reason| refuse(StatusCode::BAD_GATEWAY, reason))?;
-        match timeout(ANSWER, sender.send_request(request)).await {
+        match timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(refuse(StatusCode::BAD_GATEWAY, format!("the target ended the connection: {error}"))),
             Err(_) => Err(refuse(StatusCode::GATEWAY_TIMEOUT, "the target did not answer in time")),
         }
     }
 
-    /// Both sides go on with another protocol, which passes through.
-    fn go_on(&self, upgrade: &Upgrade, inside: OnUpgrade, outside: OnUpgrade, response: &mut Response<Incoming>) {
-        upgrade.put(response.headers_mut());
+    /// Copies both ways after a protocol upgrade.
+    fn start_tunnel(
+        &self,
+        upgrade: &Upgrade,
+        inside: OnUpgrade,
+        outside: OnUpgrade,
+        response: &mut Response<Incoming>,
+    ) {
+        upgrade.insert_into(response.headers_mut());
         self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move {
             if let (Ok(inside), Ok(outside)) = (inside.await, outside.await) {
                 let (mut inside, mut outside) = (TokioIo::new(inside), TokioIo::new(outside));
-                // An end is an end, whoever brings it about.
+                // Either side may close; an error is a normal end here.
                 let _ = copy_bidirectional(&mut inside, &mut outside).await;
             }
         });
     }
 }
 
-/// Why a request is answered here.
+/// Why the proxy answers a request itself.
 enum Failure {
-    /// The judge knows.
-    Judged(Refusal),
+    /// The policy refused and has recorded it.
+    Policy(Refusal),
     Ours(Refusal),
 }
 

@@ -1,13 +1,13 @@
-//! What of a message is passed on. Framing and what concerns one connection only are not: hyper writes its own, so that both
-//! sides agree where a message ends.
+//! Filters hop-by-hop headers and framing: hyper writes its own, so that both sides agree where a
+//! message ends.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// The protocol that both sides agree to go on with.
+/// The protocol of an accepted upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Upgrade(HeaderValue);
 
-const HOPS: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -18,9 +18,9 @@ const HOPS: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// What a request wants to go on with, if that may be. HTTP/2, and HTTP inside TLS (RFC 2817),
-/// would be requests that pass unjudged.
-pub(crate) fn upgrade(headers: &HeaderMap) -> Option<Upgrade> {
+/// The protocol upgrade that a request asks for, if permitted. HTTP/2, and HTTP inside TLS (RFC
+/// 2817), would carry requests past the policy.
+pub(crate) fn requested_upgrade(headers: &HeaderMap) -> Option<Upgrade> {
     let wanted = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = wanted.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
     let protocol = headers.get(header::UPGRADE).filter(|_| wanted)?;
@@ -32,7 +32,7 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<Upgrade> {
     (!hidden).then(|| Upgrade(protocol.clone()))
 }
 
-/// Takes off what is for one connection only.
+/// Removes hop-by-hop headers.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -40,11 +40,11 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|word| HeaderName::from_bytes(word.trim().as_bytes()).ok())
-        // A header that both ends need must not vanish because one of them names it.
+        // `Connection` must not remove headers that both ends need.
         .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
         .collect();
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
-    for name in named.iter().chain(&HOPS) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
     if chunked {
@@ -53,7 +53,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 }
 
 impl Upgrade {
-    pub(crate) fn put(&self, headers: &mut HeaderMap) {
+    pub(crate) fn insert_into(&self, headers: &mut HeaderMap) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, self.0.clone());
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_stays_there() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = map(&[
             ("connection", "close, x-mine"),
             ("connection", "Content-Length"),
@@ -90,15 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn a_websocket_may_go_on_and_http2_may_not() {
+    fn websocket_upgrades_pass_and_http2_upgrades_do_not() {
         let asked = map(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
         let mut headers = asked.clone();
         strip(&mut headers);
-        upgrade(&asked).expect("it is asked for").put(&mut headers);
+        requested_upgrade(&asked).expect("it is asked for").insert_into(&mut headers);
         assert_eq!(headers, map(&[("connection", "upgrade"), ("upgrade", "websocket")]));
         for hidden in ["h2c", "TLS/1.0", "websocket, HTTP/2.0"] {
-            assert_eq!(upgrade(&map(&[("connection", "upgrade"), ("upgrade", hidden)])), None, "{hidden}");
+            assert_eq!(requested_upgrade(&map(&[("connection", "upgrade"), ("upgrade", hidden)])), None, "{hidden}");
         }
-        assert_eq!(upgrade(&map(&[("upgrade", "websocket")])), None);
+        assert_eq!(requested_upgrade(&map(&[("upgrade", "websocket")])), None);
     }
 }

@@ -1,15 +1,16 @@
-//! Headers that a rule sets on requests, and the secrets they name as `${e2b.secrets.NAME}`.
+//! Headers that a rule sets on requests, with secrets as `${e2b.secrets.NAME}`.
 
 use std::fmt;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 const OPEN: &str = "${e2b.secrets.";
-/// What begins any placeholder of E2B's.
+/// Prefix of all E2B placeholders.
 const ANY: &str = "${e2b.";
-const LONGEST_SECRET: usize = 128;
+const MAX_SECRET_NAME: usize = 128;
 
-/// What frames a message or names its target: setting one would make the request another than was judged.
+/// Framing and routing headers: a rule that set one would change the request after the policy
+/// decided on it.
 const FIXED: [HeaderName; 10] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -23,7 +24,7 @@ const FIXED: [HeaderName; 10] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// Headers to set, known to be such. Their values are secrets.
+/// Validated headers to set. Their values are secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
     set: Vec<(HeaderName, Vec<Piece>)>,
@@ -36,7 +37,7 @@ enum Piece {
     Secret(String),
 }
 
-/// A header cannot be set. The value is not shown.
+/// A header that cannot be set. The message omits its value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHeader {
     #[error("'{0}' is not the name of a header")]
@@ -55,19 +56,19 @@ pub enum InvalidHeader {
 
 impl Headers {
     /// # Errors
-    /// Names the first header that cannot be set.
+    /// The variant of [`InvalidHeader`] for the first header that cannot be set.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, InvalidHeader> {
         let headers = pairs.into_iter().map(|(name, value)| {
             let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| InvalidHeader::Name(name.to_owned()))?;
             if FIXED.contains(&known) {
                 return Err(InvalidHeader::Fixed(name.to_owned()));
             }
-            Ok((known, pieces(name, value)?))
+            Ok((known, parse_pieces(name, value)?))
         });
         Ok(Self { set: headers.collect::<Result<_, _>>()?, plaintext: false })
     }
 
-    /// Lets secrets be filled into requests that are not encrypted, too.
+    /// Permits secrets in unencrypted requests.
     pub fn allow_plaintext(mut self, allowed: bool) -> Self {
         self.plaintext = allowed;
         self
@@ -77,18 +78,21 @@ impl Headers {
         self.set.is_empty()
     }
 
-    /// A header that only an encrypted request may carry, since it names a secret.
+    /// A header that requires TLS because it contains a secret.
     pub(crate) fn needs_tls(&self) -> Option<&HeaderName> {
         let secret = |pieces: &[Piece]| pieces.iter().any(|piece| matches!(piece, Piece::Secret(_)));
         self.set.iter().find(|(_, pieces)| !self.plaintext && secret(pieces)).map(|(name, _)| name)
     }
 
-    /// The names, for who tells of it.
+    /// The header names, for the log.
     pub(crate) fn names(&self) -> String {
         self.set.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Puts them in the place of what a request says itself. All or none: what cannot be filled is named.
+    /// Replaces the request's own headers, all or none.
+    ///
+    /// # Errors
+    /// A message that names the missing secret or the invalid header.
     pub(crate) fn apply(&self, to: &mut HeaderMap, secret: impl Fn(&str) -> Option<String>) -> Result<(), String> {
         let filled = self.set.iter().map(|(name, pieces)| {
             let mut value = String::new();
@@ -112,7 +116,7 @@ impl Headers {
     }
 }
 
-fn pieces(name: &str, value: &str) -> Result<Vec<Piece>, InvalidHeader> {
+fn parse_pieces(name: &str, value: &str) -> Result<Vec<Piece>, InvalidHeader> {
     if HeaderValue::from_bytes(value.as_bytes()).is_err() {
         return Err(InvalidHeader::Value(name.to_owned()));
     }
@@ -126,7 +130,7 @@ fn pieces(name: &str, value: &str) -> Result<Vec<Piece>, InvalidHeader> {
         let wrong = || InvalidHeader::Placeholder(name.to_owned());
         let (secret, after) = inner.split_once('}').ok_or_else(wrong)?;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if !(1..=LONGEST_SECRET).contains(&secret.len()) || !secret.bytes().all(plain) {
+        if !(1..=MAX_SECRET_NAME).contains(&secret.len()) || !secret.bytes().all(plain) {
             return Err(wrong());
         }
         pieces.push(Piece::Secret(secret.to_owned()));
@@ -149,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_filled_in_and_what_was_there_goes() {
+    fn secrets_replace_the_headers_of_the_request() {
         let headers =
             Headers::new([("Authorization", "Bearer ${e2b.secrets.key}"), ("X-Plain", "a ${b} $")]).expect("headers");
         let mut map = HeaderMap::new();
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_need_tls_unless_the_rule_says_otherwise() {
+    fn secrets_need_tls_unless_the_rule_allows_plaintext() {
         let secret = Headers::new([("X-Plain", "a"), ("X-Key", "a ${e2b.secrets.key}")]).expect("headers");
         assert_eq!(secret.needs_tls().map(HeaderName::as_str), Some("x-key"));
         assert_eq!(secret.allow_plaintext(true).needs_tls(), None);
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_missing_leaves_the_request_as_it_was() {
+    fn a_missing_secret_leaves_the_request_unchanged() {
         let headers = Headers::new([("x-a", "1"), ("x-b", "${e2b.secrets.gone}")]).expect("headers");
         let mut map = HeaderMap::new();
         assert_eq!(headers.apply(&mut map, |_| None), Err("the secret 'gone' does not exist".to_owned()));
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_is_named() {
+    fn invalid_headers_are_named() {
         for (name, value, expected) in [
             ("a b", "x", InvalidHeader::Name("a b".into())),
             ("Host", "x", InvalidHeader::Fixed("Host".into())),

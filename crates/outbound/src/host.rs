@@ -1,30 +1,30 @@
-//! For which host a request is.
+//! The host of a request.
 
 use http::uri::Authority;
 use http::{Request, header};
 
-/// It says two hosts, or one that cannot be read.
+/// The request names two hosts, or one that does not parse.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unclear;
+pub(crate) struct AmbiguousHost;
 
-/// The host of a request in lower case, without port and final dot; `None` if it names none.
-pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<String>, Unclear> {
+/// The host of a request in lower case, without port and trailing dot; [`None`] if it names none.
+pub(crate) fn from_request<B>(request: &Request<B>) -> Result<Option<String>, AmbiguousHost> {
     let mut headers = request.headers().get_all(header::HOST).iter();
     let (first, second) = (headers.next(), headers.next());
     if second.is_some() {
-        return Err(Unclear);
+        return Err(AmbiguousHost);
     }
     let read = |authority: &Authority| match authority.as_str().contains('@') {
-        true => Err(Unclear),
+        true => Err(AmbiguousHost),
         false => Ok(authority.host().trim_end_matches('.').to_ascii_lowercase()),
     };
     let header = match first.map(|value| value.as_bytes()) {
         None | Some(b"") => None,
-        Some(text) => Some(read(&Authority::try_from(text).map_err(|_| Unclear)?)?),
+        Some(text) => Some(read(&Authority::try_from(text).map_err(|_| AmbiguousHost)?)?),
     };
     let target = request.uri().authority().map(read).transpose()?;
     match (header, target) {
-        (Some(header), Some(target)) if header != target => Err(Unclear),
+        (Some(header), Some(target)) if header != target => Err(AmbiguousHost),
         (Some(host), _) | (None, Some(host)) => Ok(Some(host)),
         (None, None) => Ok(None),
     }
@@ -35,16 +35,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_host_is_read_and_two_are_refused() {
+    fn ambiguous_hosts_are_refused() {
         for (uri, hosts, expected) in [
             ("/x", &["Api.Example.com:8443"][..], Ok(Some("api.example.com"))),
             ("/x", &["api.example.com."], Ok(Some("api.example.com"))),
             ("http://api.example.com/x", &["api.example.com:80"], Ok(Some("api.example.com"))),
-            ("http://evil.example/x", &["api.example.com"], Err(Unclear)),
-            ("/x", &["a.example", "b.example"], Err(Unclear)),
-            ("/x", &["a.example", "a.example"], Err(Unclear)),
-            ("/x", &["user@evil.example"], Err(Unclear)),
-            ("/x", &["a b"], Err(Unclear)),
+            ("http://evil.example/x", &["api.example.com"], Err(AmbiguousHost)),
+            ("/x", &["a.example", "b.example"], Err(AmbiguousHost)),
+            ("/x", &["a.example", "a.example"], Err(AmbiguousHost)),
+            ("/x", &["user@evil.example"], Err(AmbiguousHost)),
+            ("/x", &["a b"], Err(AmbiguousHost)),
             ("/x", &[""], Ok(None)),
             ("/x", &[], Ok(None)),
         ] {
@@ -52,7 +52,7 @@ mod tests {
             for host in hosts {
                 request = request.header(header::HOST, *host);
             }
-            let found = of(&request.body(()).expect("a request"));
+            let found = from_request(&request.body(()).expect("a request"));
             assert_eq!(found.as_ref().map(Option::as_deref), expected.as_ref().copied(), "{uri} {hosts:?}");
         }
     }

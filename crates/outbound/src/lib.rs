@@ -1,11 +1,11 @@
-//! What a connection that leaves a sandbox becomes above TCP: HTTP requests that get headers on the way, also inside TLS, and
-//! tunnels through somebody's proxy.
+//! Egress of a sandbox above TCP: HTTP requests whose headers rules set, also inside TLS, and
+//! tunnels through a user's proxy.
 //!
 //! ```text
 //!   inside ── TLS, our certificate ── request ── headers set ── TLS, verified ── outside
 //! ```
-//! It knows neither sandboxes nor policies: a [`Judge`] decides about each request. What a header is filled with never goes
-//! inwards, and shows in no error and no `Debug`.
+//! This crate knows neither sandboxes nor policies: a [`RequestPolicy`] decides on each request.
+//! The value of a header is never sent into the sandbox, and appears in no error and no `Debug`.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod stream;
 mod trust;
 mod upstream;
 
-pub use exchange::{Connection, Judge, Security, Told, serve};
+pub use exchange::{Connection, RequestOutcome, RequestPolicy, Security, serve};
 pub use headers::{Headers, InvalidHeader};
 pub use proxy::{Destination, InvalidProxy, Proxy, ProxyError, ProxyTls};
 pub use refusal::Refusal;

@@ -1,10 +1,11 @@
-//! What a program inside is told when its request goes no further. Nothing that was filled in is ever in it.
+//! The response that a sandboxed program receives when its request is refused. It never contains a
+//! secret.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 
-/// A request that is not passed on, and why.
+/// A refused request, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     status: StatusCode,
@@ -16,7 +17,7 @@ impl Refusal {
         Self { status, reason: reason.into() }
     }
 
-    /// By a policy.
+    /// Refused by a policy.
     pub fn forbidden(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, reason)
     }
@@ -25,12 +26,12 @@ impl Refusal {
         &self.reason
     }
 
-    pub(crate) fn answer(&self) -> Response<Full<Bytes>> {
+    pub(crate) fn to_response(&self) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::from(format!("the sandbox's egress refused this: {}\n", self.reason)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        // What follows on the connection may have been meant for the request that is not sent.
+        // The rest of the connection may be the body of the refused request.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     }

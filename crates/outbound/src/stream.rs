@@ -1,4 +1,4 @@
-//! The byte streams that connections are made of.
+//! Byte streams of connections.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Makes another connection to the same target.
+/// Dials the same target again.
 pub type Dial = Box<dyn Fn() -> BoxFuture<'static, io::Result<Outside>> + Send + Sync>;
 
-/// A connection to a target, perhaps through a proxy.
+/// A connection to a target, directly or through a proxy.
 #[derive(Debug)]
 pub enum Outside {
     Tcp(TcpStream),
-    /// Through a proxy that is spoken to over TLS.
+    /// Through a proxy reached over TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -33,7 +33,7 @@ impl Outside {
     }
 }
 
-/// A stream some of whose bytes were read already.
+/// A stream that first replays bytes already read.
 #[derive(Debug)]
 pub struct Prefixed<S> {
     held: Vec<u8>,
@@ -61,7 +61,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
         buffer.put_slice(&rest[..count]);
         self.taken += count;
         if self.taken == self.held.len() {
-            // A connection may last for days.
+            // Frees the buffer: a connection may last for days.
             (self.held, self.taken) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))

@@ -1,6 +1,6 @@
-//! Whom we trust and who trusts us: the host's roots for what is outside, an authority of our own for what is inside.
+//! Certificates: the host's roots verify upstreams, an authority of our own signs for the sandbox.
 //!
-//! Both are loaded when a connection first needs them; most sandboxes have no rule that does.
+//! Both are loaded when a connection first needs them; most sandboxes have no such rule.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +10,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// What people see in lists of trusted authorities.
+/// Name shown in lists of trusted authorities.
 const COMMON_NAME: &str = "Sandbar egress";
-/// Requests are read one by one, which no other version promises.
+/// HTTP/1.1 only: the proxy handles one request at a time.
 const ALPN: &[u8] = b"http/1.1";
 
 #[derive(Debug, thiserror::Error)]
@@ -41,18 +41,22 @@ struct Inside {
 }
 
 impl Trust {
-    /// With the authority in `directory`, made when it is first needed, and the host's roots besides those in the PEM files `extra_roots`.
+    /// Uses the authority in `directory`, created on first use, and the host's roots plus those in
+    /// the PEM files `extra_roots`.
     pub fn new(directory: &Path, extra_roots: Vec<PathBuf>) -> Self {
         let directory = directory.to_owned();
         Self { directory, extra_roots, inside: Mutex::default(), outside: Mutex::default() }
     }
 
-    /// What sandboxes must trust so that their TLS can be read.
+    /// The certificate that sandboxes must trust so that the proxy can terminate their TLS.
+    ///
+    /// # Errors
+    /// [`TrustError::Authority`].
     pub fn certificate_pem(&self) -> Result<String, TrustError> {
         Ok(self.inside()?.authority.certificate_pem().to_owned())
     }
 
-    /// Answers programs inside in the name they ask for.
+    /// Server configuration that presents a leaf for the requested name.
     pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, TrustError> {
         Ok(self.inside()?.config)
     }
@@ -67,29 +71,30 @@ impl Trust {
         Ok(inside.insert(Inside { authority, config }).clone())
     }
 
-    /// Verifies who is outside.
+    /// Client configuration that verifies upstreams.
     pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, TrustError> {
         let mut outside = self.outside.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = &*outside {
             return Ok(Arc::clone(config));
         }
         let mut roots = RootCertStore::empty();
-        // Single certificates that cannot be read are left out, as every program does.
+        // Unparsable system certificates are skipped, as other TLS clients do.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for file in &self.extra_roots {
             let unreadable = || TrustError::Roots(file.clone());
             let text = std::fs::read(file).map_err(|_| unreadable())?;
             let added = add_pem(&mut roots, &text).ok_or_else(unreadable)?;
-            tracing::debug!(file = %file.display(), added, "further roots for the egress");
+            tracing::debug!(file = %file.display(), added, "loaded extra egress roots");
         }
         if roots.is_empty() {
             return Err(TrustError::NoRoots);
         }
-        Ok(Arc::clone(outside.insert(Arc::new(verifying(roots, &[ALPN])))))
+        Ok(Arc::clone(outside.insert(Arc::new(client_config(roots, &[ALPN])))))
     }
 }
 
-/// How many certificates of a PEM text were added; `None` if it is none.
+/// Adds the certificates of a PEM text and returns their number; [`None`] if it does not parse or
+/// is empty.
 pub(crate) fn add_pem(roots: &mut RootCertStore, text: &[u8]) -> Option<usize> {
     let certificates: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().ok()?;
     for certificate in &certificates {
@@ -98,7 +103,7 @@ pub(crate) fn add_pem(roots: &mut RootCertStore, text: &[u8]) -> Option<usize> {
     (!certificates.is_empty()).then_some(certificates.len())
 }
 
-pub(crate) fn verifying(roots: RootCertStore, alpn: &[&[u8]]) -> ClientConfig {
+pub(crate) fn client_config(roots: RootCertStore, alpn: &[&[u8]]) -> ClientConfig {
     let mut config = ClientConfig::builder_with_provider(authority::provider())
         .with_safe_default_protocol_versions()
         .expect("the provider has suites for all versions")

@@ -1,4 +1,5 @@
-//! The outer connection of an exchange: made again when the target has closed it between two requests.
+//! The upstream connection of an exchange: reconnects when the target has closed it between two
+//! requests.
 
 use std::io;
 use std::sync::Arc;
@@ -16,32 +17,32 @@ use crate::exchange::Security;
 use crate::stream::{Dial, Outside, Stream};
 use crate::trust::Trust;
 
-/// For a handshake, once the target is connected.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(20);
-/// Until an earlier answer has left the connection.
-const READY: Duration = Duration::from_secs(5);
+/// Timeout of a TLS handshake on a connected socket.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout for the connection to become free after the previous response.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Upstream {
-    /// Connected before anything was said.
+    /// Connected before the first request.
     first: Option<Outside>,
     redial: Dial,
     security: Security,
     trust: Arc<Trust>,
     sender: Option<SendRequest<Incoming>>,
-    /// Connections only move while they are polled.
-    moving: JoinSet<()>,
+    /// Drivers of the connections: hyper makes progress only while they are polled.
+    drivers: JoinSet<()>,
 }
 
 impl Upstream {
     pub(crate) fn new(first: Outside, redial: Dial, security: Security, trust: Arc<Trust>) -> Self {
-        Self { first: Some(first), redial, security, trust, sender: None, moving: JoinSet::new() }
+        Self { first: Some(first), redial, security, trust, sender: None, drivers: JoinSet::new() }
     }
 
-    /// A connection that can take a request now. An error says what is wrong with the target, for people.
+    /// A connection that is ready for a request. The error text explains the failure to the user.
     pub(crate) async fn sender(&mut self) -> Result<&mut SendRequest<Incoming>, String> {
-        while self.moving.try_join_next().is_some() {} // Forgets the ended ones.
+        while self.drivers.try_join_next().is_some() {} // Drops finished drivers.
         let usable = match &mut self.sender {
-            Some(sender) => timeout(READY, sender.ready()).await.is_ok_and(|ready| ready.is_ok()),
+            Some(sender) => timeout(READY_TIMEOUT, sender.ready()).await.is_ok_and(|ready| ready.is_ok()),
             None => false,
         };
         if !usable {
@@ -52,8 +53,9 @@ impl Upstream {
                 }
             };
             let stream = self.secure(stream).await?;
-            self.sender =
-                Some(self.speak(stream).await.map_err(|error| format!("the target does not speak HTTP: {error}"))?);
+            self.sender = Some(
+                self.start_http(stream).await.map_err(|error| format!("the target does not speak HTTP: {error}"))?,
+            );
         }
         Ok(self.sender.as_mut().expect("it was made above unless it was there"))
     }
@@ -66,21 +68,21 @@ impl Upstream {
         let config = tokio::task::spawn_blocking(move || trust.client()).await.map_err(|error| wrong(&error))?;
         let config = config.map_err(|error| wrong(&error))?;
         let handshake = TlsConnector::from(config).connect(server, stream.boxed());
-        match timeout(HANDSHAKE, handshake).await {
+        match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
             Ok(Err(error)) => Err(wrong(&error)),
             Err(_) => Err(wrong(&"no answer in time")),
         }
     }
 
-    async fn speak(&mut self, stream: Box<dyn Stream>) -> io::Result<SendRequest<Incoming>> {
+    async fn start_http(&mut self, stream: Box<dyn Stream>) -> io::Result<SendRequest<Incoming>> {
         let (sender, connection) = http1::Builder::new()
             .preserve_header_case(true)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
-        self.moving.spawn(async move {
-            // Whoever waits for an answer learns of an early end.
+        self.drivers.spawn(async move {
+            // The pending request receives the connection error.
             let _ = connection.with_upgrades().await;
         });
         Ok(sender)

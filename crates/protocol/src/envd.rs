@@ -5,17 +5,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Any failure of an HTTP endpoint; `code` repeats the status.
+/// The body of every error response of an HTTP endpoint; `code` repeats the status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub code: u16,
     pub message: String,
 }
 
-/// One written file, as `POST /files` and `POST /files/compose` answer.
+/// One written file in the response of `POST /files` and `POST /files/compose`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenFile {
-    /// Absolute.
+    /// Absolute path.
     pub path: String,
     pub name: String,
     #[serde(rename = "type")]
@@ -40,7 +40,7 @@ pub struct Compose {
     pub username: Option<String>,
 }
 
-/// `GET /metrics`: one reading. Sizes in bytes unless the name says MiB.
+/// `GET /metrics`: one sample. Sizes in bytes unless the name says MiB.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Unix seconds.
@@ -56,14 +56,15 @@ pub struct Metrics {
     pub disk_total: u64,
 }
 
-/// `POST /init`: what the host changes in a running guest. Every field is optional; absent means unchanged.
+/// `POST /init`: changes settings of a running guest. Every field is optional; an absent field
+/// stays unchanged.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Init {
     /// Replaces all variables of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env_vars: Option<BTreeMap<String, String>>,
-    /// Must equal the token that is already set, if one is.
+    /// Must equal the current token if one is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_token: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +73,7 @@ pub struct Init {
     pub default_workdir: Option<String>,
 }
 
-/// The token and the values of variables are secrets.
+/// Redacts the token and the values of variables.
 impl fmt::Debug for Init {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Init")

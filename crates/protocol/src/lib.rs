@@ -1,4 +1,5 @@
-//! What travels between E2B clients, servers and sandboxes. Types mirror the wire and have no behaviour beyond it.
+//! Wire types shared by E2B clients, servers and sandboxes. Types mirror the wire format and have
+//! no other behaviour.
 
 pub mod envd;
 pub mod guest;

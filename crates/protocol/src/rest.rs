@@ -1,6 +1,8 @@
-//! Bodies of the E2B control plane. Field names are the wire's, its mixture of cases included; unknown fields are ignored.
+//! Bodies of the E2B control plane. Field names are the wire's, including its mixed cases; unknown
+//! fields are ignored.
 //!
-//! Times are RFC 3339 texts: whoever makes one decides its precision, and it must be the same text each time.
+//! Times are RFC 3339 strings: the sender chooses the precision, and the same time must always be
+//! sent as the same string.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,12 +16,13 @@ pub mod secret;
 pub mod template;
 pub mod volume;
 
-/// Servers written in Go say `null` where they have an empty list or map.
+/// Servers written in Go send `null` for an empty list or map.
 fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Any failure. `code` repeats the status: JS clients decide by it, Python clients by the status.
+/// The body of every error response. `code` repeats the status: JS clients read `code`, Python
+/// clients the status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub code: u16,
@@ -28,27 +31,26 @@ pub struct ErrorBody {
     pub error_code: Option<String>,
 }
 
-/// `error_code` of a 410: the sandbox has a record, and the server's pool does not have its files.
-/// The server neither boots it empty nor removes the record. A client restores a copy of its own;
+/// `error_code` of a 410: the sandbox has a record, but its files are missing from the server's
+/// pool. The server neither boots it empty nor removes the record. A client restores its own copy;
 /// an operator runs `sandbar recover`.
 pub const SANDBOX_FILES_MISSING: &str = "sandbox_files_missing";
-/// `error_code` of a 410: the files of the template or snapshot are missing. Building it again
-/// helps.
+/// `error_code` of a 410: the files of the template or snapshot are missing. Rebuild it.
 pub const TEMPLATE_FILES_MISSING: &str = "template_files_missing";
 /// `error_code` of a 410: the files of a volume are missing.
 pub const VOLUME_FILES_MISSING: &str = "volume_files_missing";
 
-/// Whether the server accepts changes (`GET /ready`, ours).
+/// Whether the server accepts changes (`GET /ready`, a Sandbar extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     pub ready: bool,
     pub parts: BTreeMap<String, PartState>,
-    /// Rows of the records that this version cannot read; told to callers with the key.
+    /// Database rows that this version cannot parse; only callers with the API key receive them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "setAside")]
     pub set_aside: Vec<SetAsideRow>,
 }
 
-/// A row that stays in the database unread, with the files it names.
+/// A row that stays in the database unparsed, together with the files it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAsideRow {
     pub table: String,
@@ -56,7 +58,7 @@ pub struct SetAsideRow {
     pub cause: String,
 }
 
-/// One part of the server. What is wrong is told to callers with the key.
+/// One component of the server. Only callers with the API key receive the fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartState {
     pub ok: bool,
@@ -68,7 +70,7 @@ pub struct PartState {
     pub since: Option<String>,
 }
 
-/// Both generations of create. What may be absent has its default decided by the endpoint.
+/// The create body of API versions 1 and 2. The endpoint chooses the defaults of absent fields.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NewSandbox {
@@ -87,7 +89,7 @@ pub struct NewSandbox {
     pub mcp: Option<Value>,
     pub iam: Option<Value>,
     pub volume_mounts: Option<Vec<VolumeMount>>,
-    /// Not E2B's: the size of the sandbox.
+    /// Sandbar extension: the size of the sandbox.
     pub cpu_count: Option<i64>,
     #[serde(rename = "memoryMB")]
     pub memory_mb: Option<i64>,
@@ -95,7 +97,7 @@ pub struct NewSandbox {
     pub disk_size_mb: Option<i64>,
 }
 
-/// Values of variables and MCP settings are secrets.
+/// Redacts values of variables and MCP settings.
 impl fmt::Debug for NewSandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewSandbox")
@@ -117,7 +119,7 @@ pub struct VolumeMount {
     pub path: String,
 }
 
-/// Who may reach the sandbox and what it may reach.
+/// Ingress and egress rules of a sandbox.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Network {
@@ -127,7 +129,7 @@ pub struct Network {
     pub allow_out: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deny_out: Option<Vec<String>>,
-    /// The older form: these are allowed and everything else is denied. Never in answers.
+    /// The older form: allows these networks and denies all others. Never in responses.
     #[serde(rename = "egressCIDRs", skip_serializing_if = "Option::is_none")]
     pub egress_cidrs: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +144,7 @@ pub struct Network {
     pub https_ports: Option<Vec<u32>>,
 }
 
-/// A proxy has a password, and rules set headers that are secrets.
+/// Redacts the proxy password and the headers that rules set.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Network")
@@ -153,7 +155,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// The answer to create, connect and resume.
+/// The response of create, connect and resume.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
@@ -174,7 +176,7 @@ pub struct Sandbox {
     pub domain: Option<String>,
 }
 
-/// Tokens are secrets.
+/// Redacts the tokens.
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sandbox")
@@ -194,7 +196,9 @@ pub enum SandboxState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PauseMode {
+    /// Processes and memory, frozen, and the files.
     Full,
+    /// Only the files; a resume boots again.
     Filesystem,
 }
 
@@ -241,7 +245,7 @@ pub struct ListedSandbox {
     pub pause_mode: Option<PauseMode>,
 }
 
-/// Everything about one sandbox.
+/// All details of one sandbox.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxDetail {
@@ -255,19 +259,19 @@ pub struct SandboxDetail {
     pub domain: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Other servers may leave it out.
+    /// Other servers may omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
 }
 
-/// The token is a secret.
+/// Redacts the token.
 impl fmt::Debug for SandboxDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SandboxDetail").field("listed", &self.listed).finish_non_exhaustive()
     }
 }
 
-/// `connect` of both generations; `timeout` is required in the first.
+/// The connect body of API versions 1 and 2; version 1 requires `timeout`.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connect {
@@ -309,7 +313,7 @@ pub struct Refresh {
     pub duration: Option<i64>,
 }
 
-/// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach. What is left out is cleared.
+/// `PUT /sandboxes/{id}/network`: replaces the egress rules. Absent fields are cleared.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkUpdate {
@@ -327,7 +331,7 @@ pub struct NetworkUpdate {
     pub allow_internet_access: Option<bool>,
 }
 
-/// A proxy has a password, and rules set headers that are secrets.
+/// Redacts the proxy password and the headers that rules set.
 impl fmt::Debug for NetworkUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NetworkUpdate")
@@ -348,7 +352,7 @@ pub struct Fork {
     pub count: Option<u32>,
 }
 
-/// One child of a fork: exactly one of the two is there.
+/// One child of a fork: exactly one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForkResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,7 +365,7 @@ pub struct ForkResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recoverable {
-    /// The name of the files, by which they are recovered.
+    /// The name of the files; `recover` takes it.
     #[serde(rename = "filesID")]
     pub files_id: String,
     /// `sandbox`, `template`, `volume` or `unknown`.
@@ -371,13 +375,13 @@ pub struct Recoverable {
     pub name: Option<String>,
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
-    /// Absent for a volume, which stays where it is.
+    /// Absent for a volume, which is not moved to the trash.
     pub trashed_at: Option<String>,
     pub deleted_at: Option<String>,
     pub bytes: Option<u64>,
 }
 
-/// `POST /sandbar/trash/{id}`: what was brought back.
+/// `POST /sandbar/trash/{id}`: the recovered object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovered {
@@ -397,7 +401,7 @@ pub struct NewSnapshot {
     pub memory: Option<bool>,
 }
 
-/// A kept state that sandboxes can be made from: its id is a template reference.
+/// A saved state that sandboxes can be created from: its id is a template reference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     #[serde(rename = "snapshotID")]
@@ -406,7 +410,7 @@ pub struct Snapshot {
     pub names: Vec<String>,
 }
 
-/// One reading; sizes in bytes. The Python client requires every field.
+/// One sample; sizes in bytes. The Python client requires every field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxMetric {
@@ -421,7 +425,7 @@ pub struct SandboxMetric {
     pub disk_total: u64,
 }
 
-/// The newest reading of several sandboxes.
+/// The latest sample of several sandboxes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxesMetrics {
     pub sandboxes: BTreeMap<String, SandboxMetric>,
@@ -459,7 +463,7 @@ pub struct SandboxLogPage {
     pub logs: Vec<SandboxLogEntry>,
 }
 
-/// `GET /sandbar/capabilities`: what this server adds to E2B, by name, each with its limits.
+/// `GET /sandbar/capabilities`: the server's extensions to E2B, by name, each with its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
@@ -473,34 +477,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_other_servers_parse() {
+    fn responses_of_other_servers_parse() {
         let detail: SandboxDetail = serde_json::from_str(
             r#"{"templateID":"t","sandboxID":"i1","startedAt":"2026-01-01T00:00:00Z","endAt":"2026-01-01T00:05:00Z",
                 "envdVersion":"0.1.5","cpuCount":2,"memoryMB":512,"state":"running","metadata":null}"#,
         )
-        .expect("the least there may be");
+        .expect("only the required fields");
         assert!(detail.listed.metadata.is_empty() && detail.lifecycle.is_none());
         let logs: SandboxLogs = serde_json::from_str(r#"{"logs":[{"timestamp":"t","line":"l"}]}"#).expect("old logs");
         assert_eq!((logs.logs.len(), logs.log_entries.len()), (1, 0));
     }
 
     #[test]
-    fn the_bodies_of_both_generations_parse() {
+    fn create_bodies_of_both_api_versions_parse() {
         let a: NewSandbox = serde_json::from_str(
             r#"{"templateID":"base","allow_internet_access":true,"autoPause":false,"envVars":{"E":"1"},
                 "metadata":{"m":"1"},"secure":true,"timeout":300,"later":1}"#,
         )
-        .expect("generation A");
+        .expect("API version 1");
         assert_eq!(
             (a.template_id.as_deref(), a.allow_internet_access, a.timeout),
             (Some("base"), Some(true), Some(300))
         );
-        let b: NewSandbox = serde_json::from_str(r#"{"templateID":"base","memoryMB":512,"diskSizeMB":64}"#).expect("B");
+        let b: NewSandbox =
+            serde_json::from_str(r#"{"templateID":"base","memoryMB":512,"diskSizeMB":64}"#).expect("API version 2");
         assert_eq!((b.timeout, b.memory_mb, b.disk_size_mb), (None, Some(512), Some(64)));
     }
 
     #[test]
-    fn debug_output_names_no_secret() {
+    fn debug_output_redacts_secrets() {
         let body = r#"{"templateID":"base","envVars":{"K":"hidden"},"mcp":{"k":"hidden"}}"#;
         let new: NewSandbox = serde_json::from_str(body).expect("a body");
         assert!(!format!("{new:?}").contains("hidden"));

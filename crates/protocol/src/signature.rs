@@ -1,11 +1,11 @@
-//! Signed file URLs: proof, without the access token itself, that whoever made the URL held it.
+//! Signed file URLs: prove that the URL's author held the access token, without containing it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What a signed URL allows.
+/// The operation a signed URL permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Read,
@@ -21,7 +21,7 @@ impl Operation {
     }
 }
 
-/// What a signature covers, each part exactly as the query carries it after decoding.
+/// The signed fields, each exactly as the query carries it after decoding.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<'a> {
     pub path: &'a str,
@@ -33,7 +33,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The signature that `token` gives this claim.
+    /// Signs this claim with `token`.
     pub fn sign(&self, token: &str) -> String {
         let Self { path, operation, username, expiration } = self;
         let mut hash = Sha256::new();
@@ -44,8 +44,9 @@ impl Claim<'_> {
         format!("v1_{}", STANDARD_NO_PAD.encode(hash.finalize()))
     }
 
-    /// Whether `signature` was made with `token`; takes the same time wherever they differ. Expiry is the caller's
-    /// second question: a forged signature must not be told apart from a forged and expired one.
+    /// Whether `signature` was made with `token`, compared in constant time. The caller checks
+    /// expiry afterwards: a forged signature must be indistinguishable from a forged and expired
+    /// one.
     pub fn is_signed_by(&self, token: &str, signature: &str) -> bool {
         self.sign(token).as_bytes().ct_eq(signature.as_bytes()).into()
     }
@@ -60,13 +61,13 @@ mod tests {
     const SIGNATURE: &str = "v1_RXoTfv8fZov6wEk3x1MtXvBzDRAir30QpELBhgDwaYY";
 
     #[test]
-    fn agrees_with_the_published_clients() {
+    fn signatures_match_the_official_clients() {
         assert_eq!(CLAIM.sign("envdtok"), SIGNATURE);
         assert!(CLAIM.is_signed_by("envdtok", SIGNATURE));
     }
 
     #[test]
-    fn every_part_of_the_claim_is_covered() {
+    fn the_signature_covers_every_field() {
         let others = [
             Claim { path: "/home/user/b.txt", ..CLAIM },
             Claim { operation: Operation::Write, ..CLAIM },

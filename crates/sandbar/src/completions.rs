@@ -1,4 +1,4 @@
-//! `sandbar completions`: what a shell needs to complete this program's commands and flags.
+//! `sandbar completions`: scripts by which a shell completes this program's commands and flags.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -21,7 +21,7 @@ impl Completions {
         let name = command.get_name().to_owned();
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut command, name, &mut script);
-        // Not by the generator itself, which panics when nobody reads.
+        // Not written by the generator, which panics on a broken pipe.
         std::io::Write::write_all(&mut std::io::stdout(), &script)?;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Configuration: file, then `SANDBAR_*` variables, then flags; the later wins. Nothing below the program reads the
-//! environment. An unknown key is an error that names it.
+//! Configuration: file, then `SANDBAR_*` variables, then flags; the later wins. The libraries below
+//! the program do not read the environment. An unknown key is an error that names it.
 
 use crate::agent::{ModelConfig, Prices};
 use crate::backup::{BackupConfig, ScrubConfig};
@@ -20,67 +20,69 @@ use workspace::config::{
     BudgetConfig, ObjectsConfig, OwnServer, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig,
 };
 
-/// What a configuration file may say. `sandbar up --help` shows an example.
+/// The keys of a configuration file. `sandbar up --help` shows an example.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     /// Address of the one listener.
     pub listen: SocketAddr,
-    /// Where everything durable lives.
+    /// Directory of all durable data.
     pub data: PathBuf,
-    /// The key clients must send; absent: made once and kept in the data directory.
+    /// The key that clients must send; absent: generated once and kept in the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<String>,
-    /// What SDKs append to name a port of a sandbox; absent: `localhost` with the listener's port.
+    /// Domain that SDKs append to name a port of a sandbox; absent: `localhost` with the listener's
+    /// port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// The only host name of the dashboard; absent: every name that leads to the listener.
+    /// The only host name of the dashboard; absent: every name that resolves to the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dashboard_host: Option<String>,
-    /// Offer what Sandbar adds to E2B.
+    /// Serve the calls that Sandbar adds to E2B's.
     pub extensions: bool,
     /// End all sandboxes when the server stops.
     pub ephemeral: bool,
-    /// What a sandbox gets and how many there may be.
+    /// Default resources of a sandbox, and how many there may be.
     pub sandboxes: node::SandboxesConfig,
-    /// What sandboxes may reach beyond the public internet.
+    /// Networks that sandboxes may reach beyond the public internet.
     pub egress: EgressConfig,
-    /// What the server itself may use, and how it is divided.
+    /// Descriptors and connections of the server, and how they are divided.
     #[serde(default)]
     pub limits: LimitsConfig,
-    /// Where `take_screenshot` keeps its pictures, and for how long.
+    /// Where screenshots are kept, and for how long.
     pub screenshots: ScreenshotsConfig,
-    /// Where workspaces run, in order of preference; empty: what `E2B_*` variables say, then this machine.
+    /// Where workspaces run, in order of preference; empty: the service of the `E2B_*` variables,
+    /// then this machine.
     #[serde(default)]
     pub providers: Vec<ProviderConfig>,
-    /// Where snapshots of workspaces are kept; absent: in the data directory.
+    /// Where checkpoints of workspaces are kept; absent: in the data directory.
     #[serde(default)]
     pub objects: ObjectsConfig,
-    /// Where workspaces and their usage are remembered; absent: in the data directory.
+    /// Database of workspaces and their usage; absent: in the data directory.
     #[serde(default)]
     pub records: RecordsConfig,
-    /// What workspaces may cost.
+    /// Limits of what workspaces cost.
     #[serde(default)]
     pub budgets: Vec<BudgetConfig>,
-    /// What models cost, by name.
+    /// Prices of models by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, ModelConfig>,
-    /// Where the server listens that this process is; absent in a client, which reads it in the
-    /// data directory.
+    /// The server that runs in this process; absent in a client, which reads it from the data
+    /// directory.
     #[serde(skip)]
     pub own_server: Option<OwnServer>,
-    /// Backups that the server makes by itself.
+    /// Backups that the server makes at an interval.
     #[serde(default)]
     pub backup: BackupConfig,
-    /// How often the server re-reads what it keeps.
+    /// How often the server verifies stored data.
     #[serde(default)]
     pub scrub: ScrubConfig,
 }
 
-/// Of the egress, in the data directory.
+/// Directory of the egress authority, below the data directory.
 const AUTHORITY: &str = "authority/egress";
 
-/// Private networks that sandboxes may reach all the same.
+/// Private networks that sandboxes may reach, and how they resolve names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct EgressConfig {
@@ -88,15 +90,16 @@ pub(crate) struct EgressConfig {
     pub allow_ranges: Vec<String>,
     /// Host names, for example `registry.corp.example` or `*.corp.example`.
     pub allow_names: Vec<String>,
-    /// Name servers to ask instead of those in the host's `/etc/resolv.conf`.
+    /// Name servers to use instead of those in the host's `/etc/resolv.conf`.
     pub nameservers: Vec<String>,
-    /// PEM files of authorities that count besides the host's where rules set headers of TLS requests.
+    /// PEM files of authorities that are trusted besides the host's where rules set headers of TLS
+    /// requests.
     pub extra_roots: Vec<PathBuf>,
 }
 
 impl EgressConfig {
-    /// The engine's form of it; a value that does not parse is named.
-    /// Certificates are kept below `data`.
+    /// Converts to the engine's type; an error names the value that does not parse. Certificates
+    /// are kept below `data`.
     pub(crate) fn to_engine(&self, data: &Path, budget: Budget) -> anyhow::Result<engine::net::EgressConfig> {
         let allow_ranges = self
             .allow_ranges
@@ -121,7 +124,7 @@ fn nameserver(text: &str) -> anyhow::Result<SocketAddr> {
         .with_context(|| format!("egress.nameservers: `{text}` is neither an address nor address:port"))
 }
 
-/// Flags that override the file and the environment.
+/// Flags, which override the file and the environment.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Overrides {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,7 +143,7 @@ pub(crate) struct Overrides {
     pub ephemeral: Option<bool>,
 }
 
-/// Environment variables with a meaning in the configuration; other `SANDBAR_*` variables belong to other programs.
+/// Keys that `SANDBAR_*` variables can set; other variables with this prefix are ignored.
 const VARIABLES: &[&str] = &[
     "listen",
     "data",
@@ -165,7 +168,7 @@ impl Config {
         Ok(Self::load_with_sources(file, overrides)?.0)
     }
 
-    /// The configuration, where each of its values comes from, and the file.
+    /// Reads the configuration, with the source of each value and the path of the file.
     pub(crate) fn load_with_sources(
         file: Option<&Path>,
         overrides: &Overrides,
@@ -195,7 +198,7 @@ impl Config {
         Ok((config, figment, file))
     }
 
-    /// What workspaces need, with everything filled in that was left open.
+    /// The configuration of workspaces with all defaults resolved.
     pub(crate) fn workspaces(&self) -> anyhow::Result<WorkspaceConfig> {
         let config = WorkspaceConfig {
             providers: self.providers.clone(),
@@ -204,12 +207,12 @@ impl Config {
             budgets: self.budgets.clone(),
             ..WorkspaceConfig::default()
         };
-        self.unified(config.resolve(&workspaces_directory()?, &variable)?)
+        self.unify_local_provider(config.resolve(&workspaces_directory()?, &variable)?)
     }
 
-    /// With one provider for this machine's server, by whatever names the environment and the file
-    /// call it.
-    pub(crate) fn unified(&self, mut workspaces: WorkspaceConfig) -> anyhow::Result<WorkspaceConfig> {
+    /// Merges all providers that are this machine's server into one. Environment and file may name
+    /// it differently.
+    pub(crate) fn unify_local_provider(&self, mut workspaces: WorkspaceConfig) -> anyhow::Result<WorkspaceConfig> {
         if let Some(own) = self.own_server.clone().or_else(|| data::known_server(&self.data)) {
             workspaces.unify(&own);
         }
@@ -223,7 +226,7 @@ impl Config {
         Ok(local.map(|provider| provider.name).chain(aliases.into_keys()).collect())
     }
 
-    /// What the types cannot say.
+    /// Checks the rules that the types do not express.
     fn check(&self) -> anyhow::Result<()> {
         self.egress.to_engine(&self.data, self.limits.egress())?;
         self.limits.check()?;
@@ -242,7 +245,7 @@ impl Config {
                 bail!("{section}.interval_hours must be above 0");
             }
         }
-        // It is printed for a shell to read, and travels in a header.
+        // The key is printed for a shell to evaluate, and sent in a header.
         if !self.api_key.as_deref().is_none_or(plain) {
             bail!("api_key may hold letters, digits, `_` and `-` only, and must not be empty");
         }
@@ -276,27 +279,27 @@ impl Config {
     }
 }
 
-/// The file that is read when none is named.
+/// The default configuration file.
 pub(crate) fn default_file() -> Option<PathBuf> {
     xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("sandbar/config.toml"))
 }
 
-/// Where records and snapshots of workspaces are kept unless the file says otherwise. Workspaces outlive servers: this
-/// does not follow a server's data directory.
+/// Default directory of records and checkpoints of workspaces. It does not depend on a server's
+/// data directory, because workspaces outlive servers.
 pub(crate) fn workspaces_directory() -> anyhow::Result<PathBuf> {
     let data = xdg("XDG_DATA_HOME", ".local/share").context("neither XDG_DATA_HOME nor HOME is set")?;
     Ok(data.join("sandbar").join(WORKSPACES))
 }
 
-/// The name of that directory, which may be beside a server's own files.
+/// The name of that directory, which may be in a server's data directory.
 pub(crate) const WORKSPACES: &str = "workspaces";
 
-/// An environment variable; an empty one counts as none.
+/// An environment variable; an empty one counts as unset.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// One line: which key, what is wrong, in which source.
+/// One line with the key, the error and the source.
 fn describe(error: &figment::Error) -> String {
     let key = error.path.join(".");
     let source = error
@@ -313,7 +316,8 @@ fn describe(error: &figment::Error) -> String {
     }
 }
 
-/// A base directory by the XDG rules: the variable when it is absolute, else under the home directory.
+/// A base directory by the XDG rules: the variable when it is absolute, else under the home
+/// directory.
 fn xdg(variable: &str, under_home: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     named.or_else(|| std::env::home_dir().map(|home| home.join(under_home)))
@@ -331,33 +335,33 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(text: &str, expected: &str) {
+    fn assert_refused(text: &str, expected: &str) {
         let error = format!("{:#}", load(text).expect_err("the configuration is wrong"));
         assert!(error.contains(expected), "{error:?} does not contain {expected:?}");
     }
 
     #[test]
     fn an_unknown_key_is_named() {
-        refused("lisen = \"127.0.0.1:1\"", "lisen");
-        refused("[egress]\nallow_range = []", "allow_range");
-        refused("[sandboxes]\nmemory = 1", "memory");
+        assert_refused("lisen = \"127.0.0.1:1\"", "lisen");
+        assert_refused("[egress]\nallow_range = []", "allow_range");
+        assert_refused("[sandboxes]\nmemory = 1", "memory");
     }
 
     #[test]
     fn a_wrong_value_is_named_with_its_key() {
-        refused("listen = \"nowhere\"", "`listen`");
-        refused("[egress]\nallow_ranges = [\"10.0.0.0/99\"]", "10.0.0.0/99");
-        refused("[egress]\nnameservers = [\"one\"]", "`one`");
+        assert_refused("listen = \"nowhere\"", "`listen`");
+        assert_refused("[egress]\nallow_ranges = [\"10.0.0.0/99\"]", "10.0.0.0/99");
+        assert_refused("[egress]\nnameservers = [\"one\"]", "`one`");
     }
 
     #[test]
     fn what_no_sandbox_could_have_is_refused_at_the_start() {
-        refused("[sandboxes]\ncpu_count = 0", "sandboxes.cpu_count is 0");
-        refused("[sandboxes]\nmemory_mb = 1", "sandboxes.memory_mb is 1");
-        refused("[sandboxes]\ndisk_mb = 99999999", "sandboxes.disk_mb is 99999999");
-        refused("api_key = \"a b\"", "api_key");
-        refused("domain = \"10.0.0.1\"", "an address");
-        refused("api_key = \"\"", "api_key");
+        assert_refused("[sandboxes]\ncpu_count = 0", "sandboxes.cpu_count is 0");
+        assert_refused("[sandboxes]\nmemory_mb = 1", "sandboxes.memory_mb is 1");
+        assert_refused("[sandboxes]\ndisk_mb = 99999999", "sandboxes.disk_mb is 99999999");
+        assert_refused("api_key = \"a b\"", "api_key");
+        assert_refused("domain = \"10.0.0.1\"", "an address");
+        assert_refused("api_key = \"\"", "api_key");
     }
 
     #[test]

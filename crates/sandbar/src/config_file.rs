@@ -1,4 +1,5 @@
-//! `sandbar config`: the file to begin with, and what is in effect with where each value comes from.
+//! `sandbar config`: writes a commented configuration file, and shows the values in effect with
+//! their sources.
 
 use crate::config::{self, Config, Overrides};
 use crate::sandbox::show::{Colour, Show, printable};
@@ -70,7 +71,7 @@ impl ConfigFile {
     }
 }
 
-/// The file that `init` writes. All of it is commented out: what it says is what is so without it.
+/// The file that `init` writes. All keys are commented out, so that it changes no default.
 const TEMPLATE: &str = include_str!("config_template.toml");
 
 impl Init {
@@ -128,14 +129,14 @@ impl ShowConfig {
 const DEFAULT: &str = "default";
 const HIDDEN: &str = "(not shown)";
 
-/// What is in effect.
+/// The configuration in effect.
 struct Effective {
     file: Option<PathBuf>,
-    /// Secrets are hidden in it.
+    /// With secrets hidden.
     config: Json,
-    /// Of keys that somebody has set.
+    /// Sources of the values that are not defaults, by key.
     sources: BTreeMap<String, String>,
-    /// Variables that should hold keys, and whether they do.
+    /// Environment variables that the configuration names for keys, and whether they are set.
     keys: BTreeMap<String, bool>,
 }
 
@@ -155,7 +156,7 @@ impl Effective {
         hide(&mut shown);
 
         if config.providers.is_empty() {
-            // They are what the variables say.
+            // The providers come from the environment.
             for (field, name) in
                 [("api_url", "E2B_API_URL"), ("domain", "E2B_DOMAIN"), ("sandbox_url", "E2B_SANDBOX_URL")]
             {
@@ -190,7 +191,7 @@ impl Effective {
         json!({ "file": self.file, "config": self.config, "sources": sources, "keys": keys })
     }
 
-    /// Every value by its key, as people read it.
+    /// Every value by its key, formatted for people.
     fn leaves(&self) -> Vec<(String, String)> {
         let mut leaves = Vec::new();
         flatten("", &self.config, &mut leaves);
@@ -217,7 +218,7 @@ fn flatten(key: &str, value: &Json, leaves: &mut Vec<(String, String)>) {
     }
 }
 
-/// Where each value was set, except for defaults.
+/// Collects the source of each value that is not a default.
 fn walk(figment: &Figment, key: &str, value: &Value, sources: &mut BTreeMap<String, String>) {
     let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     match value {
@@ -238,13 +239,13 @@ fn note(figment: &Figment, key: &str, tag: Tag, sources: &mut BTreeMap<String, S
     let source = match &metadata.source {
         Some(Source::File(file)) => file.display().to_string(),
         _ if metadata.name.contains("environment") => format!("SANDBAR_{}", key.to_uppercase().replace('.', "__")),
-        // Compiled in.
+        // A default of the program.
         _ => return,
     };
     sources.insert(key.to_owned(), source);
 }
 
-/// Takes out what nobody should see on a screen.
+/// Replaces secrets by a placeholder.
 fn hide(value: &mut Json) {
     match value {
         Json::Object(fields) => {
@@ -266,7 +267,7 @@ fn hide(value: &mut Json) {
 mod tests {
     use super::*;
 
-    /// The configuration in effect with a file of this text, without what the test's own environment has.
+    /// The configuration in effect with a file of this text.
     fn effective(text: &str) -> anyhow::Result<Effective> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let file = directory.path().join("config.toml");
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_to_begin_with_changes_nothing_and_each_of_its_lines_is_good() {
+    fn the_template_is_valid_and_changes_no_default() {
         let begun = effective(TEMPLATE).expect("a good file");
         let without = effective("").expect("a good file");
         assert_eq!((begun.config, begun.sources), (without.config, without.sources));
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(all.config["budgets"][0]["usd"], 20.0);
     }
 
-    /// Sections by name, each with the text that leads to it.
+    /// Sections by name, each with the TOML that opens it.
     const SECTIONS: [(&str, &str); 17] = [
         ("", ""),
         ("sandboxes", "[sandboxes]\n"),
@@ -313,7 +314,7 @@ mod tests {
         ("scrub", "[scrub]\n"),
     ];
 
-    /// The keys of a section as its type has them: an unknown one is refused with a list of the known.
+    /// The keys of a section, read from the error for an unknown key, which lists the known ones.
     fn keys(section: &str, opening: &str) -> Vec<String> {
         let refused = effective(&format!("{opening}no_such_key = 1\n")).err().expect("no section takes it");
         let text = format!("{refused:#}");
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_in_the_file_to_begin_with_in_the_help_and_in_the_documents() {
+    fn every_key_is_in_the_template_the_help_and_the_docs() {
         use clap::CommandFactory as _;
         #[derive(clap::Parser)]
         struct Whole {

@@ -1,7 +1,6 @@
-//! The data directory: who uses it, its key, and the note that tells `sandbar down` and `sandbar sandbox` where the
-//! server is.
+//! The data directory: its lock, its API key, and the note by which other commands find the server.
 //!
-//! Invariant: whoever holds the lock is the only process that touches the directory's contents.
+//! Invariant: only the process that holds the lock changes the directory's contents.
 
 use crate::config::WORKSPACES;
 use anyhow::{Context, anyhow, bail};
@@ -15,45 +14,45 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use workspace::config::OwnServer;
 
-/// Says that a server is expected here.
+/// File that marks a directory where a server is expected.
 const EXPECTED: &str = "expected-server.json";
 const NOTE: &str = "server.json";
-/// Held by the process that uses the directory; its presence says that the directory is Sandbar's.
+/// Locked by the process that uses the directory. Its presence marks a directory of Sandbar.
 const LOCK: &str = "lock";
-/// Where authorities are. `sandbar trust` may be there before the first server.
+/// Directory of the authorities. `sandbar trust` may create it before the first server.
 pub(crate) const AUTHORITY: &str = "authority";
-/// Has the records of the studio's users and builds.
+/// Directory of the records of the studio's users and builds.
 pub(crate) const STUDIO: &str = "studio";
-/// Has screenshots, where no other store is configured.
+/// Directory of screenshots when no other store is configured.
 pub(crate) const MEDIA: &str = "media";
-/// What commands other than `up` make, which may be run before the first server.
+/// Entries that other commands may create before the first server.
 const MADE_BY_OTHERS: [&str; 5] = [WORKSPACES, AUTHORITY, STUDIO, MEDIA, EXPECTED];
 
-/// Who serves from this directory; written once the server is ready. Not `Debug`: it has the key.
+/// The server of a directory; written when the server is ready. Not `Debug`, since it has the key.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ServerNote {
     pub pid: u32,
     pub url: String,
-    /// What clients must send: the directory's own key, or the one that this server was started with.
+    /// The key that clients must send: the directory's own, or the one given to this server.
     pub api_key: String,
-    /// Its sandboxes end with it, and everybody knew that from the start.
+    /// Started with `--ephemeral`: its sandboxes end with it.
     #[serde(default)]
     pub ephemeral: bool,
-    /// What it appends to the names of sandboxes.
+    /// The domain of its sandboxes' host names.
     #[serde(default)]
     pub domain: Option<String>,
     /// It listens on all addresses of this machine.
     #[serde(default)]
     pub everywhere: bool,
-    /// A command started it because none ran: it makes room for a server that a person or a
-    /// supervisor starts.
+    /// A command started it because none was running. It stops when a user or a supervisor starts
+    /// a server.
     #[serde(default)]
     pub on_demand: bool,
-    /// The studio's database, where the server was given one. It may have a password, as the note
-    /// has the key.
+    /// The studio's database, if one was given to the server. It may have a password; the note has
+    /// the key as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
-    /// False from when a server takes the directory until it is ready, and after it has ended.
+    /// False from when a server locks the directory until it is ready, and after it has ended.
     #[serde(default = "yes")]
     pub serving: bool,
 }
@@ -62,77 +61,79 @@ fn yes() -> bool {
     true
 }
 
-/// Where a server is expected: `sandbar up` was run here, by a person or a supervisor. Nothing else
-/// starts one then, until `sandbar down`.
+/// A user or a supervisor ran `sandbar up` in this directory. No other command starts a server here
+/// until `sandbar down`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Expected {
-    /// What starts it, without keys and passwords.
+    /// The command that starts it, without keys and passwords.
     pub command: String,
 }
 
 impl ServerNote {
-    /// Where it is reached, to tell it from other providers.
+    /// The addresses that distinguish it from other providers.
     pub(crate) fn own_server(&self) -> OwnServer {
         OwnServer { url: self.url.clone(), domain: self.domain.clone(), everywhere: self.everywhere }
     }
 }
 
-/// The server that serves from a directory, or that served from it last.
+/// The current or the last server of a directory.
 pub(crate) fn known_server(path: &Path) -> Option<OwnServer> {
     read_note(path).map(|note| note.own_server())
 }
 
-/// What a client finds in a data directory.
-pub(crate) enum Found {
-    /// No directory, or no server has ever run in it, or the last one has ended.
-    Nobody,
-    /// The last server ended without a word: it was killed, or the machine was.
+/// The state of the server of a data directory.
+pub(crate) enum FoundServer {
+    /// The directory does not exist, never had a server, or its last server has stopped.
+    Absent,
+    /// The last server did not withdraw its note: it was killed, or the machine lost power.
     Dead {
         pid: u32,
     },
-    /// A server has the directory and is not ready yet, or not any more.
+    /// A server has the lock and is starting or stopping.
     Busy,
     Serving(ServerNote),
 }
 
-/// Looks who serves from a directory. Takes nothing, and changes nothing.
-pub(crate) fn find_server(path: &Path) -> std::io::Result<Found> {
+/// Finds the server of a directory, without side effects.
+pub(crate) fn find_server(path: &Path) -> std::io::Result<FoundServer> {
     let lock = match File::open(path.join(LOCK)) {
         Ok(lock) => lock,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nobody),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(FoundServer::Absent),
         Err(error) => return Err(error),
     };
-    // A server holds the lock alone; the question is over before it could be in anybody's way for long.
+    // A server holds the lock exclusively. The shared lock is released at once, so that it blocks a
+    // starting server for a moment only.
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(read_serving(path).map_or(Found::Nobody, |note| Found::Dead { pid: note.pid })),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(read_serving(path).map_or(Found::Busy, Found::Serving)),
+        Ok(()) => Ok(read_serving(path).map_or(FoundServer::Absent, |note| FoundServer::Dead { pid: note.pid })),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(read_serving(path).map_or(FoundServer::Busy, FoundServer::Serving)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A data directory that this process alone may use.
+/// A data directory whose lock this process holds.
 pub(crate) struct DataDirectory {
     path: PathBuf,
-    /// Held, not read: the kernel releases the lock when the process ends, however it ends.
+    /// Never read: the kernel releases the lock when the process ends, also after a kill.
     _lock: File,
 }
 
-/// A server has the directory; its note, unless it is just starting or stopping.
+/// Another server holds the lock. Has its note unless that server is starting or stopping.
 pub(crate) struct Busy(pub Option<ServerNote>);
 
 impl DataDirectory {
-    /// Makes the directory (mode 0700) if needed and takes it.
+    /// Creates the directory (mode 0700) if needed and locks it.
     pub(crate) fn take(path: &Path) -> anyhow::Result<Result<Self, Busy>> {
         check_usable(path)?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .map_err(refused(path))
+            .map_err(write_error(path))
             .context("cannot make the data directory")?;
-        // Layers keep set-user-id files of untrusted code: nobody else on the host may reach them.
+        // Layers have set-user-id files of untrusted code, which no other user of the host may
+        // reach.
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))
-            .map_err(refused(path))
+            .map_err(write_error(path))
             .context("cannot protect the data directory")?;
         let path = path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))?;
         let lock = OpenOptions::new()
@@ -141,7 +142,7 @@ impl DataDirectory {
             .write(true)
             .mode(0o600)
             .open(path.join(LOCK))
-            .map_err(refused(&path.join(LOCK)))
+            .map_err(write_error(&path.join(LOCK)))
             .context("cannot take the data directory")?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
@@ -154,11 +155,11 @@ impl DataDirectory {
         &self.path
     }
 
-    /// Where sockets go: short, and gone after a reboot as they should be. Root has `/run`, another user their own directory there
-    /// (`XDG_RUNTIME_DIR`), or for want of one the data directory or `/tmp`. It is noted, because the next server may be started from a
-    /// session that knows of another.
+    /// Directory of sockets: a short path, preferably one that a reboot clears. Root uses `/run`,
+    /// another user `XDG_RUNTIME_DIR`, else the data directory or `/tmp`. The choice is recorded in
+    /// a file, because the next server may be started from a session with another variable.
     pub(crate) fn runtime(&self) -> anyhow::Result<PathBuf> {
-        /// What a socket's path has room for, with a sandbox's name behind it.
+        /// Limit of the directory's path, so that a socket's path with a sandbox's name fits.
         const LONGEST: usize = 70;
         const NOTE: &str = "runtime";
         let digest = Sha256::digest(self.path.as_os_str().as_encoded_bytes());
@@ -178,13 +179,15 @@ impl DataDirectory {
         Ok(place)
     }
 
-    /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not on btrfs: most of the
-    /// file system, since the image takes only what is written, and the engine guards the host's last free space.
+    /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not
+    /// on btrfs: most of the file system, since the image allocates only written blocks, and the
+    /// engine guards the host's last free space.
     pub(crate) fn pool_bytes(&self) -> anyhow::Result<u64> {
         pool_bytes(&self.path)
     }
 
-    /// The key kept in the directory, made at the first call: `e2b_` and 40 hex digits, the form every SDK accepts.
+    /// The key of the directory, generated at the first call: `e2b_` and 40 hex digits, which every
+    /// SDK accepts.
     pub(crate) fn api_key(&self) -> anyhow::Result<String> {
         let file = self.path.join("api-key");
         match fs::read_to_string(&file) {
@@ -201,7 +204,7 @@ impl DataDirectory {
         self.write_whole(NOTE, &serde_json::to_vec(note)?)
     }
 
-    /// What an earlier server wrote stays known, but it does not serve.
+    /// Marks the note of an earlier server as not serving; its addresses stay known.
     pub(crate) fn withdraw_note(&self) -> anyhow::Result<()> {
         match read_serving(&self.path) {
             Some(note) => self.write_note(&ServerNote { serving: false, ..note }),
@@ -209,24 +212,25 @@ impl DataDirectory {
         }
     }
 
-    /// No server is known here any more, and none is expected.
+    /// Removes the note and the expectation of a server.
     pub(crate) fn forget_server(&self) {
         for name in [NOTE, EXPECTED] {
-            // If one stays, a command waits for a server in vain, and says which file says so.
+            // If a file stays, commands wait for a server until a timeout whose error says what to
+            // do.
             let _ = fs::remove_file(self.path.join(name));
         }
     }
 
-    /// Tells `sandbar down`, which asked for it, how many sandboxes this server ended.
+    /// Records for `sandbar down` how many sandboxes this server ended.
     pub(crate) fn write_ended(&self, count: usize) -> anyhow::Result<()> {
         self.write_whole("ended", count.to_string().as_bytes())
     }
 
-    /// What the last server said with [`DataDirectory::write_ended`]; forgotten thereby.
+    /// Reads and removes the count of [`DataDirectory::write_ended`].
     pub(crate) fn take_ended(&self) -> usize {
         let file = self.path.join("ended");
         let count = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        // Overwritten by the next server that ends sandboxes.
+        // A file that stays is overwritten by the next server that ends sandboxes.
         let _ = fs::remove_file(file);
         count
     }
@@ -236,47 +240,48 @@ impl DataDirectory {
     }
 }
 
-/// Replaces a file of the directory; a reader never sees a part of it, and a power cut does not undo it.
+/// Replaces a file by an atomic rename and syncs it: a reader never sees a part of it, and it
+/// survives a power cut.
 fn write_whole(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
     let path = directory.join(name);
-    durable::write(&path, content, 0o600).map_err(refused(&path))
+    durable::write(&path, content, 0o600).map_err(write_error(&path))
 }
 
 impl Drop for DataDirectory {
     fn drop(&mut self) {
-        // Without a server the note would name a process that is gone; if it stays so, the lock
-        // still tells the truth.
+        // If this fails, the note names a dead process, and `find_server` sees by the free lock
+        // that it is dead.
         let _ = self.withdraw_note();
     }
 }
 
-/// Whether a server can be in a directory: nothing is written to it before.
+/// Checks, before anything is written, that a server may use a directory.
 pub(crate) fn check_usable(path: &Path) -> anyhow::Result<()> {
     if path.exists() { check_ours(path) } else { Ok(()) }
 }
 
-/// Makes a directory Sandbar's own before a server has used it.
+/// Creates the lock file, which marks a directory of Sandbar, before a server has used it.
 pub(crate) fn mark(path: &Path) -> anyhow::Result<()> {
     let lock = path.join(LOCK);
     let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&lock);
-    made.map(drop).map_err(refused(&lock))
+    made.map(drop).map_err(write_error(&lock))
 }
 
-/// As [`DataDirectory::pool_bytes`], of a directory that is being made.
+/// As [`DataDirectory::pool_bytes`], for a directory that is not locked yet.
 pub(crate) fn pool_bytes(path: &Path) -> anyhow::Result<u64> {
     const LEAST: u64 = 8 << 30;
     let found = rustix::fs::statvfs(path).with_context(|| format!("cannot measure {}", path.display()))?;
     Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
 }
 
-/// Says why `path` was not written, which file system that is, and what to do.
-pub(crate) fn refused(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
+/// Explains why `path` could not be written, on which file system, and what to do.
+pub(crate) fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
     let path = path.to_owned();
     move |error| anyhow!(database::explain(&path, &error))
 }
 
-/// The directory will be closed to others and its content mounted by root: it must not be somebody's, nor serve another
-/// purpose.
+/// Refuses a directory of another user or with other content: it will be closed to other users, and
+/// root mounts its content.
 fn check_ours(path: &Path) -> anyhow::Result<()> {
     let found = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
     if !found.is_dir() {
@@ -286,7 +291,7 @@ fn check_ours(path: &Path) -> anyhow::Result<()> {
     check_purpose(path)
 }
 
-/// Refuses a directory that no command of this program has used and that is not empty.
+/// Refuses a directory that is not empty and that no command of this program has used.
 pub(crate) fn check_purpose(path: &Path) -> anyhow::Result<()> {
     let used_before = path.join(LOCK).exists();
     let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -303,7 +308,7 @@ fn is_own(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// Sandboxes belong to whoever started their server: root, or an ordinary user.
+/// Refuses the directory of another user: sandboxes belong to the user who started their server.
 pub(crate) fn check_owner(path: &Path) -> anyhow::Result<()> {
     let owner = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.uid();
     if owner == rustix::process::geteuid().as_raw() {
@@ -313,29 +318,29 @@ pub(crate) fn check_owner(path: &Path) -> anyhow::Result<()> {
     bail!("the data directory {} belongs to another user (uid {owner}){hint}", path.display())
 }
 
-/// Whether a server is expected in a directory, and what starts it.
+/// The expected server of a directory, with the command that starts it.
 pub(crate) fn expected_server(path: &Path) -> Option<Expected> {
     serde_json::from_slice(&fs::read(path.join(EXPECTED)).ok()?).ok()
 }
 
-/// Notes that one is, before it has the directory: no command may start another meanwhile.
+/// Records that a server is expected, before it has the lock: no command starts another meanwhile.
 pub(crate) fn expect_server(path: &Path, expected: &Expected) -> anyhow::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(refused(path))?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(write_error(path))?;
     write_whole(path, EXPECTED, &serde_json::to_vec(expected)?)
 }
 
-/// None is.
+/// Removes the record that a server is expected.
 pub(crate) fn expect_none(path: &Path) {
-    // If it stays, a command waits for a server in vain, and says which file says so.
+    // If the file stays, commands wait for a server until a timeout whose error says what to do.
     let _ = fs::remove_file(path.join(EXPECTED));
 }
 
-/// The studio's database that the last server of a directory was given.
+/// The studio's database that was given to the last server of a directory.
 pub(crate) fn known_database(path: &Path) -> Option<Secret> {
     read_note(path)?.database.map(Secret::from)
 }
 
-/// What the server wrote that serves, or that was killed while it did.
+/// The note of a server that is serving, or that was killed while it served.
 fn read_serving(path: &Path) -> Option<ServerNote> {
     read_note(path).filter(|note| note.serving)
 }

@@ -1,7 +1,8 @@
-//! `sandbar env`: the variables that SDKs, programs and the dashboard's users need, as a shell sets them.
+//! `sandbar env`: prints the variables that SDKs and the dashboard's users need, for a shell to
+//! evaluate.
 
 use crate::config::{Config, Overrides};
-use crate::data::{self, Found, ServerNote};
+use crate::data::{self, FoundServer, ServerNote};
 use crate::sandbox::show::Show;
 use crate::{logging, studio};
 use anyhow::{Context as _, bail};
@@ -40,10 +41,10 @@ impl Env {
         let config = Config::load(self.config.as_deref(), &overrides)?;
         let found = data::find_server(&config.data)
             .with_context(|| format!("cannot look for a server in {}", config.data.display()))?;
-        let Found::Serving(note) = found else {
+        let FoundServer::Serving(note) = found else {
             bail!("no server serves {}; `sandbar up` starts one", config.data.display());
         };
-        let token = studio::kept_first_token(&config);
+        let token = studio::read_first_token(&config);
         if self.json {
             let pairs = variables(&note, token.as_ref());
             let object: Map<String, Value> =
@@ -54,7 +55,7 @@ impl Env {
     }
 }
 
-/// What a shell evaluates. Keys, tokens and addresses have no characters that a shell takes for more.
+/// `export` lines for a shell. Keys, tokens and addresses have no characters that need quoting.
 pub(crate) fn lines(note: &ServerNote, token: Option<&Secret>) -> String {
     variables(note, token).into_iter().map(|(name, value)| format!("export {name}={value}\n")).collect()
 }

@@ -1,5 +1,5 @@
-//! The hosts of the server: the domain that SDKs append to `<port>-<id>.` to name a port of a sandbox, and the authority that
-//! signs for them.
+//! The server's host names: the domain that SDKs append to `<port>-<id>.` to name a port of a
+//! sandbox, and the authority that signs for them.
 
 use crate::data::AUTHORITY;
 use ::authority::Authority;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-/// SDKs send what is under these to E2B, whatever server they were told to use.
-const OF_E2B: [&str; 2] = ["e2b.app", "e2b.dev"];
+/// Domains whose traffic SDKs always send to E2B.
+const E2B_DOMAINS: [&str; 2] = ["e2b.app", "e2b.dev"];
 /// Browsers resolve every name under it to this machine.
-const LOCAL: &str = "localhost";
-/// A name has 253 characters; `<port>-<id>.` goes before it.
-const LONGEST: usize = 200;
+const LOCALHOST: &str = "localhost";
+/// A DNS name has at most 253 characters, and `<port>-<id>.` is prepended.
+const MAX_DOMAIN_LENGTH: usize = 200;
 
-/// Refuses what could not be a domain, with or without a port behind it.
+/// Refuses a value that is not a domain, with or without a port.
 pub(crate) fn check_domain(domain: &str) -> anyhow::Result<()> {
     let (name, port) = split(domain);
     if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port != 0)) {
@@ -29,7 +29,7 @@ pub(crate) fn check_domain(domain: &str) -> anyhow::Result<()> {
         bail!("domain: `{domain}` is not a DNS name such as `sandbox.example`, with or without a port behind it");
     }
     let name = name.to_ascii_lowercase();
-    if OF_E2B.iter().any(|own| name == *own || name.ends_with(&format!(".{own}"))) {
+    if E2B_DOMAINS.iter().any(|own| name == *own || name.ends_with(&format!(".{own}"))) {
         bail!("domain: `{domain}` belongs to E2B, and SDKs would send its traffic there; use a name of your own");
     }
     Ok(())
@@ -42,17 +42,17 @@ fn is_name(name: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    name.len() <= LONGEST && name.split('.').all(is_label)
+    name.len() <= MAX_DOMAIN_LENGTH && name.split('.').all(is_label)
 }
 
-/// Refuses what could not be the dashboard's host beside previews below `domain`: their pages could set
-/// its cookies.
+/// Refuses a dashboard's host that shares a domain with the previews below `domain`: their pages
+/// could set its cookies.
 pub(crate) fn check_dashboard(host: &str, domain: Option<&str>) -> anyhow::Result<()> {
     if !is_name(host) {
         bail!("dashboard_host: `{host}` is not a DNS name such as `dashboard.example`, without a port");
     }
     let host = host.to_ascii_lowercase();
-    let domain = split(domain.unwrap_or(LOCAL)).0.to_ascii_lowercase();
+    let domain = split(domain.unwrap_or(LOCALHOST)).0.to_ascii_lowercase();
     let is_within = |name: &str, parent: &str| name == parent || name.ends_with(&format!(".{parent}"));
     if is_within(&host, &domain) || is_within(&domain, &host) {
         bail!(
@@ -65,30 +65,32 @@ pub(crate) fn check_dashboard(host: &str, domain: Option<&str>) -> anyhow::Resul
 
 /// The domain of a server that listens at `address`.
 pub(crate) fn domain(configured: Option<&str>, address: SocketAddr) -> String {
-    /// SDKs always say `https`, which means this port where none is named.
+    /// The port when none is named: SDKs always use `https`.
     const HTTPS: u16 = 443;
     match configured.map(str::to_ascii_lowercase) {
         Some(domain) if split(&domain).1.is_some() || address.port() == HTTPS => domain,
         Some(domain) => format!("{domain}:{}", address.port()),
-        None if address.ip().is_loopback() || address.ip().is_unspecified() => format!("{LOCAL}:{}", address.port()),
+        None if address.ip().is_loopback() || address.ip().is_unspecified() => {
+            format!("{LOCALHOST}:{}", address.port())
+        }
         None => address.to_string(),
     }
 }
 
-/// The authority of a data directory's hosts, made at the first call. It can sign for `localhost` and the configured domain only, so
-/// there is one for each domain. Another than the one for what leaves sandboxes: who trusts the one must not have to trust the
-/// other.
-/// With a dashboard of its own host, that one too has another.
+/// Opens the authority of a data directory's hosts; the first call creates it. Its certificate is
+/// limited to `localhost` and the configured domain, so that each domain, and each dashboard host,
+/// has an authority. The egress authority is another one: a client that trusts one need not trust
+/// the other.
 pub(crate) fn authority(data: &Path, configured: Option<&str>, dashboard: Option<&str>) -> anyhow::Result<Authority> {
     let machine = rustix::system::uname();
     let name = match machine.nodename().to_string_lossy() {
         machine if machine.is_empty() => "Sandbar hosts".to_owned(),
         machine => format!("Sandbar hosts on {machine}"),
     };
-    let domain = configured.map(|domain| split(domain).0.to_ascii_lowercase()).filter(|domain| domain != LOCAL);
+    let domain = configured.map(|domain| split(domain).0.to_ascii_lowercase()).filter(|domain| domain != LOCALHOST);
     let (directory, mut only) = match &domain {
-        Some(domain) => (format!("hosts-{domain}"), vec![LOCAL, domain]),
-        None => ("hosts".to_owned(), vec![LOCAL]),
+        Some(domain) => (format!("hosts-{domain}"), vec![LOCALHOST, domain]),
+        None => ("hosts".to_owned(), vec![LOCALHOST]),
     };
     let mut directory = data.join(AUTHORITY).join(directory);
     let dashboard = dashboard.map(str::to_ascii_lowercase);
@@ -99,18 +101,18 @@ pub(crate) fn authority(data: &Path, configured: Option<&str>, dashboard: Option
     Authority::open(&directory, &name, &only).context("no certificates can be signed")
 }
 
-/// Where distributions keep the roots that programs trust.
+/// Files in which distributions keep the trusted roots.
 const HOST_ROOTS: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 const BUNDLE: &str = "roots.pem";
-/// A name service that does not answer must not delay the server.
+/// Limit of the delay by a name service that does not answer.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Writes a bundle of the host's roots and the authority's certificate beside that, for programs whose `SSL_CERT_FILE`
-/// replaces all other roots. [`None`] where the host has no bundle.
+/// Writes a bundle of the host's roots and the authority's certificate, for programs whose
+/// `SSL_CERT_FILE` replaces all other roots. [`None`] where the host has no bundle.
 ///
 /// # Errors
-/// The bundle cannot be written.
+/// [`io::Error`] of the write or of the rename.
 pub(crate) fn write_bundle(authority: &Authority) -> io::Result<Option<PathBuf>> {
     let Some(roots) = HOST_ROOTS.iter().find_map(|file| fs::read_to_string(file).ok()) else { return Ok(None) };
     let bundle = format!("{}\n{}", roots.trim_end(), authority.certificate_pem());
@@ -124,8 +126,8 @@ pub(crate) fn write_bundle(authority: &Authority) -> io::Result<Option<PathBuf>>
     Ok(Some(file))
 }
 
-/// Whether programs of this machine find the names of sandboxes' ports. Browsers know names below `localhost` by
-/// themselves, others only by `libnss-myhostname`.
+/// Whether programs of this machine resolve the host names of sandboxes' ports. Browsers resolve
+/// names below `localhost` by themselves, other programs need `libnss-myhostname`.
 pub(crate) async fn names_resolve(domain: &str) -> bool {
     let host = format!("49999-sandbar.{}", split(domain).0);
     let lookup = tokio::net::lookup_host((host, 443));
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn refused(domain: &str, expected: &str) {
+    fn assert_refused(domain: &str, expected: &str) {
         let error = check_domain(domain).expect_err(domain).to_string();
         assert!(error.contains(expected) && error.contains(domain), "{error}");
     }
@@ -151,15 +153,15 @@ mod tests {
         for domain in ["sandbox.example", "localhost", "Sandbox.Example:8443", "a-b.c"] {
             check_domain(domain).expect(domain);
         }
-        refused("", "not a DNS name");
-        refused("a_b.example", "not a DNS name");
-        refused(".example", "not a DNS name");
-        refused("https://sandbox.example", "no port");
-        refused("sandbox.example:", "no port");
-        refused("sandbox.example:0", "no port");
-        refused("10.0.0.1", "an address");
-        refused("e2b.app", "belongs to E2B");
-        refused("my.E2B.dev", "belongs to E2B");
+        assert_refused("", "not a DNS name");
+        assert_refused("a_b.example", "not a DNS name");
+        assert_refused(".example", "not a DNS name");
+        assert_refused("https://sandbox.example", "no port");
+        assert_refused("sandbox.example:", "no port");
+        assert_refused("sandbox.example:0", "no port");
+        assert_refused("10.0.0.1", "an address");
+        assert_refused("e2b.app", "belongs to E2B");
+        assert_refused("my.E2B.dev", "belongs to E2B");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! How the server divides what it has of the machine: descriptors between its clients, the flows of sandboxes, and the
-//! rest, so that neither clients nor sandboxes can keep it from answering.
+//! Divides the server's file descriptors between clients, network flows of sandboxes and the rest,
+//! so that neither clients nor sandboxes can exhaust them.
 //!
 //! ```text
-//!   3/8  flows of sandboxes (egress)      two for a TCP flow, one for a UDP flow or a question to a name server
-//!   3/8  connections of clients           two each: the client's, and one to a sandbox
-//!   2/8  the rest                         some for each sandbox; files, databases, listeners
+//!   3/8  flows of sandboxes (egress)   two per TCP flow, one per UDP flow or DNS query
+//!   3/8  connections of clients        two each: the client's, and one to a sandbox
+//!   2/8  the rest                      some per sandbox; files, databases, listeners
 //! ```
 
 use anyhow::bail;
@@ -13,29 +13,29 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-/// As many descriptors as a server asks for: what systemd allows.
+/// Descriptors that a server asks for: the limit of systemd.
 const ENOUGH: u64 = 1 << 20;
-/// More are of no use: each has buffers.
+/// Limit of client connections by default, since each has buffers.
 const MOST_CONNECTIONS: u64 = 16_384;
-/// What a sandbox holds while nothing happens in it is half of that; so its flows and clients have some, too.
+/// Descriptors per sandbox. An idle one uses half of them; the rest is for its flows and clients.
 const PER_SANDBOX: u64 = 16;
-/// A server with fewer does not start.
+/// The least that a configuration may set.
 const FEWEST: u64 = 128;
 
 /// The `[limits]` section of the configuration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsConfig {
-    /// Most descriptors of the server; absent: as many as the system allows.
+    /// Limit of the server's descriptors; absent: as many as the system allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub descriptors: Option<u64>,
-    /// Most connections of clients; absent: by the descriptors.
+    /// Limit of client connections; absent: derived from the descriptors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
-    /// Most connections from one address, loopback excepted; absent: half of all.
+    /// Limit of connections per address, except for loopback; absent: half of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_per_address: Option<usize>,
-    /// New connections and UDP flows of one sandbox a second.
+    /// Limit of new connections and UDP flows per sandbox and second.
     pub flows_per_second: u32,
 }
 
@@ -61,12 +61,13 @@ impl LimitsConfig {
         Ok(())
     }
 
-    /// Raises this process's limit of descriptors as far as it may, and warns where that is too little for `sandboxes`.
+    /// Raises this process's limit of descriptors as far as it may, and warns when that is too
+    /// little for `sandboxes`.
     pub(crate) fn raise(&self, sandboxes: usize) {
         let wanted = self.descriptors.unwrap_or(ENOUGH);
         let limit = getrlimit(Resource::Nofile);
         let (most, current) = (limit.maximum.unwrap_or(u64::MAX), limit.current.unwrap_or(u64::MAX));
-        // Only a privilege that root may lack raises the hard limit.
+        // Raising the hard limit needs CAP_SYS_RESOURCE, which root may lack.
         let beyond = Rlimit { current: Some(wanted), maximum: Some(wanted.max(most)) };
         let within = Rlimit { current: Some(wanted.min(most)), ..limit };
         let raised = (wanted > most && setrlimit(Resource::Nofile, beyond).is_ok()) || {
@@ -90,13 +91,13 @@ impl LimitsConfig {
         }
     }
 
-    /// What the flows of all sandboxes may hold.
+    /// The budget of the network flows of all sandboxes.
     pub(crate) fn egress(&self) -> Budget {
         let part = usize::try_from(descriptors() / 8 * 3).unwrap_or(usize::MAX);
         Budget::new(part, self.flows_per_second)
     }
 
-    /// Most connections of clients, and most from one address.
+    /// The limits of client connections in total and per address.
     pub(crate) fn connections(&self) -> (usize, usize) {
         let by_descriptors = (descriptors() / 16 * 3).min(MOST_CONNECTIONS);
         let by_descriptors = usize::try_from(by_descriptors).expect("it is at most MOST_CONNECTIONS");
@@ -105,7 +106,7 @@ impl LimitsConfig {
     }
 }
 
-/// How many this process may have.
+/// The current limit of this process.
 fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH)
 }

@@ -1,12 +1,10 @@
-//! The server of this machine as a provider of workspaces: the one that runs, or one that is
-//! started.
+//! The server of this machine as a provider of workspaces: finds the running one, or starts one.
 //!
-//! A server that was started here goes on when this program ends, as one that a person started
-//! would. Where `sandbar up` was run, by a person or a supervisor, none is started: a command waits
-//! for that one.
+//! A server that is started here keeps running when this program exits. In a directory where a user
+//! or a supervisor ran `sandbar up`, none is started: the command waits for that server.
 
 use crate::config::{self, Config};
-use crate::data::{self, Expected, Found, ServerNote};
+use crate::data::{self, Expected, FoundServer, ServerNote};
 use async_trait::async_trait;
 use sdk::Secret;
 use std::fs::{self, File};
@@ -19,24 +17,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 
-/// From the start of the process to a server that serves: the first one makes its pool of disks.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For a server that was started by `sandbar up`, and that its supervisor or a person starts again.
+/// From the start of the process until the server is ready. The first start creates the pool.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// For an expected server, which a supervisor or a user starts again.
 const EXPECTED_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Of what a server said before it gave up.
-const LAST_WORDS: usize = 400;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes at the end of the server's log that an error quotes.
+const LOG_EXCERPT_BYTES: usize = 400;
 
 /// Finds or starts the server that a configuration describes.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalStarter {
-    /// This very program.
+    /// The executable of this program.
     program: PathBuf,
     data: PathBuf,
     listen: std::net::SocketAddr,
-    /// The configuration file, when one was named.
+    /// The configuration file, if one was named.
     file: Option<PathBuf>,
-    /// Where a server that is started here writes what it has to say.
+    /// Standard error of a server that is started here.
     log: PathBuf,
 }
 
@@ -53,47 +51,52 @@ impl LocalStarter {
 
     fn find_or_start(&self) -> Result<LocalEndpoint, NoLocalServer> {
         let mut started: Option<Child> = None;
-        let mut told = false;
-        let deadline = Instant::now() + PATIENCE;
+        let mut announced = false;
+        let deadline = Instant::now() + START_TIMEOUT;
         let expected_by = Instant::now() + EXPECTED_TIMEOUT;
         loop {
             match data::find_server(&self.data) {
-                Ok(Found::Serving(ServerNote { url, api_key, .. })) => {
+                Ok(FoundServer::Serving(ServerNote { url, api_key, .. })) => {
                     return Ok(LocalEndpoint { url, api_key: Secret::from(api_key) });
                 }
-                Ok(Found::Busy) => {}
-                Ok(Found::Nobody | Found::Dead { .. }) => match (&mut started, data::expected_server(&self.data)) {
-                    // One with other flags would keep it from coming back.
-                    (None, Some(Expected { command })) => {
-                        let seconds = EXPECTED_TIMEOUT.as_secs();
-                        if Instant::now() >= expected_by {
-                            return Err(NoLocalServer(format!(
-                                "the server of {} does not run, and did not come back within {seconds} seconds; start it \
+                Ok(FoundServer::Busy) => {}
+                Ok(FoundServer::Absent | FoundServer::Dead { .. }) => {
+                    match (&mut started, data::expected_server(&self.data)) {
+                        // A server with other flags would have the lock when the expected one
+                        // starts.
+                        (None, Some(Expected { command })) => {
+                            let seconds = EXPECTED_TIMEOUT.as_secs();
+                            if Instant::now() >= expected_by {
+                                return Err(NoLocalServer(format!(
+                                    "the server of {} does not run, and did not come back within {seconds} seconds; start it \
                                  with `{command}`. `sandbar down --data {0}` ends its sandboxes and forgets it: then one \
                                  is started when it is needed",
-                                self.data.display()
-                            )));
+                                    self.data.display()
+                                )));
+                            }
+                            if !std::mem::replace(&mut announced, true) {
+                                eprintln!(
+                                    "sandbar: the server of {} does not run; waiting up to {seconds} seconds for it (`{command}`)",
+                                    self.data.display()
+                                );
+                            }
                         }
-                        if !std::mem::replace(&mut told, true) {
-                            eprintln!(
-                                "sandbar: the server of {} does not run; waiting up to {seconds} seconds for it (`{command}`)",
-                                self.data.display()
-                            );
+                        (None, None) => {
+                            started = Some(self.start().map_err(|error| self.start_error(&error.to_string()))?);
                         }
+                        (Some(child), _) => self.check_still_starting(child)?,
                     }
-                    (None, None) => started = Some(self.start().map_err(|error| self.cannot(&error.to_string()))?),
-                    (Some(child), _) => self.still_starts(child)?,
-                },
+                }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     let whose = format!("{} belongs to another user", self.data.display());
                     return Err(NoLocalServer(format!("{whose}; run this as the user of `sandbar up` (sudo)")));
                 }
-                Err(error) => return Err(self.cannot(&error.to_string())),
+                Err(error) => return Err(self.start_error(&error.to_string())),
             }
             if Instant::now() >= deadline {
-                return Err(self.cannot(&format!("it does not serve after {} seconds", PATIENCE.as_secs())));
+                return Err(self.start_error(&format!("it does not serve after {} seconds", START_TIMEOUT.as_secs())));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -102,7 +105,8 @@ impl LocalStarter {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         let log = File::options().create(true).write(true).truncate(true).mode(0o600).open(&self.log)?;
-        // Where another program has the usual address, any will do: the data directory tells which it is.
+        // If another program uses the configured address, a free port is taken; clients read the
+        // address in the data directory.
         let listen = match TcpListener::bind(self.listen) {
             Ok(_) => self.listen.to_string(),
             Err(_) => "127.0.0.1:0".to_owned(),
@@ -112,29 +116,31 @@ impl LocalStarter {
         if let Some(file) = &self.file {
             command.arg("--config").arg(file);
         }
-        // What it prints first is the key.
+        // Its output begins with the key, so it is discarded.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // Out of reach of this terminal's Ctrl-C.
+        // In its own process group, so that Ctrl-C in this terminal does not reach it.
         command.process_group(0).spawn()
     }
 
-    /// A server that ended while nobody serves did not start. One that lost a race to another has ended too, but then the
-    /// other one is found at the next look.
-    fn still_starts(&self, child: &mut Child) -> Result<(), NoLocalServer> {
+    /// Fails when the started server has exited and no other server has the directory. A server
+    /// that lost the race for the lock has exited too; then the next poll finds the winner.
+    fn check_still_starting(&self, child: &mut Child) -> Result<(), NoLocalServer> {
         match child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(_)) if matches!(data::find_server(&self.data), Ok(Found::Busy | Found::Serving(_))) => Ok(()),
-            Ok(Some(status)) => {
-                let said = fs::read_to_string(&self.log).unwrap_or_default();
-                let from = said.len().saturating_sub(LAST_WORDS);
-                let last = said.get(said.ceil_char_boundary(from)..).unwrap_or_default().trim();
-                Err(self.cannot(&format!("it ended with {status}: {last}")))
+            Ok(Some(_)) if matches!(data::find_server(&self.data), Ok(FoundServer::Busy | FoundServer::Serving(_))) => {
+                Ok(())
             }
-            Err(error) => Err(self.cannot(&error.to_string())),
+            Ok(Some(status)) => {
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                let from = log.len().saturating_sub(LOG_EXCERPT_BYTES);
+                let last = log.get(log.ceil_char_boundary(from)..).unwrap_or_default().trim();
+                Err(self.start_error(&format!("it ended with {status}: {last}")))
+            }
+            Err(error) => Err(self.start_error(&error.to_string())),
         }
     }
 
-    fn cannot(&self, why: &str) -> NoLocalServer {
+    fn start_error(&self, why: &str) -> NoLocalServer {
         NoLocalServer(format!("cannot start the server of {}: {why}", self.data.display()))
     }
 }
@@ -144,11 +150,11 @@ impl LocalServer for LocalStarter {
     async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
         let starter = self.clone();
         let found = tokio::task::spawn_blocking(move || starter.find_or_start()).await;
-        found.unwrap_or_else(|error| Err(self.cannot(&error.to_string())))
+        found.unwrap_or_else(|error| Err(self.start_error(&error.to_string())))
     }
 }
 
-/// The server that runs, for those who only look: none is started.
+/// Finds the running server and never starts one.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalFinder {
     data: PathBuf,
@@ -164,7 +170,7 @@ impl LocalFinder {
 impl LocalServer for LocalFinder {
     async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
         match data::find_server(&self.data) {
-            Ok(Found::Serving(ServerNote { url, api_key, .. })) => {
+            Ok(FoundServer::Serving(ServerNote { url, api_key, .. })) => {
                 Ok(LocalEndpoint { url, api_key: Secret::from(api_key) })
             }
             Ok(_) => Err(NoLocalServer(format!("no server runs in {}", self.data.display()))),
@@ -173,12 +179,12 @@ impl LocalServer for LocalFinder {
     }
 }
 
-/// This very process, for what runs inside the server: it looks for no other, and starts none.
+/// The server that runs in this process. Finds and starts no other.
 #[derive(Debug, Clone)]
-pub(crate) struct Ourselves(pub(crate) LocalEndpoint);
+pub(crate) struct OwnEndpoint(pub(crate) LocalEndpoint);
 
 #[async_trait]
-impl LocalServer for Ourselves {
+impl LocalServer for OwnEndpoint {
     async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
         Ok(self.0.clone())
     }
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn many_ask_and_one_server_serves_them_all() {
+    async fn concurrent_callers_start_one_server() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let starter = starter(directory.path(), program());
         let asked = futures::future::join_all((0..4).map(|_| starter.endpoint())).await;
@@ -213,13 +219,16 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_server_that_cannot_start_is_told_with_its_last_words() {
+    async fn a_failed_start_reports_the_end_of_the_log() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let starter = starter(directory.path(), program());
         fs::create_dir(&starter.data).expect("a directory");
         fs::write(starter.data.join("somebody's"), "work").expect("a file");
-        let said = starter.endpoint().await.expect_err("it is somebody else's directory").to_string();
-        assert!(said.contains("cannot start the server of") && said.contains("holds other things already"), "{said}");
+        let message = starter.endpoint().await.expect_err("it is another user's directory").to_string();
+        assert!(
+            message.contains("cannot start the server of") && message.contains("holds other things already"),
+            "{message}"
+        );
 
         let absent = LocalStarter { program: "/nonexistent".into(), data: directory.path().join("new"), ..starter };
         assert!(absent.endpoint().await.is_err());

@@ -1,4 +1,4 @@
-//! The program's own log, on stderr. What is logged is `SANDBAR_LOG`'s to say.
+//! The program's log on stderr, filtered by the variable `SANDBAR_LOG`.
 
 use crate::doctor;
 use anyhow::anyhow;
@@ -12,17 +12,17 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 const VARIABLE: &str = "SANDBAR_LOG";
 const DEFAULT: &str = "info,sqlx=warn,sea_orm_migration=warn";
 
-/// Starts logging; a filter that does not parse is named instead of being left out.
+/// Starts logging. A filter that does not parse is an error that names it.
 pub(crate) fn start() -> anyhow::Result<()> {
-    install(&wanted()?.unwrap_or_else(|| DEFAULT.to_owned()))
+    install(&read_filter()?.unwrap_or_else(|| DEFAULT.to_owned()))
 }
 
-/// For programs that are silent unless they are asked to speak.
+/// Starts logging if `SANDBAR_LOG` is set, for commands that log nothing by default.
 pub(crate) fn start_if_wanted() -> anyhow::Result<()> {
-    wanted()?.as_deref().map_or(Ok(()), install)
+    read_filter()?.as_deref().map_or(Ok(()), install)
 }
 
-fn wanted() -> anyhow::Result<Option<String>> {
+fn read_filter() -> anyhow::Result<Option<String>> {
     match std::env::var(VARIABLE) {
         Ok(filter) => Ok(Some(filter).filter(|filter| !filter.trim().is_empty())),
         Err(std::env::VarError::NotPresent) => Ok(None),
@@ -43,7 +43,7 @@ fn install(filter: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a line could show what is in files: `rmcp` tells whole messages to whoever looks closely.
+/// Whether an event could have the contents of files: `rmcp` logs whole messages below `INFO`.
 fn shows_contents(event: &Metadata<'_>) -> bool {
     event.target().starts_with("rmcp") && *event.level() > Level::INFO
 }

@@ -1,8 +1,8 @@
-//! The program: parses, builds, runs and reports. One file a subcommand.
+//! The program: parses arguments, runs a subcommand and maps errors to exit codes. One file per
+//! subcommand.
 #![forbid(unsafe_code)]
 
 mod agent;
-mod attendant;
 mod backup;
 mod completions;
 mod config;
@@ -15,6 +15,7 @@ mod hosts;
 mod limits;
 mod local_server;
 mod logging;
+mod maintenance;
 mod mcp;
 mod recover;
 mod runtime;
@@ -36,8 +37,8 @@ use std::process::ExitCode;
 
 /// Sandboxes for AI agents on this machine, spoken to with the official E2B SDKs.
 ///
-/// No cloud account, no KVM, no Docker: `sandbar up` starts a server that the unmodified Python and JavaScript `e2b`
-/// packages accept.
+/// No cloud account, no KVM, no Docker: `sandbar up` starts a server that the unmodified Python and
+/// JavaScript `e2b` packages accept.
 #[derive(Parser)]
 #[command(
     name = "sandbar",
@@ -124,13 +125,13 @@ fn main() -> ExitCode {
         Command::Completions(completions) => completions.run::<Arguments>().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        if reader_left(&error) {
-            return ExitCode::from(READER_LEFT);
+        if is_broken_pipe(&error) {
+            return ExitCode::from(BROKEN_PIPE);
         }
-        if let Some(misunderstood) = error.downcast_ref::<clap::Error>() {
-            // Nobody reads it where that fails.
-            let _ = misunderstood.print();
-            return ExitCode::from(MISUNDERSTOOD);
+        if let Some(usage_error) = error.downcast_ref::<clap::Error>() {
+            // If stderr cannot be written, there is no other place for the message.
+            let _ = usage_error.print();
+            return ExitCode::from(USAGE_ERROR);
         }
         eprintln!("sandbar: {error:#}");
         if let Some(host) = missing_local_server(&error) {
@@ -142,8 +143,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// The host of this machine that a call could not reach. Read from the text: every operation of the SDK has an error type
-/// of its own around the one that knows.
+/// The loopback host that a call could not reach. Parsed from the error's text, since every
+/// operation of the SDK wraps the cause in an error type of its own.
 fn missing_local_server(error: &anyhow::Error) -> Option<String> {
     let text = error.root_cause().to_string();
     let (host, _) = text.split_once(": cannot reach ")?.1.split_once(": ")?;
@@ -153,13 +154,13 @@ fn missing_local_server(error: &anyhow::Error) -> Option<String> {
     is_local.then(|| host.to_owned())
 }
 
-/// As clap has it.
-const MISUNDERSTOOD: u8 = 2;
+/// Exit code of clap for wrong arguments.
+const USAGE_ERROR: u8 = 2;
 
-/// As for a program that SIGPIPE ended: `sandbar sandbox list | head -1` is no failure to tell people about.
-const READER_LEFT: u8 = 128 + 13;
+/// Exit code of a program that SIGPIPE ended. `sandbar sandbox list | head -1` prints no error.
+const BROKEN_PIPE: u8 = 128 + 13;
 
-fn reader_left(error: &anyhow::Error) -> bool {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let of_pipe = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
     error.root_cause().downcast_ref().is_some_and(of_pipe)
 }

@@ -1,4 +1,4 @@
-//! `sandbar recover`: what no record names, and bringing it back.
+//! `sandbar recover`: lists files that no record names, and restores them.
 
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::show::{Show, printable};
@@ -88,7 +88,7 @@ async fn recover(client: &Client, show: &Show, ids: &[String]) -> anyhow::Result
         match client.recover(id).await {
             Ok(Some(back)) => {
                 if !show.json {
-                    show.line(tell(&back))?;
+                    show.line(describe_recovered(&back))?;
                 }
                 recovered.push(back);
             }
@@ -108,7 +108,7 @@ async fn recover(client: &Client, show: &Show, ids: &[String]) -> anyhow::Result
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn tell(Recovered { kind, id, name }: &Recovered) -> String {
+fn describe_recovered(Recovered { kind, id, name }: &Recovered) -> String {
     match kind.as_str() {
         "sandbox" => format!("sandbox {id} is paused with its files; `sandbar sandbox resume {id}` starts it"),
         _ => format!("{kind} {} is back", name.as_deref().map_or_else(|| id.clone(), printable)),

@@ -1,12 +1,13 @@
-//! What every command runs on.
+//! The tokio runtime of every command.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::runtime::Builder;
 
-/// How long a thread for blocking work waits for more. tokio wakes such threads in turn, so each one that is called
-/// once within this time stays: with tokio's own 10 s, 50 small tasks a second keep all 500 threads of a burst.
+/// How long an idle thread for blocking work waits for a task. tokio wakes such threads in turn, so
+/// that each one that gets a task within this time stays: with tokio's default of 10 s, 50 small
+/// tasks per second keep all 500 threads of a burst.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 fn builder() -> Builder {
@@ -15,11 +16,11 @@ fn builder() -> Builder {
     builder
 }
 
-/// Runs a command to its end. What it left under way ends with it.
+/// Runs a command to its end. Tasks that it left running are dropped.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = builder().build().context("cannot start the runtime")?;
     let done = runtime.block_on(work);
-    // A read of this program's own input may be under way and never end.
+    // Does not wait for blocking tasks: a read of standard input may never return.
     runtime.shutdown_background();
     done
 }
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// In a burst.
+    /// Tasks of a burst.
     const MANY: usize = 200;
     const ENDED_WITHIN: Duration = Duration::from_secs(30);
 

@@ -1,15 +1,15 @@
-//! Where screenshots are kept, for how long, and how the running server shows them: under signed
-//! addresses that expire.
+//! Where screenshots are stored, for how long, and how the running server serves them: by signed
+//! URLs that expire.
 
 use crate::config::Config;
-use crate::data::{self, Found, MEDIA};
+use crate::data::{self, FoundServer, MEDIA};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use browser::link::{LINK_LIFETIME, LinkSigner};
 use browser::retention::Retention;
-use browser::store::{Credentials, Place, Secret, StoreConfig, file_of};
+use browser::store::{Credentials, Secret, StoreConfig, StoreLocation, screenshot_path};
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, StatusCode, Uri};
 use jiff::Timestamp;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use url::Url;
 
-/// Where AWS's own programs look for keys. No file of ours has them.
+/// The variables of AWS's own programs. No configuration file has these keys.
 const ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
-/// What keys of pictures begin with, and so the paths of their addresses.
+/// Prefix of the keys of screenshots, and so of the paths of their URLs.
 pub(crate) const PATHS: &str = "/screenshots/";
 
 /// `[screenshots]` of the configuration.
@@ -32,12 +32,12 @@ pub(crate) const PATHS: &str = "/screenshots/";
 pub(crate) struct ScreenshotsConfig {
     /// A directory or an S3 bucket; absent: below the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place>,
-    /// A domain, or the beginning of an address, at which the store's content is public; absent:
-    /// addresses are signed.
+    pub place: Option<StoreLocation>,
+    /// A domain, or the beginning of a URL, under which the store's content is public; absent: URLs
+    /// are signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cdn: Option<String>,
-    /// Limits of what is kept below the data directory. The oldest picture goes first.
+    /// Limits of what is stored below the data directory. The oldest screenshots are removed first.
     pub keep_days: u32,
     pub keep_count: usize,
     pub keep_mb: u64,
@@ -62,31 +62,32 @@ impl ScreenshotsConfig {
     /// The store to open, with keys from the environment.
     pub(crate) fn store(&self, data: &Path, variable: impl Fn(&str) -> Option<String>) -> StoreConfig {
         let place = match self.place.clone() {
-            None => Place::Disk { directory: data.join(MEDIA), served_at: None },
-            Some(Place::S3(mut s3)) => {
+            None => StoreLocation::Disk { directory: data.join(MEDIA), served_at: None },
+            Some(StoreLocation::S3(mut s3)) => {
                 s3.credentials = match (variable(ACCESS_KEY_ID), variable(SECRET_ACCESS_KEY)) {
                     (Some(access_key_id), Some(secret)) => {
                         Some(Credentials { access_key_id, secret_access_key: Secret::new(secret) })
                     }
                     _ => None,
                 };
-                Place::S3(s3)
+                StoreLocation::S3(s3)
             }
             Some(disk) => disk,
         };
         StoreConfig { place, cdn: self.cdn.clone() }
     }
 
-    /// The directory whose pictures this machine's server shows: no other server and no CDN does.
+    /// The directory whose screenshots this machine's server serves; [`None`] if another server or
+    /// a CDN does.
     fn hosted_directory(&self, data: &Path) -> Option<PathBuf> {
         match (&self.place, &self.cdn) {
             (None, None) => Some(data.join(MEDIA)),
-            (Some(Place::Disk { directory, served_at: None }), None) => Some(directory.clone()),
+            (Some(StoreLocation::Disk { directory, served_at: None }), None) => Some(directory.clone()),
             _ => None,
         }
     }
 
-    /// What is kept below the data directory. A directory that was named is its owner's to clean.
+    /// The limits of the default directory. A configured directory is cleaned by its owner.
     fn retention(&self) -> Option<Retention> {
         self.place.is_none().then(|| Retention {
             max_age: Duration::from_secs(u64::from(self.keep_days) * 24 * 3600),
@@ -96,7 +97,7 @@ impl ScreenshotsConfig {
     }
 }
 
-/// Gives stored pictures addresses on the running server, and removes the oldest.
+/// Signs URLs of stored screenshots on the running server, and removes the oldest.
 pub(crate) struct ScreenshotHost {
     data: PathBuf,
     directory: PathBuf,
@@ -105,7 +106,7 @@ pub(crate) struct ScreenshotHost {
 }
 
 impl ScreenshotHost {
-    /// [`None`] where a bucket, a CDN or another server shows the pictures.
+    /// [`None`] where a bucket, a CDN or another server serves the screenshots.
     pub(crate) fn open(config: &Config) -> io::Result<Option<Self>> {
         let Some(directory) = config.screenshots.hosted_directory(&config.data) else { return Ok(None) };
         let signer = LinkSigner::open(&directory)?;
@@ -113,15 +114,15 @@ impl ScreenshotHost {
         Ok(Some(Self { data: config.data.clone(), directory, signer, retention }))
     }
 
-    /// Where a browser on this machine sees the picture; [`None`] while no server runs.
+    /// A signed URL of a screenshot on this machine's server; [`None`] while no server runs.
     pub(crate) fn url(&self, key: &str) -> Option<String> {
-        let Ok(Found::Serving(note)) = data::find_server(&self.data) else { return None };
+        let Ok(FoundServer::Serving(note)) = data::find_server(&self.data) else { return None };
         let base = Url::parse(&note.url).ok()?;
         let expires = Timestamp::now().checked_add(LINK_LIFETIME).ok()?;
         self.signer.sign(&base, key, expires).map(Into::into)
     }
 
-    /// Removes the oldest pictures beyond the limits.
+    /// Removes the oldest screenshots beyond the limits.
     pub(crate) async fn enforce_retention(&self) {
         let Some(retention) = self.retention else { return };
         let directory = self.directory.clone();
@@ -135,7 +136,7 @@ impl ScreenshotHost {
         }
     }
 
-    /// Serves pictures to requests whose address was signed.
+    /// Serves screenshots to requests with a valid signature.
     pub(crate) fn router(self) -> Router {
         Router::new().route(&format!("{PATHS}{{job}}/{{occasion}}/{{file}}"), get(serve)).with_state(Arc::new(self))
     }
@@ -144,7 +145,9 @@ impl ScreenshotHost {
 async fn serve(State(host): State<Arc<ScreenshotHost>>, uri: Uri) -> Response {
     const NOT_KEPT: &str = "There is no such picture; the oldest are removed after a while.\n";
     let key = uri.path().trim_start_matches('/');
-    let Some(file) = file_of(&host.directory, key) else { return (StatusCode::NOT_FOUND, NOT_KEPT).into_response() };
+    let Some(file) = screenshot_path(&host.directory, key) else {
+        return (StatusCode::NOT_FOUND, NOT_KEPT).into_response();
+    };
     if let Err(error) = host.signer.check(key, uri.query().unwrap_or_default(), Timestamp::now()) {
         return (StatusCode::FORBIDDEN, format!("The picture is not shown: {error}.\n")).into_response();
     }

@@ -1,13 +1,13 @@
 //! `sandbar tool`: one tool call from the command line, printed as a model would see it.
 //!
-//! Without `--sandbox` the calls of a session share a sandbox: the first makes one and marks it with the session's name, the
-//! others find it by that mark. The mark is kept by the service, so that calls from anywhere find the same one.
+//! Without `--sandbox` the calls of a session share a sandbox: the first call creates one with the
+//! session's name in its metadata, by which later calls find it, also from other machines.
 
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::{explain, keep};
-use crate::screenshots::Pictures;
-use crate::workspace::house::{Due, House, Wait};
+use crate::screenshots::ScreenshotService;
+use crate::workspace::app::{DueScreenshots, Wait, WorkspaceApp};
 use crate::{logging, runtime};
 use anyhow::Context as _;
 use clap::Args;
@@ -24,11 +24,11 @@ use tokio::task::JoinSet;
 use tools::{Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
 use workspace::WorkspaceName;
 
-/// The mark of sandboxes that were made here. Its value is the session's name.
+/// Metadata key of sandboxes that this command created. Its value is the session's name.
 const MARK: &str = "sandbar-tool";
 const DEFAULT_SESSION: &str = "default";
-/// How long a sandbox runs on after a call, before it is paused; the next call wakes it.
-const LIFE: Duration = Duration::from_secs(300);
+/// From a call until the sandbox is paused; the next call resumes it.
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Call one of the tools, and print what a model would see.
 #[derive(Args)]
@@ -83,55 +83,55 @@ impl Tool {
 
     async fn call(self, input: Value) -> anyhow::Result<ExitCode> {
         if !tools::NAMES.contains(&self.name.as_str()) {
-            // Any dispatcher says what is wrong; no sandbox is made or woken for it.
+            // Any dispatcher returns the error; no sandbox is created or resumed for it.
             let refused = InMemoryToolDispatcher::new().dispatch(&self.name, input).await;
-            return self.tell(&refused);
+            return self.print_result(&refused);
         }
         let mut stops = Stops::install()?;
         if let Some(name) = &self.workspace {
-            let house = House::quiet(&self.endpoint, self.wait.wait).await?;
-            let done = self.call_in(&house, name, input, &mut stops).await;
-            house.close(Due::Taken).await;
+            let app = WorkspaceApp::for_endpoint(&self.endpoint, self.wait.wait).await?;
+            let done = self.call_in(&app, name, input, &mut stops).await;
+            app.close(DueScreenshots::Take).await;
             return done;
         }
         let client = self.endpoint.client()?;
         let sandbox = match &self.sandbox {
-            Some(id) => given(&client, id).await?,
-            None => own(&client, &self.session).await?,
+            Some(id) => connect(&client, id).await?,
+            None => find_or_create(&client, &self.session).await?,
         };
-        let pictures = Pictures::new(&self.endpoint.config()?);
+        let screenshots = ScreenshotService::new(&self.endpoint.config()?);
         let dispatcher = SandboxToolDispatcher::new(sandbox.clone())
             .session(&self.session)
-            .screenshots(pictures.of(sandbox.clone()));
-        let mut keeper = JoinSet::new();
-        keeper.spawn(keep::alive(sandbox));
-        let (result, stopped) = watched(&dispatcher, &self.name, input, &mut stops).await;
-        keeper.shutdown().await;
-        pictures.close().await;
-        let told = self.tell(&result)?;
-        Ok(stopped.map_or(told, Stop::exit))
+            .screenshots(screenshots.for_sandbox(sandbox.clone()));
+        let mut keep_alive = JoinSet::new();
+        keep_alive.spawn(keep::alive(sandbox));
+        let (result, stopped) = dispatch_until_stopped(&dispatcher, &self.name, input, &mut stops).await;
+        keep_alive.shutdown().await;
+        screenshots.close().await;
+        let code = self.print_result(&result)?;
+        Ok(stopped.map_or(code, Stop::exit))
     }
 
     async fn call_in(
         &self,
-        house: &House,
+        app: &WorkspaceApp,
         name: &WorkspaceName,
         input: Value,
         stops: &mut Stops,
     ) -> anyhow::Result<ExitCode> {
-        let view = house.look(name).await?;
+        let view = app.inspect(name).await?;
         let workspace = tokio::select! {
-            entered = house.enter(name) => entered?,
+            entered = app.enter(name) => entered?,
             stop = stops.next() => return Ok(stop.exit()),
         };
-        let tools = house.tools(&workspace, view.dev_server.map(|server| server.port)).session(&self.session);
-        let (result, stopped) = watched(&tools, &self.name, input, stops).await;
-        let told = self.tell(&result)?;
-        Ok(stopped.map_or(told, Stop::exit))
+        let tools = app.tools(&workspace, view.dev_server.map(|server| server.port)).session(&self.session);
+        let (result, stopped) = dispatch_until_stopped(&tools, &self.name, input, stops).await;
+        let code = self.print_result(&result)?;
+        Ok(stopped.map_or(code, Stop::exit))
     }
 
-    /// Prints the result, and gives the exit code for it.
-    fn tell(&self, result: &ToolResult) -> anyhow::Result<ExitCode> {
+    /// Prints the result, and returns its exit code.
+    fn print_result(&self, result: &ToolResult) -> anyhow::Result<ExitCode> {
         let saved = match &self.save_images {
             Some(directory) => save(result, &self.name, directory)?,
             None => Vec::new(),
@@ -145,8 +145,8 @@ impl Tool {
     }
 }
 
-/// The result, and the signal that put an end to the call.
-async fn watched(
+/// Calls the tool and cancels the call at a signal. Returns the result and that signal.
+async fn dispatch_until_stopped(
     dispatcher: &SandboxToolDispatcher,
     name: &str,
     input: Value,
@@ -164,7 +164,8 @@ async fn watched(
     }
 }
 
-/// What is no JSON goes to the tool all the same: it says what is wrong with it.
+/// Reads the input. Text that is not JSON is passed as a string, for which the tool returns an
+/// error.
 fn read_input(argument: &str) -> anyhow::Result<Value> {
     let text = if argument == "-" {
         let mut text = String::new();
@@ -178,29 +179,29 @@ fn read_input(argument: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-/// An existing sandbox. A paused one is woken by the call itself, which then says so.
-async fn given(client: &Client, id: &SandboxId) -> anyhow::Result<Sandbox> {
+/// Connects to a sandbox. A paused one is resumed by the tool call, whose result says so.
+async fn connect(client: &Client, id: &SandboxId) -> anyhow::Result<Sandbox> {
     let detail = client.info(id).await.map_err(explain)?;
     match detail.listed.state {
         SandboxState::Paused => Ok(client.attach(&detail)?),
-        SandboxState::Running => client.connect(id, Connect::timeout(LIFE)).await.map_err(explain),
+        SandboxState::Running => client.connect(id, Connect::timeout(SANDBOX_TIMEOUT)).await.map_err(explain),
     }
 }
 
-/// The sandbox of a session, made if there is none.
-async fn own(client: &Client, session: &str) -> anyhow::Result<Sandbox> {
+/// Finds the sandbox of a session, or creates it.
+async fn find_or_create(client: &Client, session: &str) -> anyhow::Result<Sandbox> {
     if let Some(id) = oldest(client, session).await? {
         eprintln!("sandbar: sandbox {id}");
-        return given(client, &id).await;
+        return connect(client, &id).await;
     }
-    let create = Create::template("base").timeout(LIFE).pause_on_timeout().metadata(MARK, session);
+    let create = Create::template("base").timeout(SANDBOX_TIMEOUT).pause_on_timeout().metadata(MARK, session);
     let made = client.create(create).await.context("cannot make a sandbox")?;
-    // Another call may have done the same meanwhile: the older one stays.
+    // A concurrent call may have created one too: the older one is used, the other killed.
     match oldest(client, session).await? {
         Some(id) if id != *made.id() => {
             made.kill().await.context("cannot remove a superfluous sandbox")?;
             eprintln!("sandbar: sandbox {id}");
-            given(client, &id).await
+            connect(client, &id).await
         }
         _ => {
             eprintln!("sandbar: sandbox {} (created)", made.id());
@@ -221,7 +222,7 @@ async fn oldest(client: &Client, session: &str) -> anyhow::Result<Option<Sandbox
     first.map(|sandbox| sandbox.sandbox_id.parse().context("the service named a sandbox that cannot be")).transpose()
 }
 
-/// Pictures as files, and where they are.
+/// Writes images to files, and returns their paths.
 fn save(result: &ToolResult, tool: &str, directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     let mut saved = Vec::new();
@@ -233,7 +234,7 @@ fn save(result: &ToolResult, tool: &str, directory: &Path) -> anyhow::Result<Vec
     Ok(saved)
 }
 
-/// As the store names it, where the picture is kept there.
+/// The name of an image's file: its name in the store, if it is stored.
 fn name(result: &ToolResult, tool: &str, number: usize, image: &Image) -> String {
     let key = result.structured["screenshots"][number]["key"].as_str();
     let stored = key.and_then(|key| key.rsplit('/').next()).filter(|name| name.ends_with(".webp"));
@@ -244,14 +245,14 @@ fn name(result: &ToolResult, tool: &str, number: usize, image: &Image) -> String
 }
 
 fn print(result: &ToolResult, saved: &[PathBuf]) -> anyhow::Result<()> {
-    let mut pictures = 0;
+    let mut images = 0;
     for block in &result.content {
         match block {
             Block::Text(text) => writeln!(stdout(), "{text}")?,
             Block::Image(image) => {
-                let place = saved.get(pictures).map_or_else(String::new, |path| format!(", {}", path.display()));
+                let place = saved.get(images).map_or_else(String::new, |path| format!(", {}", path.display()));
                 writeln!(stdout(), "[{}, {} bytes{place}]", image.media_type, image.bytes.len())?;
-                pictures += 1;
+                images += 1;
             }
         }
     }

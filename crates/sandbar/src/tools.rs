@@ -1,4 +1,4 @@
-//! `sandbar tools`: what models are told of the tools.
+//! `sandbar tools`: prints the definitions of the tools.
 
 use clap::{Args, ValueEnum};
 use std::io::{Write as _, stdout};

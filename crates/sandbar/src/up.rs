@@ -1,27 +1,29 @@
-//! `sandbar up`: one process, one listener. Prints what the SDKs need, then `ready:`, then serves until it is told to stop.
+//! `sandbar up`: one process, one listener. Prints the variables for SDKs, then `ready:`, then
+//! serves until a signal stops it.
 
-use crate::attendant::{Attendant, RecordsState};
 use crate::backup::{self, Timers};
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
-use crate::local_server::Ourselves;
+use crate::local_server::OwnEndpoint;
+use crate::maintenance::{MaintenanceTask, RecordsState};
 use crate::screenshot_host::{PATHS, ScreenshotHost};
-use crate::studio::{Options, StudioFlags, Workshop};
+use crate::studio::{StudioFlags, StudioOptions, StudioRuntime};
 use crate::{doctor, env, hosts, logging, runtime};
 use ::authority::Authority;
 use ::studio::rest;
 use anyhow::{Context, bail};
-use api::{ApiConfig, Elsewhere};
+use api::{ApiConfig, Fallback};
 use clap::Args;
 use engine::probe::Isolation;
 use engine::{Engine, EngineConfig};
 use hyper_util::service::TowerToHyperService;
-use node::{Closing, Node, OnMissing, OpenError, Standing};
+use node::{Closing, Node, OnMissing, OpenError, PersistedState};
 use rustix::process::{Pid, Signal, kill_process};
 use sdk::Secret;
 use std::io::{IsTerminal as _, Write, stderr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -72,6 +74,7 @@ are the defaults unless a comment says otherwise:
   max_sandboxes = 1000            # most that run or are paused with their memory
   max_timeout_seconds = 2592000   # longest lease one call may ask for
   max_image_mb = 32768            # most that an image takes when it is unpacked
+  spares = 6                      # files made ahead of creates; 0 makes none
   trash_days = 7                  # how long files that no record names can be recovered
   registry_mirrors = { \"docker.io\" = \"http://mirror.lan:5000\" } # default: none
   [egress]                        # private networks to be reached; none by default
@@ -111,7 +114,8 @@ Stopping the server (Ctrl-C) leaves sandboxes alive until their leases end; the 
 finds them again, and commands wait for it rather than start a server of their own. A server that a command had started \
 makes room for this one. `sandbar down` ends the server and the sandboxes, and forgets the server.")]
 pub(crate) struct Up {
-    /// Address of the listener, for example 127.0.0.1:5000; port 0 takes a free one [default: 127.0.0.1:4980]
+    /// Address of the listener, for example 127.0.0.1:5000; port 0 takes a free one [default:
+    /// 127.0.0.1:4980]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Where everything durable lives [default: $XDG_DATA_HOME/sandbar]
@@ -120,8 +124,8 @@ pub(crate) struct Up {
     /// The key clients must send [default: made once and kept in the data directory]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// What SDKs append to PORT-SANDBOX. to name a port of a sandbox; all names below it must lead here
-    /// [default: localhost and the listener's port]
+    /// What SDKs append to PORT-SANDBOX. to name a port of a sandbox; all names below it must lead
+    /// here [default: localhost and the listener's port]
     #[arg(long, value_name = "NAME[:PORT]")]
     domain: Option<String>,
     /// Serve the dashboard under this host name only, outside of the domain of previews
@@ -154,10 +158,13 @@ pub(crate) struct Up {
     studio: StudioFlags,
 }
 
+/// A step of a stop that takes longer is logged.
+const SLOW_STOP: Duration = Duration::from_secs(20);
+
 /// Flags whose values are secrets.
 const SECRET_FLAGS: [&str; 2] = ["--api-key", "--database"];
 
-/// What starts this server again, for people, without secrets.
+/// The command line of this server without secrets, for messages.
 fn command() -> String {
     let mut words = vec!["sandbar".to_owned()];
     let mut secret = false;
@@ -186,7 +193,8 @@ impl Up {
         };
         let config = Config::load(self.config.as_deref(), &overrides)?;
         logging::start()?;
-        // Before any thread exists: a mount namespace belongs to the whole process.
+        // Before any thread is started: a thread that exists already would stay outside of the
+        // namespaces.
         let report = engine::probe::probe(&config.data);
         if report.isolation == Isolation::None {
             eprint!("{}", doctor::describe(&report, doctor::colours_on(&stderr())));
@@ -216,19 +224,19 @@ impl Up {
     }
 }
 
-/// Who started a server.
+/// What started a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartedBy {
-    /// A person or a supervisor, by `sandbar up`.
+    /// A user or a supervisor, by `sandbar up`.
     Person,
-    /// A command that found none.
+    /// A command that found no server.
     Command,
 }
 
 async fn serve(
     mut config: Config,
     on_missing: OnMissing,
-    studio: Option<Options>,
+    studio: Option<StudioOptions>,
     started_by: StartedBy,
     file: Option<&Path>,
 ) -> anyhow::Result<()> {
@@ -244,21 +252,21 @@ async fn serve(
     let address = listener.local_addr()?;
     let mut stopping = Signals::install()?;
     let url = format!("http://{}", reachable(address));
-    let ourselves = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
+    let own_endpoint = LocalEndpoint { url: url.clone(), api_key: api_key.as_str().into() };
     let domain = hosts::domain(config.domain.as_deref(), address);
     let everywhere = address.ip().is_unspecified();
     config.own_server = Some(OwnServer { url: url.clone(), domain: Some(domain.clone()), everywhere });
-    let (node, mut workshop, names_resolve) = tokio::join!(
+    let (node, mut studio_runtime, names_resolve) = tokio::join!(
         open_warm(&config, &directory, on_missing),
-        open_workshop(&config, &ourselves, studio.as_ref()),
+        open_studio(&config, &own_endpoint, studio.as_ref()),
         hosts::names_resolve(&domain)
     );
     let node = node?;
 
     if !address.ip().is_loopback() {
-        warn!(%address, "the server can be reached from other machines; whoever has the key can run code here");
+        warn!(%address, "the server can be reached from other machines; any client with the key can run code here");
     }
-    // Before anybody is told that the server is ready: who then says `sandbar down` must find it.
+    // Before `ready:` is printed: a `sandbar down` that follows must find the server.
     let note = ServerNote {
         pid: std::process::id(),
         url: url.clone(),
@@ -272,14 +280,14 @@ async fn serve(
     };
     directory.write_note(&note)?;
     let mut out = std::io::stdout();
-    let token = workshop.as_ref().and_then(|workshop| workshop.token.as_ref());
+    let token = studio_runtime.as_ref().and_then(|studio_runtime| studio_runtime.token.as_ref());
     if out.is_terminal() {
         write!(out, "{}", env::lines(&note, token))?;
     } else {
         writeln!(out, "# Keys are printed to terminals only; eval \"$(sandbar env{})\" sets them", data_flag(&config))?;
     }
     let dashboard_host = config.dashboard_host.as_deref();
-    if let (Some(domain), None, Some(_)) = (&config.domain, dashboard_host, &workshop) {
+    if let (Some(domain), None, Some(_)) = (&config.domain, dashboard_host, &studio_runtime) {
         warn!(
             %domain,
             "previews and the dashboard share a domain: pages of previews can set cookies that browsers send to the \
@@ -299,7 +307,7 @@ async fn serve(
     if let Some(hint) = authority.as_deref().and_then(|authority| old_interpreter(authority, &domain, names_resolve)) {
         writeln!(out, "{hint}")?;
     }
-    if workshop.is_some() {
+    if studio_runtime.is_some() {
         let address = dashboard_host.map_or(url.clone(), |host| format!("http://{host}:{}", address.port()));
         writeln!(out, "# The dashboard: {address}/ (sign in with SANDBAR_TOKEN)")?;
     }
@@ -307,19 +315,23 @@ async fn serve(
     out.flush()?;
 
     let stop = CancellationToken::new();
-    let studio = workshop.as_mut().map(|workshop| {
-        workshop.work();
-        rest::router(workshop.studio.clone(), &workshop.face(&domain, config.dashboard_host.as_deref()), stop.clone())
+    let studio = studio_runtime.as_mut().map(|studio_runtime| {
+        studio_runtime.start_worker();
+        rest::router(
+            studio_runtime.studio.clone(),
+            &studio_runtime.rest_options(&domain, config.dashboard_host.as_deref()),
+            stop.clone(),
+        )
     });
     let elsewhere = match (studio, open_screenshots(&config)) {
-        (Some(studio), Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(studio.merge(screenshots))),
-        (Some(studio), None) => Elsewhere::new(TowerToHyperService::new(studio)),
-        (None, Some(screenshots)) => Elsewhere::new(TowerToHyperService::new(screenshots)).below(PATHS),
-        (None, None) => Elsewhere::default(),
+        (Some(studio), Some(screenshots)) => Fallback::new(TowerToHyperService::new(studio.merge(screenshots))),
+        (Some(studio), None) => Fallback::new(TowerToHyperService::new(studio)),
+        (None, Some(screenshots)) => Fallback::new(TowerToHyperService::new(screenshots)).below(PATHS),
+        (None, None) => Fallback::default(),
     };
-    let elsewhere = match &workshop {
-        Some(workshop) => {
-            let studio = workshop.studio.clone();
+    let elsewhere = match &studio_runtime {
+        Some(studio_runtime) => {
+            let studio = studio_runtime.studio.clone();
             elsewhere.with_part("studio", Arc::new(move || studio.records().fault()))
         }
         None => elsewhere,
@@ -330,7 +342,7 @@ async fn serve(
         Arc::new(move || records.fault())
     });
     let (max_connections, max_connections_per_address) = config.limits.connections();
-    let face = ApiConfig {
+    let api_config = ApiConfig {
         api_key,
         domain,
         dashboard_host: config.dashboard_host.clone(),
@@ -339,30 +351,30 @@ async fn serve(
         max_connections,
         max_connections_per_address,
     };
-    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), face, elsewhere, stop.clone()));
-    let of_jobs = workshop.as_ref().map(|workshop| workshop.workspaces().clone());
-    let attendant = Attendant::start(config.clone(), ourselves, Arc::clone(&node), of_jobs, records);
+    let serving = tokio::spawn(api::serve(listener, Arc::clone(&node), api_config, elsewhere, stop.clone()));
+    let job_workspaces = studio_runtime.as_ref().map(|studio_runtime| studio_runtime.workspaces().clone());
+    let maintenance = MaintenanceTask::start(config.clone(), own_endpoint, Arc::clone(&node), job_workspaces, records);
     let timers = Timers::start(&config, file);
     let wanted = stopping.next().await;
     drop(timers);
     eprintln!("stopping…");
     let finish = async {
-        // What is done for a workspace needs the listener.
-        if let Some(workshop) = &mut workshop {
-            workshop.close().await;
+        // Before the listener stops: maintenance of workspaces sends requests to it.
+        if let Some(studio_runtime) = &mut studio_runtime {
+            report_slow("the builds of the studio", studio_runtime.close()).await;
         }
-        attendant.stop().await;
+        report_slow("the maintenance of workspaces", maintenance.stop()).await;
         stop.cancel();
-        serving.await
+        report_slow("connections of clients", serving).await
     };
     tokio::select! {
         served = finish => served.context("the listener failed")??,
-        // Who asks twice does not want to wait for streams to end.
+        // The user sent a second signal: do not wait for streams to end.
         _ = stopping.next() => {}
     }
     let closing = if config.ephemeral { Closing::End } else { wanted };
     let (running, paused) = count(&node);
-    let ended = node.close(closing).await.context("cannot close the sandboxes")?;
+    let ended = report_slow("sandboxes", node.close(closing)).await.context("cannot close the sandboxes")?;
     match closing {
         Closing::End => {
             remove_shared_files(directory.path());
@@ -381,18 +393,34 @@ async fn serve(
     Ok(())
 }
 
-/// Removes what all sandboxes shared, once they are ended. If it stays, the next server uses it or removes it.
+/// Waits for one step of the server's end, and logs what it waits for while that takes long.
+async fn report_slow<T>(what: &str, step: impl Future<Output = T>) -> T {
+    let mut step = pin!(step);
+    loop {
+        match tokio::time::timeout(SLOW_STOP, step.as_mut()).await {
+            Ok(done) => return done,
+            Err(_) => warn!(what, "the server is stopping and still waits"),
+        }
+    }
+}
+
+/// Removes files that all sandboxes shared, after they are ended. If one stays, the next server
+/// uses or removes it.
 pub(crate) fn remove_shared_files(data: &Path) {
     if let Err(error) = engine::remove_shared_files(data) {
         eprintln!("sandbar: the templates' files stay in {}: {error}", data.display());
     }
 }
 
-/// The studio of this server. Sandboxes are served without it where it cannot be opened.
-async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Option<&Options>) -> Option<Workshop> {
-    let local: Arc<dyn LocalServer> = Arc::new(Ourselves(ourselves.clone()));
-    match Workshop::open(config, &local, options?).await {
-        Ok(workshop) => Some(workshop),
+/// Opens the studio of this server. If it cannot be opened, sandboxes are served without it.
+async fn open_studio(
+    config: &Config,
+    own_endpoint: &LocalEndpoint,
+    options: Option<&StudioOptions>,
+) -> Option<StudioRuntime> {
+    let local: Arc<dyn LocalServer> = Arc::new(OwnEndpoint(own_endpoint.clone()));
+    match StudioRuntime::open(config, &local, options?).await {
+        Ok(studio_runtime) => Some(studio_runtime),
         Err(error) => {
             eprintln!("sandbar: the studio is not served: {error:#}");
             None
@@ -400,7 +428,8 @@ async fn open_workshop(config: &Config, ourselves: &LocalEndpoint, options: Opti
     }
 }
 
-/// What users of old interpreter packages must do: these ignore `E2B_SANDBOX_URL` and always say https.
+/// A hint for users of old interpreter packages, which ignore `E2B_SANDBOX_URL` and always use
+/// https.
 fn old_interpreter(authority: &Authority, domain: &str, names_resolve: bool) -> Option<String> {
     let bundle = match hosts::write_bundle(authority) {
         Ok(bundle) => bundle?,
@@ -421,7 +450,8 @@ fn old_interpreter(authority: &Authority, domain: &str, names_resolve: bool) -> 
     })
 }
 
-/// Shows screenshots that are kept on this machine. Sandboxes are served without it where it cannot be opened.
+/// The routes of screenshots that are stored on this machine. If they cannot be opened, sandboxes
+/// are served without them.
 fn open_screenshots(config: &Config) -> Option<axum::Router> {
     match ScreenshotHost::open(config) {
         Ok(host) => host.map(ScreenshotHost::router),
@@ -432,7 +462,7 @@ fn open_screenshots(config: &Config) -> Option<axum::Router> {
     }
 }
 
-/// Signs for the server's hosts. Without it everything is served, but in the clear only.
+/// Opens the authority of the server's hosts. If it cannot be opened, only http is served.
 fn open_authority(directory: &DataDirectory, config: &Config) -> Option<Arc<Authority>> {
     match hosts::authority(directory.path(), config.domain.as_deref(), config.dashboard_host.as_deref()) {
         Ok(authority) => Some(Arc::new(authority)),
@@ -443,10 +473,10 @@ fn open_authority(directory: &DataDirectory, config: &Config) -> Option<Arc<Auth
     }
 }
 
-/// How many run, and how many are paused.
+/// Counts running and paused sandboxes.
 fn count(node: &Node) -> (usize, usize) {
     let all = node.all();
-    let running = all.iter().filter(|seen| seen.standing == Standing::Running).count();
+    let running = all.iter().filter(|seen| seen.standing == PersistedState::Running).count();
     (running, all.len() - running)
 }
 
@@ -454,7 +484,7 @@ fn sandboxes(count: usize) -> String {
     format!("{count} sandbox{}", if count == 1 { "" } else { "es" })
 }
 
-/// What a hint must say to mean this data directory: nothing for the default one.
+/// The `--data` flag for hints; empty for the default data directory.
 fn data_flag(config: &Config) -> String {
     match Config::load(None, &Overrides::default()) {
         Ok(default) if default.data == config.data => String::new(),
@@ -462,7 +492,7 @@ fn data_flag(config: &Config) -> String {
     }
 }
 
-/// Where clients on this machine reach a listener.
+/// The address by which clients on this machine reach a listener.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
@@ -471,14 +501,14 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Takes the data directory, or says who has it. A server that a command started makes room for one
-/// that a person starts; its sandboxes live on, as they do over any restart.
+/// Locks the data directory, or names the server that has it. A server that a command started is
+/// stopped for one that a user starts; its sandboxes keep running, as over any restart.
 async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDirectory> {
-    /// A client that asks for the server, and a server that is on its way out, are gone by then.
+    /// For the lock of a client that queries the server, or of a stopping server.
     const TIMEOUT: Duration = Duration::from_secs(2);
-    /// For a server that finishes what it does for workspaces and builds.
+    /// For a server that finishes maintenance of workspaces and saves its builds.
     const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
-    const LOOK_AGAIN: Duration = Duration::from_millis(20);
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
     let path = config.data.display();
     let mut deadline = Instant::now() + TIMEOUT;
     let mut asked = None;
@@ -495,7 +525,7 @@ async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDire
                 deadline = Instant::now() + HANDOVER_TIMEOUT;
             }
             Err(Busy(Some(note))) if asked == Some(note.pid) && Instant::now() < deadline => {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Err(Busy(Some(note))) => bail!(
                 "{path} is in use by the server at {} (process {}); `sandbar down{}` ends it, \
@@ -504,14 +534,14 @@ async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDire
                 note.pid,
                 data_flag(config)
             ),
-            Err(Busy(None)) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(Busy(None)) if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
             Err(Busy(None)) => bail!("{path} is in use by a server that is just starting or stopping"),
         }
     }
 }
 
-/// As [`open_node`], with the base template made where that takes seconds: for a server that is not root. Nobody who creates a sandbox
-/// should wait for it.
+/// As [`open_node`], and builds the base template of a rootless server, which takes seconds, so
+/// that the first create does not wait for it.
 async fn open_warm(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Arc<Node>> {
     let engine = open_engine(config, directory, on_missing).await?;
     backup::remove_leftovers(directory.path(), &engine).await;
@@ -521,7 +551,7 @@ async fn open_warm(config: &Config, directory: &DataDirectory, on_missing: OnMis
     node_on(engine, config, directory, on_missing).await
 }
 
-/// Opens the machine's sandboxes: adopts the living, cleans up after the dead.
+/// Opens the machine's sandboxes: adopts running ones, and cleans up after those that died.
 pub(crate) async fn open_node(
     config: &Config,
     directory: &DataDirectory,
@@ -533,8 +563,7 @@ pub(crate) async fn open_node(
 
 async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Engine> {
     let data = directory.path();
-    // Opening the engine makes a pool where there is none: not while records say that there was
-    // one.
+    // Opening the engine creates a missing pool, which is refused while records name files in it.
     if on_missing == OnMissing::Refuse && !engine::pool::exists(data) {
         let files = Node::count_recorded_files(data).await.context("cannot open the sandboxes' records")?;
         if files > 0 {
@@ -574,7 +603,7 @@ async fn node_on(
     }
 }
 
-/// The signals that stop the server, and what each wants done with the sandboxes.
+/// The signals that stop the server. Each says whether sandboxes are kept or ended.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,

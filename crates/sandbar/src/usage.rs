@@ -1,4 +1,5 @@
-//! `sandbar usage`: what workspaces and the studio's builds used, what it costs, and how much of each limit is left.
+//! `sandbar usage`: prints what workspaces and the studio's builds used, what it costs, and how
+//! much of each limit is left.
 
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
@@ -56,28 +57,28 @@ impl Usage {
         runtime::block_on(async {
             let records = DatabaseRecords::open(&location).await?;
             let mut ledger = Ledger::new(Arc::new(records.clone()) as Arc<dyn Records>, &workspaces);
-            let book = match studio::book(&config, self.database.as_ref()).await {
-                Ok(book) => book,
+            let builds = match studio::open_usage(&config, self.database.as_ref()).await {
+                Ok(builds) => builds,
                 Err(error) => {
                     eprintln!("sandbar: without the studio's builds: {error:#}");
                     None
                 }
             };
-            // On one database there is one book.
-            if let Some(book) = &book
-                && book.location != location
+            // If both use one database, the ledger has the builds already.
+            if let Some(builds) = &builds
+                && builds.location != location
             {
-                ledger = ledger.and(Arc::new(book.records.clone()) as Arc<dyn Records>);
+                ledger = ledger.and(Arc::new(builds.records.clone()) as Arc<dyn Records>);
             }
             let now = Timestamp::now();
-            let period = if self.all { Period::ALWAYS } else { months::this(now) };
+            let period = if self.all { Period::ALWAYS } else { months::current(now) };
             let mut statement = ledger.statement(period, None, now).await?;
-            if let Some(book) = &book {
-                name_projects(&mut statement, &book.projects);
+            if let Some(builds) = &builds {
+                name_projects(&mut statement, &builds.projects);
             }
             let mut meters = ledger.meters(now).await?;
             if let Some(project) = &self.project {
-                statement.lines.retain(|line| is_of(line, project));
+                statement.lines.retain(|line| belongs_to(line, project));
                 meters.retain(|meter| meter.limit.concerns(project));
             }
             let name = if self.all { "all".to_owned() } else { months::name(now) };
@@ -87,8 +88,8 @@ impl Usage {
             } else {
                 print(show, &name, &statement, &meters)?;
             }
-            if let Some(book) = book {
-                book.records.close().await?;
+            if let Some(builds) = builds {
+                builds.records.close().await?;
             }
             records.close().await?;
             Ok(())
@@ -96,21 +97,21 @@ impl Usage {
     }
 }
 
-/// Before the names of the studio's projects, which may be called as workspaces are.
+/// Prefix of the studio's projects, since a project may have the name of a workspace.
 const STUDIO: &str = "studio/";
 
-/// The studio has a workspace a job; people know its projects.
+/// Replaces the workspaces of the studio's jobs by the names of their projects.
 fn name_projects(statement: &mut Statement, projects: &HashMap<String, String>) {
     for line in &mut statement.lines {
         if let Some(name) = projects.get(&line.project) {
-            // Its snapshots are the job's as well, which the store does not know.
+            // Storage of checkpoints has no job in the records; it belongs to the workspace's job.
             line.job.get_or_insert_with(|| line.project.replacen('-', "_", 1));
             line.project = format!("{STUDIO}{name}");
         }
     }
 }
 
-fn is_of(line: &Line, project: &str) -> bool {
+fn belongs_to(line: &Line, project: &str) -> bool {
     line.project == project || line.project.strip_prefix(STUDIO) == Some(project)
 }
 
@@ -184,7 +185,7 @@ fn print(show: Show, period: &str, statement: &Statement, meters: &[Meter]) -> s
     show.table(&["LIMIT", "USED", ""], &rows)
 }
 
-/// The dearest first.
+/// Prints groups in descending order of cost.
 fn table(show: Show, title: &str, groups: &BTreeMap<String, Sums>) -> std::io::Result<()> {
     if groups.is_empty() {
         return Ok(());
@@ -215,7 +216,7 @@ fn table(show: Show, title: &str, groups: &BTreeMap<String, Sums>) -> std::io::R
     show.table(&[title, "COST", "", "CREATED", "RUNNING", "STORED", "TOKENS"], &rows)
 }
 
-/// Ten characters, of which the share is filled; eighths are shown.
+/// A bar of ten characters, filled by `share` in steps of an eighth of a character.
 fn bar(share: f64) -> String {
     const WIDTH: usize = 10;
     const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
@@ -248,8 +249,8 @@ mod tests {
         name_projects(&mut statement, &HashMap::from([("job-1f".to_owned(), "shop".to_owned())]));
         let named: Vec<_> = statement.lines.iter().map(|line| (line.project.as_str(), line.job.as_deref())).collect();
         assert_eq!(named, [("shop", None), ("studio/shop", Some("job_1f")), ("studio/shop", Some("job_1f"))]);
-        assert!(statement.lines.iter().all(|line| is_of(line, "shop")));
-        assert_eq!(statement.lines.iter().filter(|line| is_of(line, "studio/shop")).count(), 2);
+        assert!(statement.lines.iter().all(|line| belongs_to(line, "shop")));
+        assert_eq!(statement.lines.iter().filter(|line| belongs_to(line, "studio/shop")).count(), 2);
     }
 
     #[test]

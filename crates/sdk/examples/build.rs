@@ -1,4 +1,5 @@
-//! Streams the output of a build as it comes, ends it at its timeout, and passes its exit code on.
+//! Streams the output of a build as it arrives, kills the build at its timeout, and returns its
+//! exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let outcome = sandbox
         .commands()
         .run_with(build, |chunk| {
-            // What is printed is the build's; that it cannot be is not its fault.
+            // A closed pipe on our side does not fail the build.
             let _ = match &chunk {
                 Chunk::Stderr(text) => std::io::stderr().write_all(text),
                 Chunk::Stdout(text) | Chunk::Pty(text) => std::io::stdout().write_all(text),

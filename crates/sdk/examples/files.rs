@@ -1,4 +1,4 @@
-//! Sends a file up, changes it there, and brings it down, in constant memory whatever its size.
+//! Uploads a file, changes it in the sandbox and downloads it, in constant memory for any size.
 
 use futures::TryStreamExt;
 use sandbar_sdk::{Client, Command, Expiry};
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for entry in files.list(".").await?.iter().filter(|entry| entry.name.starts_with("data")) {
         println!("{} {:>10} {}", entry.permissions, entry.size, entry.name);
     }
-    println!("for anybody: {}", files.download_url("data.gz", Expiry::After(std::time::Duration::from_secs(60)))?);
+    println!("signed link: {}", files.download_url("data.gz", Expiry::After(std::time::Duration::from_secs(60)))?);
 
     let mut down = files.read_stream("data.gz").await?;
     let mut file = tokio::fs::File::create(&target).await?;

@@ -1,5 +1,5 @@
-//! Makes a sandbox, runs a command in it, and ends it. Set `E2B_API_KEY`, and `E2B_API_URL` and `E2B_SANDBOX_URL` for a
-//! server of your own (`sandbar up` prints all three).
+//! Creates a sandbox, runs a command in it, and kills it. Set `E2B_API_KEY`, and for a self-hosted
+//! server `E2B_API_URL` and `E2B_SANDBOX_URL` (`sandbar up` prints all three).
 
 use sandbar_sdk::Client;
 

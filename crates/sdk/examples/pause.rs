@@ -1,4 +1,4 @@
-//! Pauses a sandbox in the middle of its work and resumes it: files, memory and processes are as they were.
+//! Pauses a sandbox during its work and resumes it: files, memory and processes are preserved.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.pause(&id, Pause::default()).await?;
     println!("{id} is paused; it costs nothing but its disk");
 
-    // Perhaps tomorrow, perhaps in another program: the id is all it takes.
+    // Possibly later and in another program: the id suffices.
     let sandbox = client.connect(&id, Connect::timeout(Duration::from_secs(300))).await?;
     let before = sandbox.files().read_text("count").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,10 +1,10 @@
-//! A terminal in a sandbox, driven by a script: types, resizes, leaves and comes back.
+//! Drives a terminal in a sandbox by script: types, resizes, disconnects and reconnects.
 
 use std::time::Duration;
 
 use sandbar_sdk::{Client, Running, Shell, Size};
 
-/// Prints what the terminal shows until it has been quiet for a moment.
+/// Prints the terminal's output until it has been silent for a moment.
 async fn show(terminal: &mut Running) -> Result<(), Box<dyn std::error::Error>> {
     while let Ok(next) = tokio::time::timeout(Duration::from_millis(500), terminal.next()).await {
         match next? {

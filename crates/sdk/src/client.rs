@@ -1,4 +1,4 @@
-//! The client: where the services are, how long to wait, and the connections all its sandboxes share.
+//! The client: endpoints, deadlines, and the connection pool shared by all its sandboxes.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::config::{ConfigError, Endpoints, KEEPALIVE, REQUEST_DEADLINE};
 use crate::secret::Secret;
-use crate::transport::{Http, HttpOptions, LONGEST_WAIT};
+use crate::transport::{Http, HttpOptions, MAX_BACKOFF};
 
-/// A connection to one E2B service. Cheap to clone; clones share their connections.
+/// A client of one E2B service. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
     deadline: Duration,
-    longest_wait: Duration,
+    max_backoff: Duration,
 }
 
 #[derive(Debug)]
@@ -21,42 +21,43 @@ pub(crate) struct Shared {
     pub(crate) endpoints: Endpoints,
     pub(crate) http: Http,
     pub(crate) keepalive: Duration,
-    /// Found out by a call: the server has only the first generation of the protocol.
-    pub(crate) first_generation: AtomicBool,
+    /// Learned from a 404: the server has only API version 1.
+    pub(crate) only_api_v1: AtomicBool,
 }
 
 impl Client {
-    /// A client as `E2B_API_KEY`, `E2B_API_URL`, `E2B_SANDBOX_URL` and `E2B_DOMAIN` say.
+    /// Configures a client from `E2B_API_KEY`, `E2B_API_URL`, `E2B_SANDBOX_URL` and `E2B_DOMAIN`.
     ///
     /// # Errors
-    /// [`ConfigError::NoApiKey`] when there is no key; others when a variable cannot be what it is for.
+    /// [`ConfigError::NoApiKey`] without a key; another [`ConfigError`] when a variable is invalid.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::builder().build()
     }
 
-    /// A client by options; what is not set comes from the environment.
+    /// Configures a client by options; unset options come from the environment.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// The same client, waiting for answers as long as `deadline` instead of a minute.
+    /// A copy of this client that waits for a response as long as `deadline` instead of one minute.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }
     }
 
-    /// The same client, which waits no longer than this before it sends a request again, and gives up when the server asks
-    /// for more: for those who have another service to turn to. Ten seconds unless set.
+    /// A copy of this client that waits at most `longest` before it retries a request, and fails
+    /// when the server asks for more: for callers that can fall back to another service. Ten
+    /// seconds by default.
     #[must_use]
-    pub fn waiting_at_most(&self, longest_wait: Duration) -> Self {
-        Self { longest_wait, ..self.clone() }
+    pub fn with_max_backoff(&self, max_backoff: Duration) -> Self {
+        Self { max_backoff, ..self.clone() }
     }
 
-    pub(crate) fn longest_wait(&self) -> Duration {
-        self.longest_wait
+    pub(crate) fn max_backoff(&self) -> Duration {
+        self.max_backoff
     }
 
-    /// How long calls wait for an answer.
+    /// How long calls wait for a response.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
@@ -66,7 +67,8 @@ impl Client {
         self.shared.endpoints.api_url.as_str()
     }
 
-    /// The one URL for the traffic of all sandboxes, where one is set; else each has a host of its own.
+    /// The base URL for the traffic of all sandboxes, if set; without one each sandbox has its own
+    /// host.
     pub fn sandbox_url(&self) -> Option<&url::Url> {
         self.shared.endpoints.sandbox_url.as_ref()
     }
@@ -76,7 +78,8 @@ impl Client {
     }
 }
 
-/// Options of a [`Client`]. An option that is not set comes from its environment variable, then from the default.
+/// Options of a [`Client`]. An unset option comes from its environment variable, then from the
+/// default.
 #[derive(Debug, Clone, Default)]
 pub struct ClientBuilder {
     api_key: Option<Secret>,
@@ -91,28 +94,28 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The key of the service; `E2B_API_KEY`.
+    /// The API key; `E2B_API_KEY`.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<Secret>) -> Self {
         self.api_key = Some(key.into());
         self
     }
 
-    /// The control plane; `E2B_API_URL`, else `https://api.DOMAIN`.
+    /// The control plane's URL; `E2B_API_URL`, else `https://api.DOMAIN`.
     #[must_use]
     pub fn api_url(mut self, url: impl Into<String>) -> Self {
         self.api_url = Some(url.into());
         self
     }
 
-    /// One base URL for the traffic of all sandboxes, which headers tell apart; `E2B_SANDBOX_URL`.
+    /// One base URL for the traffic of all sandboxes, which headers distinguish; `E2B_SANDBOX_URL`.
     #[must_use]
     pub fn sandbox_url(mut self, url: impl Into<String>) -> Self {
         self.sandbox_url = Some(url.into());
         self
     }
 
-    /// The content of volumes; `E2B_VOLUME_API_URL`, else as the control plane's default.
+    /// The URL of the volume content API; `E2B_VOLUME_API_URL`, else the control plane's default.
     #[must_use]
     pub fn volume_url(mut self, url: impl Into<String>) -> Self {
         self.volume_url = Some(url.into());
@@ -126,43 +129,43 @@ impl ClientBuilder {
         self
     }
 
-    /// How long calls wait for an answer; a minute unless set.
+    /// How long calls wait for a response; one minute by default.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// The longest silence of a healthy stream, in whole seconds; 20 unless set. After twice that the client looks
-    /// whether the sandbox still lives.
+    /// The keepalive interval of streams, in whole seconds; 20 by default. After two silent
+    /// intervals the client checks whether the sandbox still runs.
     #[must_use]
     pub fn keepalive(mut self, interval: Duration) -> Self {
         self.keepalive = Some(interval);
         self
     }
 
-    /// A proxy for everything; unless set, the environment's (`HTTPS_PROXY`, `NO_PROXY`, …).
+    /// A proxy for all requests; by default the environment's (`HTTPS_PROXY`, `NO_PROXY`, …).
     #[must_use]
     pub fn proxy(mut self, proxy: reqwest::Proxy) -> Self {
         self.http.proxy = Some(proxy);
         self
     }
 
-    /// A certificate to trust besides the system's.
+    /// A root certificate to trust besides the system's.
     #[must_use]
     pub fn root_certificate(mut self, certificate: reqwest::Certificate) -> Self {
         self.http.roots.push(certificate);
         self
     }
 
-    /// What the client calls itself.
+    /// The `User-Agent` header.
     #[must_use]
     pub fn user_agent(mut self, name: impl Into<String>) -> Self {
         self.http.user_agent = Some(name.into());
         self
     }
 
-    /// Takes nothing from the environment but proxies.
+    /// Ignores all environment variables except those for proxies.
     #[must_use]
     pub fn ignore_environment(mut self) -> Self {
         self.ignore_environment = true;
@@ -170,7 +173,7 @@ impl ClientBuilder {
     }
 
     /// # Errors
-    /// [`ConfigError`] when a key is missing or an option cannot be what it is for.
+    /// [`ConfigError`] when the key is missing or an option is invalid.
     pub fn build(self) -> Result<Client, ConfigError> {
         let variable = |name: &str| {
             let value = if self.ignore_environment { None } else { std::env::var(name).ok() };
@@ -189,9 +192,8 @@ impl ClientBuilder {
         if keepalive.as_secs() == 0 || keepalive.subsec_nanos() != 0 {
             return Err(ConfigError::BadKeepalive(keepalive));
         }
-        let shared =
-            Shared { endpoints, http: Http::new(self.http)?, keepalive, first_generation: AtomicBool::new(false) };
+        let shared = Shared { endpoints, http: Http::new(self.http)?, keepalive, only_api_v1: AtomicBool::new(false) };
         let deadline = self.deadline.unwrap_or(REQUEST_DEADLINE);
-        Ok(Client { shared: Arc::new(shared), deadline, longest_wait: LONGEST_WAIT })
+        Ok(Client { shared: Arc::new(shared), deadline, max_backoff: MAX_BACKOFF })
     }
 }

@@ -1,4 +1,4 @@
-//! Where the services are and how to speak to them. Read once: an explicit option wins over its environment variable.
+//! Endpoints of the services. Resolved once: an explicit option overrides its environment variable.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use url::Url;
 use crate::id::SandboxId;
 use crate::secret::Secret;
 
-/// Waiting for an answer, unless a call says otherwise; as the official SDKs.
+/// Default deadline of a response; the official SDKs use the same.
 pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(60);
-/// Silence after which a server sends a sign of life on a stream. Two of these without one and the client looks.
+/// Silence after which a server sends a keepalive on a stream. After two silent intervals the
+/// client checks the sandbox.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(20);
 
 const DOMAIN: &str = "e2b.app";
-/// Domains of E2B's own clouds: their sandboxes share one host and are told apart by headers.
+/// Domains of E2B's clouds: their sandboxes share one host and are distinguished by headers.
 const HOSTED: [&str; 7] =
     ["e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev", "e2b-tango.dev", "e2b-juliett.dev", "foxtrot-2.e2b.dev"];
 
-/// A client that cannot be built.
+/// An invalid client configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -35,7 +36,7 @@ pub enum ConfigError {
     Http(String),
 }
 
-/// Where the services are.
+/// The URLs of the services.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoints {
     pub(crate) api_key: Secret,
@@ -71,7 +72,7 @@ impl Endpoints {
         })
     }
 
-    /// Where the daemon of a sandbox is reached; `domain` is what its create or connect said.
+    /// The URL of a sandbox's daemon; `domain` is from the response of create or connect.
     pub(crate) fn envd_url(&self, id: &SandboxId, domain: Option<&str>) -> Result<Url, ConfigError> {
         if let Some(url) = &self.sandbox_url {
             return Ok(url.clone());
@@ -83,7 +84,7 @@ impl Endpoints {
         self.direct_url(id, Some(domain), protocol::guest::ENVD_PORT)
     }
 
-    /// Where the content of a volume is; `domain` is what the control plane said of the volume.
+    /// The URL of a volume's content API; `domain` is from the control plane's response.
     pub(crate) fn volume_url(&self, domain: Option<&str>) -> Result<Url, ConfigError> {
         match &self.volume_url {
             Some(url) => Ok(url.clone()),
@@ -91,7 +92,8 @@ impl Endpoints {
         }
     }
 
-    /// Where signed links of a sandbox point to: never the shared host of a cloud, which needs headers.
+    /// The base of a sandbox's signed links: never the shared host of a cloud, which requires
+    /// headers.
     pub(crate) fn link_url(&self, id: &SandboxId, domain: Option<&str>) -> Result<Url, ConfigError> {
         match &self.sandbox_url {
             Some(url) => Ok(url.clone()),
@@ -104,7 +106,8 @@ impl Endpoints {
         format!("{port}-{id}.{}", domain.unwrap_or(&self.domain))
     }
 
-    /// The public URL of a port. A service without TLS has none for its ports either, unless they are at the port that `https` means.
+    /// The public URL of a port. A service without TLS serves its ports without TLS too, except on
+    /// port 443.
     pub(crate) fn port_url(&self, id: &SandboxId, domain: Option<&str>, port: u16) -> String {
         let host = self.host(id, domain, port);
         let plain = match host.rsplit_once(':') {
@@ -120,14 +123,15 @@ impl Endpoints {
         base_url("the sandbox URL", &format!("{scheme}://{}", self.host(id, domain, port)))
     }
 
-    /// Nobody has a certificate for `localhost`: where the control plane of this machine does without, sandboxes do too.
+    /// No certificate exists for `localhost`: where the local control plane uses plain HTTP,
+    /// sandboxes do too.
     fn is_plain(&self, domain: &str) -> bool {
         let name = domain.split(':').next().unwrap_or(domain);
         self.api_url.scheme() == "http" && (name == "localhost" || name.ends_with(".localhost"))
     }
 }
 
-/// A URL that paths are appended to.
+/// Parses a URL that paths are appended to.
 fn base_url(what: &'static str, value: &str) -> Result<Url, ConfigError> {
     let bad = |cause: &str| ConfigError::BadUrl { what, value: value.to_owned(), cause: cause.to_owned() };
     let url = Url::parse(value).map_err(|error| bad(&error.to_string()))?;
@@ -137,7 +141,7 @@ fn base_url(what: &'static str, value: &str) -> Result<Url, ConfigError> {
     }
 }
 
-/// `base` with `path` after whatever path it has already. `path` is encoded by the caller.
+/// Appends `path` to the path of `base`. The caller encodes `path`.
 pub(crate) fn join(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_are_found_in_the_order_of_the_official_clients() {
+    fn endpoints_resolve_like_the_official_clients() {
         let id: SandboxId = "iabc".parse().expect("an id");
         for (sandbox_url, configured, answered, expected) in [
             (Some("http://localhost:4980"), None, Some("localhost:4980"), "http://localhost:4980/"),
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_plain_where_the_service_is() {
+    fn ports_use_plain_http_where_the_service_does() {
         let id: SandboxId = "iabc".parse().expect("an id");
         for (api_url, domain, expected) in [
             ("https://api.e2b.app", "e2b.app", "https://3000-iabc.e2b.app"),
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_at_once() {
+    fn invalid_settings_are_refused() {
         let build = |key: &str, url: &str, domain: &str| {
             Endpoints::new(key.into(), Some(url), None, None, Some(domain)).map_err(|error| error.to_string())
         };

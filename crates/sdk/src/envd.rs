@@ -1,5 +1,5 @@
-//! Requests to the daemon inside a sandbox: routing and access headers, Connect calls and streams, and the question
-//! whether it still lives.
+//! Requests to the daemon inside a sandbox: routing and access headers, Connect calls and streams,
+//! and health checks.
 
 use std::time::Duration;
 
@@ -14,26 +14,27 @@ use crate::client::Shared;
 use crate::config::join;
 use crate::id::SandboxId;
 use crate::secret::Secret;
-use crate::transport::connect::{Frames, STREAM, UNARY, envelope, read_unary};
+use crate::transport::connect::{EnvelopeStream, STREAM, UNARY, envelope, read_unary};
 use crate::transport::{Call, Failure};
 
-/// The most milliseconds that the protocol has digits for: 115 days. No sandbox lives longer.
-const LONGEST_LIMIT: u128 = 9_999_999_999;
+/// The largest timeout in milliseconds that the protocol can express: 115 days. No sandbox lives
+/// longer.
+const MAX_TIMEOUT_MS: u128 = 9_999_999_999;
 
-/// Where a sandbox's daemon is and what it wants to see.
+/// The URL and headers of a sandbox's daemon.
 #[derive(Debug)]
 pub(crate) struct Envd {
     url: Url,
     headers: HeaderMap,
 }
 
-/// What is known of a sandbox whose stream broke or fell silent.
+/// Health of a sandbox whose stream broke or went silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Alive,
-    /// The edge says that it does not run.
+    /// The edge reports that it does not run.
     Gone,
-    /// Nobody answered in time, or not in a way that says anything.
+    /// No response in time, or an inconclusive one.
     Unknown,
 }
 
@@ -55,7 +56,7 @@ impl Envd {
         http.request(method, join(&self.url, path)).headers(self.headers.clone())
     }
 
-    /// A unary call, as `user` when one is named.
+    /// A unary call, as `user` if given.
     pub(crate) async fn unary<Q: Message, A: Message + Default>(
         &self,
         shared: &Shared,
@@ -72,7 +73,8 @@ impl Envd {
         read_unary(shared.http.send(call, make).await?, call).await
     }
 
-    /// Opens a stream of answers. `limit` is what the server is told: on a start it bounds the process.
+    /// Opens a server stream. `limit` is sent as the call's timeout: on a start it limits the
+    /// process.
     pub(crate) async fn stream<Q: Message>(
         &self,
         shared: &Shared,
@@ -81,18 +83,18 @@ impl Envd {
         user: Option<&str>,
         limit: Option<Duration>,
         message: &Q,
-    ) -> Result<Frames, Failure> {
+    ) -> Result<EnvelopeStream, Failure> {
         let body = envelope(message);
         let make = |http: &reqwest::Client| {
             let mut request = self.rpc(http, method, user, STREAM);
             request = request.header(KEEPALIVE_PING_INTERVAL, shared.keepalive.as_secs().to_string());
             if let Some(limit) = limit {
-                request = request.header(CONNECT_TIMEOUT_MS, limit.as_millis().clamp(1, LONGEST_LIMIT).to_string());
+                request = request.header(CONNECT_TIMEOUT_MS, limit.as_millis().clamp(1, MAX_TIMEOUT_MS).to_string());
             }
             request.body(body.clone())
         };
-        let (response, place) = shared.http.send_for_stream(call, make).await?;
-        Frames::new(response, Some(place), call)
+        let (response, permit) = shared.http.send_for_stream(call, make).await?;
+        EnvelopeStream::new(response, Some(permit), call)
     }
 
     fn rpc(&self, http: &reqwest::Client, method: &str, user: Option<&str>, kind: &'static str) -> RequestBuilder {
@@ -104,12 +106,12 @@ impl Envd {
         }
     }
 
-    /// Asks on a connection of its own, so that a dead one among the others does not answer for the sandbox.
+    /// Checks on a new connection, so that a dead pooled connection does not decide the result.
     pub(crate) async fn health(&self, shared: &Shared, within: Duration) -> Health {
-        let call = Call::new("ask for health", crate::transport::Repeat::Never, within);
-        match shared.http.send_body(&call, self.request(shared.http.lone(), Method::GET, "/health")).await {
+        let call = Call::new("check the health", crate::transport::Idempotency::NotIdempotent, within);
+        match shared.http.send_body(&call, self.request(shared.http.unpooled(), Method::GET, "/health")).await {
             Ok(_) => Health::Alive,
-            Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => Health::Gone,
+            Err(Failure::Refused(refusal)) if refusal.reports_sandbox_gone() => Health::Gone,
             Err(_) => Health::Unknown,
         }
     }

@@ -1,30 +1,30 @@
-//! What can go wrong with any call. Operations add what is special to them in enums of their own (`CreateError`,
-//! `CommandError`, …), each with [`CallError`] as its last variant.
+//! Errors of any call. Operations add their own enums (`CreateError`, `CommandError`, …), each with
+//! [`CallError`] as its last variant.
 
 use std::time::Duration;
 
-/// A call that failed for a reason that has nothing to do with what it asked for, or that the server refused.
+/// A call that failed independently of its operation, or that the server refused.
 ///
-/// `call` says what was attempted and on which sandbox. Keys and tokens are in none of these.
+/// `call` names the attempted operation and the sandbox. No variant contains a key or token.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Nothing was sent: the name does not resolve, nobody listens, or TLS failed. Try another endpoint.
+    /// Nothing was sent: name resolution, the connection or TLS failed. Try another endpoint.
     #[error("{call}: cannot reach {host}: {cause}")]
     Unreachable { call: String, host: String, cause: String },
-    /// The connection broke after the request was sent; the server may have acted on it.
+    /// The connection broke after the request was sent; the server may have processed it.
     #[error("{call}: the connection to {host} was lost: {cause}")]
     ConnectionLost { call: String, host: String, cause: String },
-    /// No answer in time; the server may still act on the request.
+    /// No response in time; the server may still process the request.
     #[error("{call}: no answer within {after:?}")]
     DeadlineExceeded { call: String, after: Duration },
-    /// The key or token is missing, wrong or may not do this.
+    /// The key or token is missing, invalid or lacks permission.
     #[error("{call}: not authorized: {message}")]
     Unauthorized { call: String, message: String },
-    /// The server wants fewer requests, or has no room now. Wait, or try another provider.
+    /// The server limits the rate, or has no capacity. Wait, or try another provider.
     #[error("{call}: the server is at a limit: {message}")]
     Limited { call: String, message: String, retry_after: Option<Duration> },
-    /// The request itself is wrong: repeating it, anywhere, gives the same answer.
+    /// The request is invalid: a retry returns the same response.
     #[error("{call}: refused: {message}")]
     Invalid { call: String, message: String },
     /// This server does not have the call.
@@ -33,13 +33,13 @@ pub enum CallError {
     /// The server failed.
     #[error("{call}: the server answered {status}: {message}")]
     Service { call: String, status: u16, message: String },
-    /// The answer is not what the protocol says.
+    /// The response violates the protocol.
     #[error("{call}: the server's answer cannot be understood: {detail}")]
     Protocol { call: String, detail: String },
 }
 
 impl CallError {
-    /// Whether the service itself is the trouble, so that another one may do what this one could not.
+    /// Whether the service is at fault, so that another service may succeed.
     pub fn is_service_trouble(&self) -> bool {
         match self {
             Self::Unreachable { .. }

@@ -1,14 +1,15 @@
-//! The name of a sandbox, parsed once.
+//! Sandbox ids, parsed once.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A sandbox's id: lower-case letters and digits. The older form `ID-CLIENT` is accepted, and its first part kept.
+/// A sandbox's id: lower-case letters and digits. The older form `ID-CLIENT` is accepted, and its
+/// first part kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SandboxId(Arc<str>);
 
-/// Not the id of a sandbox.
+/// Not a valid sandbox id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a sandbox id: those are lower-case letters and digits")]
 pub struct InvalidSandboxId(String);
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_parsed_once_and_hostile_ones_refused() {
+    fn hostile_ids_are_refused() {
         for (text, id) in [("iabc123", Some("iabc123")), ("iabc-6532622b", Some("iabc"))] {
             assert_eq!(text.parse::<SandboxId>().ok().map(|id| id.to_string()).as_deref(), id);
         }

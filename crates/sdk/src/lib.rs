@@ -1,10 +1,10 @@
-//! The E2B client for Rust. It drives sandboxes on E2B's cloud, on a self-hosted E2B and on Sandbar's own server alike.
+//! The E2B client for Rust. It works with E2B's cloud, a self-hosted E2B and Sandbar's own server.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use sandbar_sdk::Client;
 //!
-//! let client = Client::from_env()?; // E2B_API_KEY, and E2B_API_URL for a server of your own
+//! let client = Client::from_env()?; // E2B_API_KEY, and E2B_API_URL for a self-hosted server
 //! let sandbox = client.create("base").await?;
 //!
 //! sandbox.files().write("hello.py", "print('hello')").await?;
@@ -15,9 +15,10 @@
 //! # }
 //! ```
 //!
-//! Every call has a deadline ([`Client::within`], [`Sandbox::within`] change it), every stream is watched, and every
-//! error says what was attempted, on which sandbox, and what can be done about it. Dropping a future gives up waiting;
-//! what that means for the server is said at each call that changes something.
+//! Every call has a deadline ([`Client::within`], [`Sandbox::within`] change it), the client
+//! monitors every stream, and every error names the attempted operation, the sandbox and the
+//! remedy. Dropping a future stops waiting; each call that changes state documents what the server
+//! may still do.
 
 mod client;
 mod commands;
@@ -43,8 +44,8 @@ pub use commands::{
 };
 pub use config::ConfigError;
 pub use control::{
-    Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, Look, NewSnapshot, Order, Pause, PauseOutcome,
-    Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
+    Connect, Create, CreateError, Fork, ForkError, Inspection, ListQuery, LogQuery, NewSnapshot, Order, Pause,
+    PauseOutcome, Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use control::{secrets, templates, volumes};
 pub use error::CallError;
@@ -61,7 +62,7 @@ pub use sandbox::{PortRoute, Sandbox};
 pub use secret::Secret;
 pub use watched::GoneReason;
 
-/// The protocol's own objects, as servers send them.
+/// The protocol's own types, as servers send them.
 pub mod model {
     pub use protocol::rest::*;
 }

@@ -1,4 +1,4 @@
-//! Terminals: an interactive shell that believes it talks to a person.
+//! Terminals (PTYs): interactive shells.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use protocol::rpc::process::{ProcessConfig, StartRequest};
 use crate::commands::{CommandError, Launch, OUTPUT_LIMIT, Process, ProcessName, Running, Source, terminal};
 use crate::sandbox::Sandbox;
 
-/// As the official SDKs.
+/// Default of the official SDKs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many characters fit on a terminal.
+/// The size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     pub cols: u16,
@@ -25,7 +25,7 @@ impl Default for Size {
     }
 }
 
-/// What runs in a terminal, and how: a login shell for a minute unless set.
+/// The program of a terminal: a login shell with a timeout of one minute by default.
 #[derive(Clone)]
 pub struct Shell {
     config: ProcessConfig,
@@ -41,7 +41,7 @@ impl Default for Shell {
 }
 
 impl Shell {
-    /// Another program than the shell.
+    /// Runs another program than the shell.
     pub fn exec<A: Into<String>>(program: impl Into<String>, arguments: impl IntoIterator<Item = A>) -> Self {
         let args = arguments.into_iter().map(Into::into).collect();
         let mut config = ProcessConfig { cmd: program.into(), args, ..ProcessConfig::default() };
@@ -51,28 +51,28 @@ impl Shell {
         Self { config, user: None, limit: Some(TIMEOUT), tag: None }
     }
 
-    /// The directory it runs in; the user's home unless set.
+    /// The working directory; the user's home by default.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.config.cwd = Some(directory.into());
         self
     }
 
-    /// A variable it sees besides the sandbox's own.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.envs.insert(name.into(), value.into());
         self
     }
 
-    /// Who runs it; the sandbox's default user unless set.
+    /// The user that runs it; the sandbox's default user by default.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.user = Some(name.into());
         self
     }
 
-    /// How long it may run; a minute unless set.
+    /// How long it may run; one minute by default.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
@@ -86,7 +86,7 @@ impl Shell {
         self
     }
 
-    /// A name to find it by.
+    /// A tag to find it by.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
@@ -94,7 +94,7 @@ impl Shell {
     }
 }
 
-/// Values of variables are left out.
+/// Redacts the values of variables.
 impl fmt::Debug for Shell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shell")
@@ -108,7 +108,7 @@ impl fmt::Debug for Shell {
 }
 
 impl Sandbox {
-    /// Its terminals.
+    /// The terminals of this sandbox.
     pub fn pty(&self) -> Pty<'_> {
         Pty { sandbox: self }
     }
@@ -120,7 +120,8 @@ impl Sandbox {
 /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), sandbar_sdk::CommandError> {
 /// use sandbar_sdk::{Chunk, Shell, Size};
 ///
-/// let mut shell = sandbox.pty().create(Size { cols: 100, rows: 30 }, Shell::default().no_timeout()).await?;
+/// let size = Size { cols: 100, rows: 30 };
+/// let mut shell = sandbox.pty().create(size, Shell::default().no_timeout()).await?;
 /// shell.send_stdin("echo hello; exit\n").await?;
 /// while let Some(Chunk::Pty(shown)) = shell.next().await? {
 ///     print!("{}", String::from_utf8_lossy(&shown));
@@ -134,9 +135,10 @@ pub struct Pty<'a> {
 }
 
 impl Pty<'_> {
-    /// Opens a terminal. Its output is [`crate::Chunk::Pty`]; [`Running::send_stdin`] types, [`Running::resize`] resizes.
+    /// Opens a terminal. Its output is [`crate::Chunk::Pty`]; [`Running::send_stdin`] types,
+    /// [`Running::resize`] resizes.
     ///
-    /// Dropping what is returned leaves it open until its timeout.
+    /// Dropping the result leaves the terminal open until its timeout.
     ///
     /// # Errors
     /// Those of [`crate::Commands::start`].
@@ -148,23 +150,23 @@ impl Pty<'_> {
         Running::start(self.sandbox, launch).await
     }
 
-    /// Takes up a terminal that is open: what it shows from now on.
+    /// Attaches to an open terminal and streams its output from now on.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`], or what may happen to any stream.
+    /// [`CommandError::NotFound`], or those of [`Running::next`].
     pub async fn connect(&self, pid: u32) -> Result<Running, CommandError> {
         Running::connect(self.process(pid), OUTPUT_LIMIT).await
     }
 
-    /// A handle to a terminal; nothing is asked for it.
+    /// A handle to a terminal. Sends no request.
     pub fn process(&self, pid: u32) -> Process {
         Process { sandbox: self.sandbox.clone(), name: ProcessName::Pid(pid), source: Source::Terminal }
     }
 
-    /// As [`Process::resize`].
+    /// See [`Process::resize`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::resize`].
     pub async fn resize(&self, pid: u32, size: Size) -> Result<(), CommandError> {
         self.process(pid).resize(size).await
     }
@@ -172,15 +174,15 @@ impl Pty<'_> {
     /// Types into a terminal.
     ///
     /// # Errors
-    /// As [`Process::send_stdin`].
+    /// Those of [`Process::send_stdin`].
     pub async fn send(&self, pid: u32, input: impl Into<Bytes>) -> Result<(), CommandError> {
         self.process(pid).send_stdin(input).await
     }
 
-    /// As [`Process::kill`].
+    /// See [`Process::kill`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::kill`].
     pub async fn kill(&self, pid: u32) -> Result<bool, CommandError> {
         self.process(pid).kill().await
     }

@@ -1,4 +1,4 @@
-//! One sandbox: the handle that commands, terminals and files hang on.
+//! One sandbox: the handle for its commands, terminals and files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::envd::Envd;
 use crate::error::CallError;
 use crate::id::SandboxId;
 use crate::secret::Secret;
-use crate::transport::{Call, Failure, Repeat};
+use crate::transport::{Call, Failure, Idempotency};
 
-/// A sandbox that was created or connected to. Cheap to clone. Dropping it leaves the sandbox as it is.
+/// A created or connected sandbox. Cheap to clone. Dropping it leaves the sandbox unchanged.
 #[derive(Clone)]
 pub struct Sandbox {
     client: Client,
     parts: Arc<Parts>,
 }
 
-/// Where requests for a port of a sandbox are sent, and the headers that lead them there.
+/// URL and headers for requests to a port of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortRoute {
-    /// Paths are appended to it.
+    /// Base URL; paths are appended to it.
     pub url: String,
-    /// With the sandbox's traffic token, if it has one.
+    /// Routing headers, and the sandbox's traffic token if it has one.
     pub headers: HeaderMap,
 }
 
@@ -57,14 +57,14 @@ impl Sandbox {
             traffic_access_token,
             domain,
         } = made;
-        let misunderstood = |detail: String| CallError::Protocol { call: "take in a sandbox".into(), detail };
-        let id: SandboxId = sandbox_id.parse().map_err(|error| misunderstood(format!("{error}")))?;
+        let protocol_error = |detail: String| CallError::Protocol { call: "take in a sandbox".into(), detail };
+        let id: SandboxId = sandbox_id.parse().map_err(|error| protocol_error(format!("{error}")))?;
         let domain = domain.filter(|domain| !domain.is_empty());
         let token = envd_access_token.filter(|token| !token.is_empty()).map(Secret::from);
         let url = client.shared().endpoints.envd_url(&id, domain.as_deref());
-        let url = url.map_err(|error| misunderstood(error.to_string()))?;
+        let url = url.map_err(|error| protocol_error(error.to_string()))?;
         let envd = Envd::new(url, &id, token.as_ref())
-            .ok_or_else(|| misunderstood("the access token cannot be sent in a header".into()))?;
+            .ok_or_else(|| protocol_error("the access token cannot be sent in a header".into()))?;
         let traffic_token = traffic_access_token.map(Secret::from);
         let parts =
             Parts { id, template: template_id, domain, token, traffic_token, envd_version, client_id, alias, envd };
@@ -75,7 +75,7 @@ impl Sandbox {
         &self.parts.id
     }
 
-    /// The id of the template it was made from.
+    /// The id of its template.
     pub fn template(&self) -> &str {
         &self.parts.template
     }
@@ -85,7 +85,7 @@ impl Sandbox {
         &self.parts.envd_version
     }
 
-    /// The protocol's own object for it, as create and connect answer. It has the tokens.
+    /// The protocol's own type, as create and connect return it, including the tokens.
     pub fn model(&self) -> rest::Sandbox {
         let text = |secret: &Secret| secret.expose().to_owned();
         rest::Sandbox {
@@ -100,33 +100,33 @@ impl Sandbox {
         }
     }
 
-    /// The client it came from.
+    /// The client that created it.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Opens its daemon and files; [`None`] for an unsecured one.
+    /// The token for its daemon and files; [`None`] for an unsecured sandbox.
     pub fn access_token(&self) -> Option<&Secret> {
         self.parts.token.as_ref()
     }
 
-    /// To be sent as `e2b-traffic-access-token` to its ports, when its traffic is private.
+    /// The token to send to its ports as `e2b-traffic-access-token`, if its traffic is private.
     pub fn traffic_token(&self) -> Option<&Secret> {
         self.parts.traffic_token.as_ref()
     }
 
-    /// The public host of one of its ports; [`Sandbox::url`] is the same with the scheme before it.
+    /// The public host of a port; [`Sandbox::url`] adds the scheme.
     pub fn host(&self, port: u16) -> String {
         self.client.shared().endpoints.host(&self.parts.id, self.parts.domain.as_deref(), port)
     }
 
-    /// The public URL of one of its ports, for browsers and people; paths are appended to it. A program may not be able to resolve
-    /// its name where the server is a local one: [`Sandbox::route`] is for programs.
+    /// The public URL of a port, for browsers and people; paths are appended to it. With a local
+    /// server a program may be unable to resolve its name: programs use [`Sandbox::route`].
     pub fn url(&self, port: u16) -> String {
         self.client.shared().endpoints.port_url(&self.parts.id, self.parts.domain.as_deref(), port)
     }
 
-    /// How this program reaches one of its ports: through the sandbox URL that the client was given, if it was, and else by name.
+    /// How this program reaches a port: through the client's sandbox URL if set, else by host name.
     pub fn route(&self, port: u16) -> PortRoute {
         let mut headers = HeaderMap::new();
         if let Some(mut token) = self.traffic_token().and_then(|token| HeaderValue::from_str(token.expose()).ok()) {
@@ -139,7 +139,7 @@ impl Sandbox {
             return PortRoute { url: edge.as_str().trim_end_matches('/').to_owned(), headers };
         }
         let url = self.url(port);
-        // Everything below localhost is this machine, which not every system's resolver knows.
+        // Names below localhost are this machine, but not every resolver supports them.
         if let Some(host) = url.strip_prefix("http://")
             && let name = host.split(':').next().unwrap_or(host)
             && name.ends_with(".localhost")
@@ -151,63 +151,66 @@ impl Sandbox {
         PortRoute { url, headers }
     }
 
-    /// The same sandbox, waiting for answers as long as `deadline`.
+    /// The same sandbox with `deadline` for responses.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Self {
         Self { client: self.client.within(deadline), parts: Arc::clone(&self.parts) }
     }
 
-    /// Everything the service knows of it.
+    /// All details of the sandbox.
     ///
     /// # Errors
-    /// As [`Client::info`].
+    /// Those of [`Client::info`].
     pub async fn info(&self) -> Result<rest::SandboxDetail, SandboxError> {
         self.client.info(&self.parts.id).await
     }
 
-    /// Whether it runs and its daemon answers. False when it was killed, has ended or is paused.
+    /// Whether it runs and its daemon responds. False when it was killed, has ended or is paused.
     ///
     /// # Errors
-    /// What may happen to any call: then nobody knows.
+    /// Any [`CallError`]: the state is unknown.
     pub async fn is_running(&self) -> Result<bool, CallError> {
-        let call =
-            Call::new(format!("ask whether sandbox {} runs", self.parts.id), Repeat::Harmless, self.client.deadline());
+        let call = Call::new(
+            format!("check whether sandbox {} runs", self.parts.id),
+            Idempotency::Idempotent,
+            self.client.deadline(),
+        );
         let ask = |http: &reqwest::Client| self.parts.envd.request(http, Method::GET, "/health");
         match self.client.shared().http.send(&call, ask).await {
             Ok(_) => Ok(true),
-            Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => Ok(false),
+            Err(Failure::Refused(refusal)) if refusal.reports_sandbox_gone() => Ok(false),
             Err(failure) => Err(failure.into_error(&call)),
         }
     }
 
-    /// Stops it and keeps it. This handle works again after [`Client::connect`] or [`Client::resume`].
+    /// Pauses it. This handle works again after [`Client::connect`] or [`Client::resume`].
     ///
     /// # Errors
-    /// As [`Client::pause`].
+    /// Those of [`Client::pause`].
     pub async fn pause(&self, pause: Pause) -> Result<PauseOutcome, SandboxError> {
         self.client.pause(&self.parts.id, pause).await
     }
 
-    /// Sets the end of its life to `lifetime` from now; this may shorten it.
+    /// Sets its remaining lifetime; this may shorten it.
     ///
     /// # Errors
-    /// As [`Client::set_timeout`].
+    /// Those of [`Client::set_timeout`].
     pub async fn set_timeout(&self, lifetime: Duration) -> Result<(), SandboxError> {
         self.client.set_timeout(&self.parts.id, lifetime).await
     }
 
-    /// What it used, oldest reading first.
+    /// Its metrics, oldest sample first.
     ///
     /// # Errors
-    /// As [`Client::metrics`].
+    /// Those of [`Client::metrics`].
     pub async fn metrics(&self, range: TimeRange) -> Result<Vec<rest::SandboxMetric>, SandboxError> {
         self.client.metrics(&self.parts.id, range).await
     }
 
-    /// What happened in it and to it.
+    /// Its log entries.
     ///
     /// # Errors
-    /// As [`Client::logs`].
+    /// Those of [`Client::logs`].
     pub async fn logs(&self, query: &LogQuery) -> Result<Vec<rest::SandboxLogEntry>, SandboxError> {
         self.client.logs(&self.parts.id, query).await
     }
@@ -215,15 +218,15 @@ impl Sandbox {
     /// Replaces all its egress rules.
     ///
     /// # Errors
-    /// As [`Client::update_network`].
+    /// Those of [`Client::update_network`].
     pub async fn update_network(&self, network: &rest::NetworkUpdate) -> Result<(), SandboxError> {
         self.client.update_network(&self.parts.id, network).await
     }
 
-    /// Keeps its state as a template for others.
+    /// Saves its state as a snapshot.
     ///
     /// # Errors
-    /// As [`Client::snapshot`].
+    /// Those of [`Client::snapshot`].
     pub async fn snapshot(&self, snapshot: impl Into<NewSnapshot> + Send) -> Result<rest::Snapshot, SandboxError> {
         self.client.snapshot(&self.parts.id, snapshot).await
     }
@@ -231,20 +234,20 @@ impl Sandbox {
     /// Starts copies of it.
     ///
     /// # Errors
-    /// As [`Client::fork`].
+    /// Those of [`Client::fork`].
     pub async fn fork(&self, fork: Fork) -> Result<Vec<Result<Self, ForkError>>, SandboxError> {
         self.client.fork(&self.parts.id, fork).await
     }
 
-    /// Ends it and deletes its files. False when it was gone already.
+    /// Kills it and deletes its files. Returns false when it did not exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn kill(&self) -> Result<bool, CallError> {
         self.client.kill(&self.parts.id).await
     }
 
-    /// Where its signed links point to.
+    /// The base URL of its signed links.
     pub(crate) fn link_url(&self) -> Result<url::Url, CallError> {
         let endpoints = &self.client.shared().endpoints;
         endpoints.link_url(&self.parts.id, self.parts.domain.as_deref()).map_err(|error| CallError::Protocol {
@@ -258,7 +261,7 @@ impl Sandbox {
     }
 }
 
-/// Tokens are left out.
+/// Redacts the tokens.
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sandbox")

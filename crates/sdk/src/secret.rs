@@ -1,9 +1,9 @@
-//! A text that must not be seen: it has no `Display`, and its `Debug` shows nothing.
+//! A secret string: no `Display`, and a redacted `Debug`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A key or token. [`Secret::expose`] is the one way to read it.
+/// A key or token. Only [`Secret::expose`] reads it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 

@@ -1,23 +1,23 @@
-//! What a sandbox's daemon can do, by the version it reports. A daemon that lacks something is told apart by a typed
-//! error and never by a silent difference.
+//! Features of a sandbox's daemon by its version. A missing feature is a typed error, never a
+//! silent difference.
 
 use crate::error::CallError;
 use crate::sandbox::Sandbox;
 
-/// The first version that has something.
+/// A daemon version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32, u32);
 
-/// Something that not every daemon has.
+/// A feature that not every daemon has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feature {
     RecursiveWatch,
-    /// A process without a standard input.
+    /// Processes without a standard input.
     NoStdin,
-    /// The daemon chooses the user when none is named.
+    /// The daemon chooses the default user.
     DefaultUser,
     CloseStdin,
-    /// Uploads that are nothing but the file.
+    /// Uploads of raw bytes.
     PlainUpload,
     Metadata,
     WatchedEntry,
@@ -52,8 +52,8 @@ impl Feature {
     }
 }
 
-/// `0.6.13`, perhaps with a `v` before and more behind. What cannot be read is taken for the newest: a server that
-/// names its versions otherwise is asked and may refuse.
+/// Parses `0.6.13`, with an optional `v` prefix and suffix. An unparsable version counts as the
+/// newest: the server may still refuse.
 fn parse(text: &str) -> Option<Version> {
     let mut parts = text.trim().trim_start_matches('v').splitn(3, '.').map(|part| {
         let digits = part.find(|c: char| !c.is_ascii_digit()).map_or(part, |end| &part[..end]);
@@ -71,7 +71,7 @@ impl Sandbox {
         has(self.envd_version(), feature)
     }
 
-    /// Goes on only where the daemon has it.
+    /// Fails with [`CallError::Unsupported`] when the daemon lacks the feature.
     pub(crate) fn require(&self, feature: Feature, call: &str) -> Result<(), CallError> {
         if self.has(feature) {
             return Ok(());
@@ -85,8 +85,8 @@ impl Sandbox {
         Err(CallError::Unsupported { call: call.to_owned(), message })
     }
 
-    /// The user to name to the daemon: old ones have no default of their own.
-    pub(crate) fn user_to_name<'a>(&self, user: Option<&'a str>) -> Option<&'a str> {
+    /// The user to send to the daemon: old daemons have no default user.
+    pub(crate) fn user_for_daemon<'a>(&self, user: Option<&'a str>) -> Option<&'a str> {
         user.or(if self.has(Feature::DefaultUser) { None } else { Some("user") })
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_come_with_their_versions() {
+    fn features_depend_on_the_version() {
         for (version, feature, expected) in [
             ("0.6.13", Feature::NetworkMounts, true),
             ("0.5.7", Feature::PlainUpload, true),

@@ -1,11 +1,11 @@
-//! A stream of the daemon that is watched: when it falls silent or breaks, the client finds out what has become of the
-//! sandbox before it says how the stream ended.
+//! A monitored stream of the daemon: when it goes silent or breaks, the client checks the sandbox
+//! before it reports how the stream ended.
 //!
 //! ```text
 //! message, keepalive ──► the caller
-//! two intervals of silence, broken connection ──► /health on a connection of its own
-//!                           ├─ not running ──► why, from the control plane ──► Gone
-//!                           └─ answers, or nobody does ───────────────────────► Lost
+//! two intervals of silence, broken connection ──► /health on a new connection
+//!                           ├─ not running ──► reason, from the control plane ──► Gone
+//!                           └─ responds, or no response ─────────────────────────► Lost
 //! ```
 
 use std::fmt;
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use crate::envd::Health;
 use crate::sandbox::Sandbox;
-use crate::transport::connect::{Broken, Frame, Frames};
+use crate::transport::connect::{EnvelopeStream, Frame, StreamError};
 use protocol::rest::SandboxState;
 
-/// For finding out what has become of a sandbox, when calls may take as long.
-const LOOK_DEADLINE: Duration = Duration::from_secs(5);
+/// Limit of the checks after a broken stream, unless calls have a shorter deadline.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a sandbox does not answer any more.
+/// Why a sandbox no longer responds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GoneReason {
@@ -27,7 +27,7 @@ pub enum GoneReason {
     Ended,
     /// It is paused; [`crate::Client::connect`] resumes it.
     Paused,
-    /// The sandbox does not run, and the control plane did not say why.
+    /// The sandbox does not run, and the control plane did not report why.
     Unknown,
 }
 
@@ -42,9 +42,9 @@ impl fmt::Display for GoneReason {
 }
 
 impl Sandbox {
-    /// Asks the control plane why this sandbox does not run.
+    /// Queries the control plane for why this sandbox does not run.
     pub(crate) async fn gone_reason(&self) -> GoneReason {
-        match self.client().within(self.look_deadline()).info(self.id()).await {
+        match self.client().within(self.health_timeout()).info(self.id()).await {
             Ok(detail) if detail.listed.state == SandboxState::Paused => GoneReason::Paused,
             Ok(_) => GoneReason::Unknown,
             Err(crate::SandboxError::NotFound { .. }) => GoneReason::Ended,
@@ -52,53 +52,55 @@ impl Sandbox {
         }
     }
 
-    /// What has become of this sandbox, of which a connection broke or fell silent.
-    pub(crate) async fn fate(&self, cause: String) -> Ended {
-        match self.envd().health(self.client().shared(), self.look_deadline()).await {
-            Health::Gone => Ended::Gone(self.gone_reason().await),
-            Health::Alive | Health::Unknown => Ended::Lost(cause),
+    /// Checks this sandbox after a connection broke or went silent.
+    pub(crate) async fn diagnose(&self, cause: String) -> StreamEnd {
+        match self.envd().health(self.client().shared(), self.health_timeout()).await {
+            Health::Gone => StreamEnd::Gone(self.gone_reason().await),
+            Health::Alive | Health::Unknown => StreamEnd::Lost(cause),
         }
     }
 
-    fn look_deadline(&self) -> Duration {
-        LOOK_DEADLINE.min(self.client().deadline())
+    fn health_timeout(&self) -> Duration {
+        HEALTH_TIMEOUT.min(self.client().deadline())
     }
 }
 
-/// How a stream ended that should not have.
+/// How a stream ended prematurely.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum StreamEnd {
     Gone(GoneReason),
-    /// The sandbox lives or nobody knows.
+    /// The sandbox runs, or its state is unknown.
     Lost(String),
-    /// These are not the protocol's messages.
+    /// The messages violate the protocol.
     Garbled(String),
 }
 
 #[derive(Debug)]
 pub(crate) struct Watched {
-    frames: Frames,
-    patience: Duration,
-    /// Seen to be broken, and not yet looked into: a caller that was cancelled meanwhile comes back to this.
+    frames: EnvelopeStream,
+    idle_timeout: Duration,
+    /// The cause of a break that was not diagnosed yet: a cancelled caller resumes here.
     broken: Option<String>,
 }
 
 impl Watched {
-    pub(crate) fn new(frames: Frames, sandbox: &Sandbox) -> Self {
-        Self { frames, patience: sandbox.client().shared().keepalive * 2, broken: None }
+    pub(crate) fn new(frames: EnvelopeStream, sandbox: &Sandbox) -> Self {
+        Self { frames, idle_timeout: sandbox.client().shared().keepalive * 2, broken: None }
     }
 
-    /// The next message. Safe to cancel.
-    pub(crate) async fn next(&mut self, sandbox: &Sandbox) -> Result<Frame, Ended> {
+    /// The next message. Cancel safe.
+    pub(crate) async fn next(&mut self, sandbox: &Sandbox) -> Result<Frame, StreamEnd> {
         if self.broken.is_none() {
-            match self.frames.next(self.patience).await {
+            match self.frames.next(self.idle_timeout).await {
                 Ok(frame) => return Ok(frame),
-                Err(Broken::Garbled(detail)) => return Err(Ended::Garbled(detail)),
-                Err(Broken::Lost(cause)) => self.broken = Some(cause),
-                Err(Broken::Silent(patience)) => self.broken = Some(format!("no sign of life for {patience:?}")),
+                Err(StreamError::Garbled(detail)) => return Err(StreamEnd::Garbled(detail)),
+                Err(StreamError::Lost(cause)) => self.broken = Some(cause),
+                Err(StreamError::Silent(idle_timeout)) => {
+                    self.broken = Some(format!("no sign of life for {idle_timeout:?}"));
+                }
             }
         }
-        Err(sandbox.fate(self.broken.clone().unwrap_or_default()).await)
+        Err(sandbox.diagnose(self.broken.clone().unwrap_or_default()).await)
     }
 
     pub(crate) async fn finish(self) {

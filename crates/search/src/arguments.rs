@@ -1,4 +1,4 @@
-//! The flags, as ripgrep spells them.
+//! Parses the flags, in ripgrep's spelling.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// `--files`: the names that would be searched.
+    /// `--files`: names of the files that would be searched.
     Files,
-    /// `-c`: names with the number of matching lines.
+    /// `-c`: names with their numbers of matching lines.
     Count,
-    /// `-l`: names of files that match.
+    /// `-l`: names of matching files.
     Names,
     /// `--json`: matches as JSON lines.
     Json,
@@ -32,9 +32,9 @@ pub(crate) struct Arguments {
     pub(crate) multiline: bool,
     pub(crate) hidden: bool,
     pub(crate) no_ignore: bool,
-    /// Ignore rules of directories above those that are searched.
+    /// Applies ignore rules of directories above the searched ones.
     pub(crate) parents: bool,
-    /// Of the user and of `.git/info/exclude`.
+    /// Applies ignore rules of the user and of `.git/info/exclude`.
     pub(crate) global: bool,
     pub(crate) exclude: bool,
     pub(crate) require_git: bool,
@@ -100,7 +100,7 @@ impl Arguments {
                 "--no-ignore-global" => parsed.global = false,
                 "--no-ignore-exclude" => parsed.exclude = false,
                 "--no-require-git" => parsed.require_git = false,
-                // Always so here.
+                // The only supported behaviour.
                 "--no-config" | "--color=never" | "--no-messages" | "-0" | "-H" | "--multiline-dotall" => {}
                 "--" => {
                     parsed.paths.extend(given.by_ref().map(PathBuf::from));

@@ -1,9 +1,10 @@
-//! Searches files where they are, for sandboxes that have no ripgrep: its engine, behind those of its flags that the tools
-//! use, with the same output. One static executable, sent into a sandbox once.
+//! Searches files inside a sandbox that has no ripgrep: ripgrep's engine behind the flags that the
+//! tools use, with the same output. One static executable, uploaded to a sandbox once.
 //!
-//! With `--run` as its first argument it runs a command of a model instead, faster than a script could.
+//! With `--run` as its first argument it runs a command instead, with fewer processes than the
+//! script.
 //!
-//! What it does not know it refuses, so that a flag added to the tools is added here or noticed.
+//! It refuses unknown flags, so that a flag added to the tools must be added here too.
 
 mod arguments;
 mod run;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Mode};
 
-/// What ripgrep's exit codes say.
+/// ripgrep's exit codes.
 const FOUND: u8 = 0;
 const NOTHING: u8 = 1;
 const FAILED: u8 = 2;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         Ok(true) => FOUND.into(),
         Ok(false) => NOTHING.into(),
         Err(message) => {
-            // Nobody is left to tell when this fails too.
+            // An error on stderr cannot be reported anywhere.
             let _ = writeln!(io::stderr(), "sandbar-search: {message}");
             FAILED.into()
         }

@@ -1,4 +1,4 @@
-//! Looks into files and prints what it finds, as ripgrep does.
+//! Searches files and prints matches in ripgrep's format.
 
 use std::io::{BufWriter, Write};
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use termcolor::NoColor;
 use crate::arguments::{Arguments, Mode};
 use crate::walk::{is_searched, walker};
 
-/// Whether anything matched.
+/// Returns whether anything matched.
 pub(crate) fn search(arguments: &Arguments) -> Result<bool, String> {
     let matcher = matcher(arguments)?;
     let output = Mutex::new(BufWriter::new(std::io::stdout()));
@@ -27,7 +27,7 @@ pub(crate) fn search(arguments: &Arguments) -> Result<bool, String> {
                 return WalkState::Continue;
             }
             searched.fetch_add(1, Ordering::Relaxed);
-            let printed = look(arguments, &matcher, searchers.of(&entry), &entry);
+            let printed = search_file(arguments, &matcher, searchers.for_entry(&entry), &entry);
             if printed.is_empty() {
                 return WalkState::Continue;
             }
@@ -38,7 +38,7 @@ pub(crate) fn search(arguments: &Arguments) -> Result<bool, String> {
     });
     let mut output = output.into_inner().map_err(|_| "a thread failed")?;
     if arguments.stats {
-        // Whoever asked for the number has gone if it cannot be printed.
+        // A failed write means that the reader has gone.
         let _ = writeln!(output, "\n{} files searched", searched.into_inner());
     }
     let _ = output.flush();
@@ -56,7 +56,8 @@ fn matcher(arguments: &Arguments) -> Result<RegexMatcher, String> {
     builder.build(&arguments.pattern).map_err(|error| error.to_string())
 }
 
-/// One for files that were found, one for files that were named: those are searched although they are binary.
+/// One searcher for files found by walking, one for files named explicitly, which are searched even
+/// if binary.
 struct Searchers {
     found: Searcher,
     named: Searcher,
@@ -81,13 +82,13 @@ impl Searchers {
         }
     }
 
-    fn of(&mut self, entry: &DirEntry) -> &mut Searcher {
+    fn for_entry(&mut self, entry: &DirEntry) -> &mut Searcher {
         if entry.depth() == 0 { &mut self.named } else { &mut self.found }
     }
 }
 
-/// What is printed of one file. One that cannot be read has nothing to print.
-fn look(arguments: &Arguments, matcher: &RegexMatcher, searcher: &mut Searcher, entry: &DirEntry) -> Vec<u8> {
+/// The output for one file; empty if the file cannot be read.
+fn search_file(arguments: &Arguments, matcher: &RegexMatcher, searcher: &mut Searcher, entry: &DirEntry) -> Vec<u8> {
     let path = entry.path();
     match arguments.mode {
         Mode::Json => {

@@ -1,4 +1,4 @@
-//! Which files are looked at.
+//! Walks directories and selects the files to search.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use ignore::{DirEntry, WalkBuilder, WalkParallel, WalkState};
 
 use crate::arguments::Arguments;
 
-/// A walk under the rules of the arguments, on as many threads as there are processors.
+/// A parallel walk with the rules of the arguments.
 pub(crate) fn walker(arguments: &Arguments) -> Result<WalkParallel, String> {
     let (first, others) = arguments.paths.split_first().ok_or("there is nothing to search")?;
     let mut builder = WalkBuilder::new(first);
@@ -44,7 +44,7 @@ pub(crate) fn walker(arguments: &Arguments) -> Result<WalkParallel, String> {
     Ok(builder.build_parallel())
 }
 
-/// Whether an entry is searched: files, and whatever was named itself.
+/// Whether an entry is searched: files, and whatever was named explicitly.
 pub(crate) fn is_searched(entry: &DirEntry) -> bool {
     let kind = entry.file_type();
     match entry.depth() {
@@ -53,7 +53,7 @@ pub(crate) fn is_searched(entry: &DirEntry) -> bool {
     }
 }
 
-/// Prints the names, a zero byte after each.
+/// Prints the names, each followed by a zero byte.
 pub(crate) fn list(arguments: &Arguments) -> Result<bool, String> {
     let output = Mutex::new((std::io::stdout(), false));
     walker(arguments)?.run(|| {
@@ -74,7 +74,7 @@ pub(crate) fn list(arguments: &Arguments) -> Result<bool, String> {
     Ok(found)
 }
 
-/// Bytes of names that a thread collects before it takes its turn to print.
+/// Bytes of names that a thread collects before it locks the output.
 const NAMES: usize = 32 * 1024;
 
 struct Names<'a, W: Write> {
@@ -83,7 +83,7 @@ struct Names<'a, W: Write> {
 }
 
 impl<W: Write> Names<'_, W> {
-    /// False when nobody reads any more.
+    /// False if the reader has gone.
     fn flush(&mut self) -> bool {
         if self.pending.is_empty() {
             return true;

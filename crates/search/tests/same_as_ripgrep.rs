@@ -1,4 +1,5 @@
-//! The helper beside ripgrep itself, on one tree, with the flags that the tools send: the same answers.
+//! Compares the helper with ripgrep on one tree, with the flags that the tools use: the output is
+//! the same.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,8 +57,8 @@ fn run(program: &str, directory: &Path, arguments: &[&str]) -> Output {
     Command::new(program).current_dir(directory).args(arguments).output().expect("ripgrep and the helper run")
 }
 
-/// What a program printed, without what depends on time and order: threads finish as they like.
-fn said(output: &Output, ends: char) -> BTreeSet<String> {
+/// The output of a program without parts that depend on time and thread order.
+fn normalized_lines(output: &Output, ends: char) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let unstable = |line: &str| line.contains("seconds") || line.contains("\"elapsed") || line.contains("bytes ");
     let pieces = text.split(ends).filter(|piece| !piece.trim().is_empty());
@@ -72,12 +73,17 @@ fn same(arguments: &[&str], ends: char) {
     let all: Vec<&str> = WALKING.iter().chain(arguments).copied().collect();
     let theirs = run("rg", root.path(), &all);
     let ours = run(env!("CARGO_BIN_EXE_sandbar-search"), root.path(), &all);
-    assert_eq!(said(&ours, ends), said(&theirs, ends), "{arguments:?}\n{}", String::from_utf8_lossy(&ours.stderr));
+    assert_eq!(
+        normalized_lines(&ours, ends),
+        normalized_lines(&theirs, ends),
+        "{arguments:?}\n{}",
+        String::from_utf8_lossy(&ours.stderr)
+    );
     assert_eq!(ours.status.code(), theirs.status.code(), "{arguments:?}");
 }
 
 #[test]
-fn counts_are_the_same() {
+fn counts_equal_ripgrep() {
     let count = ["-c", "-0", "-H", "--stats", "--binary"];
     let cases: [&[&str]; 9] = [
         &["-e", "needle", "--", "./"],
@@ -96,7 +102,7 @@ fn counts_are_the_same() {
 }
 
 #[test]
-fn matches_are_the_same() {
+fn matches_equal_ripgrep() {
     for case in [
         &["-e", "needle", "--", "src/main.rs", "two/lines.txt", "latin.txt"][..],
         &["-B", "1", "-A", "2", "-e", "then", "--", "two/lines.txt"],
@@ -108,7 +114,7 @@ fn matches_are_the_same() {
 }
 
 #[test]
-fn names_are_the_same() {
+fn names_equal_ripgrep() {
     same(&["--files", "-0", "--", "./"], '\0');
     same(&["--files", "-0", "--no-ignore", "--", "./"], '\0');
     same(&["--files", "-0", "-g", "!/src/", "--type-add", "own:*.txt", "-t", "own", "--", "./"], '\0');
@@ -116,7 +122,7 @@ fn names_are_the_same() {
 }
 
 #[test]
-fn what_it_does_not_know_it_refuses() {
+fn unknown_flags_are_refused() {
     let root = tree();
     for (arguments, reason) in [
         (&["--pcre2", "-c", "-e", "x", "--", "."][..], "--pcre2 is not one of the flags"),

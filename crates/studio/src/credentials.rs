@@ -1,5 +1,5 @@
-//! Ends what a credential opened, terminals and event streams, when the credential is revoked: at once
-//! when this process revokes it, else after the next poll of the records, which see every process.
+//! Ends terminals and event streams when their credential is revoked: at once when this process
+//! revokes it, else after the next poll of the records, which all processes share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,11 +11,11 @@ use tracing::warn;
 use crate::records::Records;
 use crate::token::Digest;
 
-/// Between two polls. With the time for which requests are answered from memory, a revoked
-/// credential keeps nothing open for more than 5 s.
+/// Between two polls. Together with [`crate::studio`]'s credential cache, a revoked credential
+/// keeps nothing open for more than 5 s.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The credentials by which something is open in this process.
+/// The credentials that hold something open in this process.
 #[derive(Default)]
 pub(crate) struct Credentials {
     open: Mutex<HashMap<Digest, Open>>,
@@ -26,7 +26,7 @@ struct Open {
     revoked: CancellationToken,
 }
 
-/// Held for as long as something is open by a credential.
+/// Held while something is open by a credential.
 pub(crate) struct CredentialGuard {
     credential: Digest,
     revoked: CancellationToken,
@@ -66,14 +66,14 @@ impl Credentials {
         CredentialGuard { credential: credential.clone(), revoked, credentials: Arc::clone(self) }
     }
 
-    /// Ends what is open by a credential.
+    /// Ends everything that a credential holds open.
     pub(crate) fn revoke(&self, credential: &Digest) {
         if let Some(entry) = self.open().get(credential) {
             entry.revoked.cancel();
         }
     }
 
-    /// Looks for credentials that another process revoked, for as long as there are some to look after.
+    /// Polls for credentials that another process revoked, until the studio is dropped.
     pub(crate) async fn poll(credentials: Weak<Self>, records: Records) {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -87,7 +87,7 @@ impl Credentials {
                     .iter()
                     .filter(|credential| !valid.contains(credential.as_str()))
                     .for_each(|credential| credentials.revoke(credential)),
-                // A database that cannot be read revokes nothing; the next poll asks again.
+                // A failed read revokes nothing; the next poll reads again.
                 Err(error) => {
                     warn!(error = %crate::chain(&error), "cannot check whether open streams are still allowed");
                 }
@@ -102,10 +102,11 @@ mod tests {
     use crate::token::new_token;
 
     #[test]
-    fn a_revoked_credential_ends_all_it_opened_and_is_forgotten_with_the_last() {
+    fn revoking_a_credential_cancels_all_its_guards() {
         let credentials = Arc::new(Credentials::default());
         let (mine, other) = (new_token(), new_token());
-        let (mine, other) = (Digest::of(mine.expose()).expect("a token"), Digest::of(other.expose()).expect("a token"));
+        let (mine, other) =
+            (Digest::from_token(mine.expose()).expect("a token"), Digest::from_token(other.expose()).expect("a token"));
         let guards = [credentials.guard(&mine), credentials.guard(&mine)];
         let kept = credentials.guard(&other);
         credentials.revoke(&mine);

@@ -1,55 +1,55 @@
-//! What the studio cannot do, by what the caller can do about it.
+//! Errors of the studio. Each variant says what the caller can do.
 
 use std::error::Error;
 
 use crate::job::Status;
 use crate::records::RecordsError;
 
-/// Asked before a rebuild.
+/// The question that a user confirms before a rebuild.
 pub const REBUILD_QUESTION: &str = "This will use 1 build credit. Continue?";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StudioError {
-    /// Unknown, somebody else's, or without what was asked for.
+    /// The job, project, snapshot or file does not exist, or belongs to another user.
     #[error("there is no such thing")]
     NotFound,
-    /// Wait until it is ready.
+    /// The caller waits until the build is ready.
     #[error("the build is {status}, not ready")]
     NotReady { status: Status },
     #[error("no build credit is left")]
     NoCredits,
-    /// Ask the user, then confirm.
+    /// The caller asks the user and sends the request again with `confirm`.
     #[error("{question}")]
     ConfirmNeeded { question: &'static str },
-    /// Rebuild.
+    /// The caller rebuilds.
     #[error("The sandbox has expired and can't be recovered.")]
     SandboxExpired,
-    /// Try again, or rebuild.
+    /// The caller retries or rebuilds.
     #[error("The sandbox couldn't be reached. It may be corrupted.")]
     SandboxUnreachable,
-    /// The sandbox runs: mend the application there, or with another build.
+    /// The sandbox runs: the user fixes the application there or with another build.
     #[error("The application does not start: {reason}")]
     ApplicationFailed {
         reason: String,
-        /// The end of what the application's server wrote.
+        /// The end of the application server's log.
         output: String,
     },
-    /// Raise the limit, or wait for the next period.
+    /// The operator raises the limit, or the caller waits for the next period.
     #[error("{limit} is used up")]
     OverBudget { limit: String },
-    /// Build in that project, or choose another name.
+    /// The caller builds in that project or chooses another name.
     #[error("there is already a project named {name:?}")]
     ProjectExists { name: String },
     #[error("{field}: {message}")]
     Invalid { field: &'static str, message: String },
-    /// Resume it first.
+    /// The caller resumes the sandbox first.
     #[error("the sandbox sleeps; resume the preview first")]
-    Asleep,
-    /// Something else happened first.
+    SandboxPaused,
+    /// Another operation came first. The caller retries.
     #[error("{0}")]
     Conflict(String),
-    /// Nothing is known to be done; try again.
+    /// The operation may or may not have been executed. The caller retries.
     #[error("the studio cannot do that now")]
     Unavailable(#[source] Box<dyn Error + Send + Sync>),
 }

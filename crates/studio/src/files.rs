@@ -1,38 +1,39 @@
-//! The files of a job: from its sandbox where that runs, else from a snapshot. Reading wakes and extends nothing: the sandbox is
-//! spoken to by a plain handle, past the workspace's fence.
+//! Reads the files of a job: from its sandbox while that runs, else from a snapshot. Reading
+//! resumes and extends nothing: it uses a plain sandbox handle and not the workspace's gate.
 
 use sdk::{FileError, Sandbox};
+use workspace::checkpoint::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
 use workspace::setup::PROJECT_DIRECTORY;
-use workspace::snapshot::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
 
 use crate::error::StudioError;
 use crate::id::JobId;
+use crate::probe::{self, SandboxStatus};
 use crate::records::JobRecord;
-use crate::seat::{self, Found};
 use crate::studio::Studio;
 use crate::view::{FileContent, FileEntry, FileKind, FileSource, Listing, User};
 
-/// Of a text that is shown.
-const SHOWN: usize = 512 * 1024;
-/// A file in an archive is read whole, to compare its digest, or not at all.
-const LONGEST: u64 = 64 * 1024 * 1024;
-/// Entries of a directory that are listed, and the bytes of their paths.
-const MOST_LISTED: usize = 10_000;
-const MOST_PATH_BYTES: usize = 2 * 1024 * 1024;
-/// Looked at to tell a text from something else.
-const SAMPLE: usize = 8000;
+/// The longest text in a response.
+const MAX_TEXT_BYTES: usize = 512 * 1024;
+/// A file in an archive is read whole, to verify its digest, or not at all.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+/// Entries of a directory listing, and the bytes of their paths.
+const MAX_ENTRIES: usize = 10_000;
+const MAX_PATH_BYTES: usize = 2 * 1024 * 1024;
+/// The prefix that decides whether a file is binary.
+const SAMPLE_BYTES: usize = 8000;
 
-enum Place {
+enum FileLocation {
     Sandbox(Box<Sandbox>),
     Snapshot(Box<Manifest>),
 }
 
 impl Studio {
-    /// What is in a directory of the project: in its running sandbox, else in the newest snapshot, or in the one that is named by
-    /// its key.
+    /// Lists a directory of the project: in the running sandbox, else in the newest snapshot, or in
+    /// the snapshot with the given key.
     ///
     /// # Errors
-    /// There is no such job, snapshot or directory.
+    /// [`StudioError::NotFound`] when there is no such job, snapshot or directory;
+    /// [`StudioError::Invalid`] for a path that leaves the project.
     pub async fn files(
         &self,
         user: &User,
@@ -40,11 +41,11 @@ impl Studio {
         path: &str,
         snapshot: Option<&str>,
     ) -> Result<Listing, StudioError> {
-        let job = self.own(user, id).await?;
-        let path = clean(path)?;
-        let (source, mut entries, mut truncated) = match self.place(&job, snapshot).await? {
-            Place::Sandbox(sandbox) => (FileSource::Sandbox, in_sandbox(&sandbox, &path).await?, false),
-            Place::Snapshot(manifest) => {
+        let job = self.find_own_job(user, id).await?;
+        let path = clean_path(path)?;
+        let (source, mut entries, mut truncated) = match self.locate_files(&job, snapshot).await? {
+            FileLocation::Sandbox(sandbox) => (FileSource::Sandbox, list_in_sandbox(&sandbox, &path).await?, false),
+            FileLocation::Snapshot(manifest) => {
                 let (entries, truncated) = self.list_in_snapshot(&manifest, &path).await?;
                 (FileSource::Snapshot, entries, truncated)
             }
@@ -53,18 +54,19 @@ impl Studio {
         let mut path_bytes = 0;
         let mut fits = |entry: &&FileEntry| {
             path_bytes += entry.path.len();
-            path_bytes <= MOST_PATH_BYTES
+            path_bytes <= MAX_PATH_BYTES
         };
-        let shown = entries.iter().take(MOST_LISTED).take_while(|entry| fits(entry)).count();
+        let shown = entries.iter().take(MAX_ENTRIES).take_while(|entry| fits(entry)).count();
         truncated |= shown < entries.len();
         entries.truncate(shown);
         Ok(Listing { source, path, entries, truncated })
     }
 
-    /// The same for one file.
+    /// Reads one file, from the same source as [`Studio::files`].
     ///
     /// # Errors
-    /// There is no such job, snapshot or file.
+    /// [`StudioError::NotFound`] when there is no such job, snapshot or file;
+    /// [`StudioError::Invalid`] for a path that leaves the project.
     pub async fn file(
         &self,
         user: &User,
@@ -72,21 +74,21 @@ impl Studio {
         path: &str,
         snapshot: Option<&str>,
     ) -> Result<FileContent, StudioError> {
-        let job = self.own(user, id).await?;
-        let path = clean(path)?;
-        let (source, content, bytes) = match self.place(&job, snapshot).await? {
-            Place::Sandbox(sandbox) => {
+        let job = self.find_own_job(user, id).await?;
+        let path = clean_path(path)?;
+        let (source, content, bytes) = match self.locate_files(&job, snapshot).await? {
+            FileLocation::Sandbox(sandbox) => {
                 let (content, bytes) = read_in_sandbox(&sandbox, &path).await?;
                 (FileSource::Sandbox, content, bytes)
             }
-            Place::Snapshot(manifest) => {
+            FileLocation::Snapshot(manifest) => {
                 let (content, bytes) = self.read_in_snapshot(&manifest, &path).await?;
                 (FileSource::Snapshot, content, bytes)
             }
         };
-        let binary = content[..content.len().min(SAMPLE)].contains(&0);
-        let shown = &content[..content.len().min(SHOWN)];
-        // Cut between two characters; what is no text anywhere is no text at all.
+        let binary = content[..content.len().min(SAMPLE_BYTES)].contains(&0);
+        let shown = &content[..content.len().min(MAX_TEXT_BYTES)];
+        // A truncated text ends between two characters. Invalid UTF-8 makes the file binary.
         let text = match std::str::from_utf8(shown) {
             Ok(text) => Some(text),
             Err(error) if error.error_len().is_none() && shown.len() < content.len() => {
@@ -99,15 +101,16 @@ impl Studio {
         Ok(FileContent { source, path, binary: text.is_none(), text, bytes, truncated })
     }
 
-    async fn place(&self, job: &JobRecord, snapshot: Option<&str>) -> Result<Place, StudioError> {
+    async fn locate_files(&self, job: &JobRecord, snapshot: Option<&str>) -> Result<FileLocation, StudioError> {
         if snapshot.is_none()
             && job.sandbox_id.is_some()
-            && let Found::Running { sandbox, .. } = seat::look(self.workspaces(), &job.workspace).await
+            && let SandboxStatus::Running { sandbox, .. } =
+                probe::inspect_sandbox(self.workspaces(), &job.workspace).await
         {
-            return Ok(Place::Sandbox(Box::new(sandbox)));
+            return Ok(FileLocation::Sandbox(Box::new(sandbox)));
         }
         let project: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let snapshots = self.workspaces().snapshots();
+        let snapshots = self.workspaces().checkpoints();
         let stamp: Stamp = match snapshot {
             Some(key) => snapshots.stamp_of(&project, key).ok_or(StudioError::NotFound)?,
             None => {
@@ -115,15 +118,16 @@ impl Studio {
                 newest.ok_or(StudioError::NotFound)?
             }
         };
-        let manifest = snapshots.look_into(&project, stamp).await.map_err(unread)?;
-        Ok(Place::Snapshot(Box::new(manifest)))
+        let manifest = snapshots.open_manifest(&project, stamp).await.map_err(from_browse_error)?;
+        Ok(FileLocation::Snapshot(Box::new(manifest)))
     }
 
-    /// What is in a directory of a snapshot, and whether there is more.
+    /// The entries of a directory in a snapshot, and whether the list is truncated.
     async fn list_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<FileEntry>, bool), StudioError> {
-        let directory = within(manifest, path)?;
-        let place = FilePath::new(directory.as_str());
-        let listed = self.workspaces().snapshots().directory(manifest, &place).await.map_err(unread)?;
+        let directory = path_in_snapshot(manifest, path)?;
+        let path_inside = FilePath::new(directory.as_str());
+        let listed =
+            self.workspaces().checkpoints().directory(manifest, &path_inside).await.map_err(from_browse_error)?;
         let prefix = format!("{directory}/");
         let entries = listed.entries.into_iter().filter_map(|entry| {
             let name = entry.path.text().strip_prefix(&prefix)?.to_owned();
@@ -139,25 +143,25 @@ impl Studio {
     }
 
     async fn read_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<u8>, u64), StudioError> {
-        let place = FilePath::new(within(manifest, path)?);
-        match self.workspaces().snapshots().file(manifest, &place, LONGEST, SHOWN + 1).await {
+        let path_inside = FilePath::new(path_in_snapshot(manifest, path)?);
+        match self.workspaces().checkpoints().file(manifest, &path_inside, MAX_FILE_BYTES, MAX_TEXT_BYTES + 1).await {
             Ok(file) => Ok((file.content, file.bytes)),
-            // Shown as one that is too long to be shown.
+            // A file that is too long is reported as binary.
             Err(BrowseError::TooLong { bytes }) => Ok((vec![0], bytes)),
-            Err(error) => Err(unread(error)),
+            Err(error) => Err(from_browse_error(error)),
         }
     }
 }
 
-fn unread(error: BrowseError) -> StudioError {
+fn from_browse_error(error: BrowseError) -> StudioError {
     match error {
-        BrowseError::NoSnapshot | BrowseError::NoFile => StudioError::NotFound,
+        BrowseError::NoCheckpoint | BrowseError::NoFile => StudioError::NotFound,
         error => StudioError::unavailable(error),
     }
 }
 
-/// A path below the project, without a way out of it.
-fn clean(path: &str) -> Result<String, StudioError> {
+/// Normalises a path below the project and refuses `..`.
+fn clean_path(path: &str) -> Result<String, StudioError> {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -174,22 +178,22 @@ fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// Where a path of the project is below the root of a snapshot.
-fn within(manifest: &Manifest, path: &str) -> Result<String, StudioError> {
+/// The path of a project file below the root of a snapshot.
+fn path_in_snapshot(manifest: &Manifest, path: &str) -> Result<String, StudioError> {
     let root = format!("{}/", manifest.root.trim_end_matches('/'));
     let project = PROJECT_DIRECTORY.strip_prefix(&root).ok_or(StudioError::NotFound)?;
     Ok(if path.is_empty() { project.to_owned() } else { format!("{project}/{path}") })
 }
 
-fn of_file(error: FileError) -> StudioError {
+fn from_file_error(error: FileError) -> StudioError {
     match error {
         FileError::NotFound { .. } | FileError::Invalid { .. } => StudioError::NotFound,
         error => StudioError::unavailable(error),
     }
 }
 
-async fn in_sandbox(sandbox: &Sandbox, path: &str) -> Result<Vec<FileEntry>, StudioError> {
-    let listed = sandbox.files().list(&join(PROJECT_DIRECTORY, path)).await.map_err(of_file)?;
+async fn list_in_sandbox(sandbox: &Sandbox, path: &str) -> Result<Vec<FileEntry>, StudioError> {
+    let listed = sandbox.files().list(&join(PROJECT_DIRECTORY, path)).await.map_err(from_file_error)?;
     let entry = |entry: sdk::Entry| {
         let kind = match () {
             () if entry.is_symlink() => FileKind::Link,
@@ -202,19 +206,19 @@ async fn in_sandbox(sandbox: &Sandbox, path: &str) -> Result<Vec<FileEntry>, Stu
     Ok(listed.into_iter().map(entry).collect())
 }
 
-/// The beginning, and how long it is.
+/// The beginning of a file, and its size.
 async fn read_in_sandbox(sandbox: &Sandbox, path: &str) -> Result<(Vec<u8>, u64), StudioError> {
     use futures::StreamExt as _;
-    let place = join(PROJECT_DIRECTORY, path);
-    let entry = sandbox.files().stat(&place).await.map_err(of_file)?;
+    let path_inside = join(PROJECT_DIRECTORY, path);
+    let entry = sandbox.files().stat(&path_inside).await.map_err(from_file_error)?;
     if entry.is_directory() {
         return Err(StudioError::NotFound);
     }
-    let mut pieces = sandbox.files().read_stream(&place).await.map_err(of_file)?;
+    let mut pieces = sandbox.files().read_stream(&path_inside).await.map_err(from_file_error)?;
     let mut content = Vec::new();
-    while content.len() <= SHOWN {
+    while content.len() <= MAX_TEXT_BYTES {
         match pieces.next().await {
-            Some(piece) => content.extend_from_slice(&piece.map_err(of_file)?),
+            Some(piece) => content.extend_from_slice(&piece.map_err(from_file_error)?),
             None => break,
         }
     }
@@ -227,12 +231,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_leads_out_of_the_project() {
+    fn paths_cannot_leave_the_project() {
         for (path, cleaned) in [("", ""), ("/", ""), ("src//a.js", "src/a.js"), ("./src/", "src")] {
-            assert_eq!(clean(path).expect("inside"), cleaned, "{path}");
+            assert_eq!(clean_path(path).expect("inside"), cleaned, "{path}");
         }
         for path in ["..", "src/../../x", "../../../etc/passwd", "a\0b"] {
-            assert!(clean(path).is_err(), "{path:?}");
+            assert!(clean_path(path).is_err(), "{path:?}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Names that the studio gives: a prefix that says of what, and hexadecimal digits that nobody guesses. Parsed once.
+//! Ids: a prefix per kind and random hexadecimal digits that cannot be guessed. Parsed at the
+//! boundary.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Not a name of that kind.
+/// The text is no id of that kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no id of a {what}")]
 pub struct InvalidId {
@@ -14,7 +15,7 @@ pub struct InvalidId {
     text: String,
 }
 
-/// Bits enough that nobody finds another's by trying.
+/// 80 random bits, so that ids cannot be found by trying.
 const DIGITS: usize = 20;
 
 fn digits() -> String {
@@ -39,7 +40,7 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// A new one.
+            /// A new random id.
             #[expect(clippy::new_without_default, reason = "no two are the same")]
             pub fn new() -> Self {
                 Self(format!("{}{}", $prefix, digits()))
@@ -83,30 +84,30 @@ macro_rules! id {
 }
 
 id! {
-    /// Names a build.
+    /// Identifies a build.
     JobId, "job", "job_"
 }
 id! {
-    /// Names what several builds are of.
+    /// Identifies a project.
     ProjectId, "project", "prj_"
 }
 id! {
-    /// Names somebody.
+    /// Identifies a user.
     UserId, "user", "usr_"
 }
 id! {
-    /// Names a picture.
+    /// Identifies a screenshot.
     ScreenshotId, "screenshot", "pic_"
 }
 
 impl ScreenshotId {
-    /// The one of something that has a name already: the same for the same.
-    pub(crate) fn of(name: &str) -> Self {
+    /// The id derived from a name: equal names give equal ids.
+    pub(crate) fn from_name(name: &str) -> Self {
         let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("pic_{}", &digest[..DIGITS]))
     }
 
-    /// Where the REST face serves it.
+    /// The path under which the REST API serves it.
     pub fn url(&self, job: &JobId) -> String {
         format!("/api/jobs/{job}/screenshots/{self}")
     }
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_parsed_once_and_hostile_ones_refused() {
+    fn invalid_ids_are_refused() {
         let id = JobId::new();
         assert_eq!(id.as_str().parse::<JobId>().expect("its own form"), id);
         assert_ne!(id, JobId::new());

@@ -1,11 +1,11 @@
-//! A build: what was asked for, and how far it is. The life of a job is one pure function, [`next`].
+//! A build and its life cycle, which is one pure function, [`next`].
 //!
 //! ```text
 //! queued ── provisioning ── building ── ready
 //!    └────────────┴────────────┴─────── failed | cancelled
 //! ```
 //!
-//! That its sandbox sleeps is no state of a job but a flag: a build that is ready stays ready.
+//! A paused sandbox is a flag of the job and not a status: a ready build stays ready.
 
 use std::fmt;
 
@@ -15,34 +15,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, ProjectId, ScreenshotId};
 
-/// How far a job is.
+/// The status of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Queued,
-    /// Its workspace is being made.
+    /// The worker creates the workspace.
     Provisioning,
-    /// The model works.
+    /// The agent runs.
     Building,
     Ready,
     Failed,
     Cancelled,
 }
 
-/// What moves a job on.
+/// An event in the life cycle of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A worker has it; also after another worker's death.
+    /// A worker claimed the job, also after another worker died.
     Claimed,
-    /// There is a workspace, and the run begins or goes on.
+    /// The workspace exists, and the run starts or continues.
     Provisioned,
-    /// All is done.
+    /// The run and the preview are finished.
     Built,
     Failed,
     Cancelled,
 }
 
-/// A job is not where that could happen.
+/// A job with this status cannot take this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {status} cannot take the step {step:?}")]
 pub struct Refused {
@@ -50,14 +50,14 @@ pub struct Refused {
     pub step: Step,
 }
 
-/// Where a step leads. What has ended stays as it is.
+/// The status after a step. A final status never changes.
 ///
 /// # Errors
-/// [`Refused`]: such a job cannot take that step.
+/// [`Refused`] when a job with this status cannot take the step.
 pub fn next(status: Status, step: Step) -> Result<Status, Refused> {
     match (status, step) {
         (Status::Queued | Status::Provisioning, Step::Claimed) => Ok(Status::Provisioning),
-        // Another worker goes on with the same run.
+        // Another worker continues the same run.
         (Status::Building, Step::Claimed) | (Status::Provisioning | Status::Building, Step::Provisioned) => {
             Ok(Status::Building)
         }
@@ -72,7 +72,7 @@ impl Status {
     pub const ALL: [Self; 6] =
         [Self::Queued, Self::Provisioning, Self::Building, Self::Ready, Self::Failed, Self::Cancelled];
 
-    /// The word that stands for it in records and answers.
+    /// The word for it in the records and in REST bodies.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -84,12 +84,12 @@ impl Status {
         }
     }
 
-    /// Nothing more happens to the job by itself.
+    /// Whether the status never changes again.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Ready | Self::Failed | Self::Cancelled)
     }
 
-    /// What people read when nobody said anything better.
+    /// The default stage label.
     pub fn label(self) -> &'static str {
         match self {
             Self::Queued => "Waiting for a builder",
@@ -108,32 +108,33 @@ impl fmt::Display for Status {
     }
 }
 
-/// What somebody wants built.
+/// A request for a build.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewBuild {
     pub project: ProjectRef,
     pub goal: String,
-    /// Worked off one after the other, each committed and saved by itself; none: the goal alone.
+    /// The agent completes them in order, and each is committed and saved. Empty: the goal is the
+    /// only phase.
     pub phases: Vec<String>,
-    /// The URL of a git repository to begin with.
+    /// The URL of a git repository that the build starts from.
     pub repo: Option<String>,
     pub branch: Option<String>,
-    /// As `agent::model::Choice` reads it; none: the default.
+    /// The name that `agent::model::Choice` parses. None: the default model.
     pub model: Option<String>,
     pub template: Option<String>,
-    /// What the model may cost.
+    /// The cost limit of the model.
     pub budget_usd: Option<f64>,
-    /// Which calls are asked about or refused.
+    /// Which tool calls need approval or are denied.
     pub policy: Policy,
 }
 
-/// Which project a build is of.
+/// The project that a build belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProjectRef {
     Id(ProjectId),
-    /// The user's project of that name, made if there is none.
+    /// The user's project with this name, created if it does not exist.
     Name(String),
-    /// A project that this build makes: a name that a project with builds has is refused.
+    /// A new project. Refused if a project with this name has builds.
     New(String),
 }
 
@@ -146,25 +147,25 @@ pub struct Job {
     pub goal: String,
     pub model: String,
     pub status: Status,
-    /// What goes on, for people.
+    /// The current stage, for people.
     pub stage_label: String,
     pub created_at: Timestamp,
     pub finished_at: Option<Timestamp>,
-    /// Counts up per project.
+    /// Increases with every build of the project.
     pub build_version: u32,
-    /// Where the application can be looked at; none while it sleeps, or when there is nothing to look at.
+    /// The URL of the application. None while the sandbox is paused, or when the build has no page.
     pub preview_url: Option<String>,
     pub sandbox_paused: bool,
     pub sandbox_id: Option<String>,
-    /// The end of its sandbox, as far as it is known.
+    /// When the sandbox expires, as far as it is known.
     pub sandbox_expires_at: Option<Timestamp>,
-    /// What the model and the sandboxes have cost; of a job that was just acted on, the model alone.
+    /// The cost of the model and the sandboxes. Directly after a change: the model alone.
     pub cost_usd: f64,
-    /// The newest desktop picture; none while it sleeps.
+    /// The newest desktop screenshot. None while the sandbox is paused.
     pub screenshot: Option<ScreenshotId>,
-    /// What went wrong, and what to do next.
+    /// What failed, and what to do next.
     pub error_message: Option<String>,
-    /// What the logs call it.
+    /// The name of the job in the server's logs.
     pub debug_id: String,
     pub rebuilt_from: Option<JobId>,
 }
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_goes_forward_only_and_what_has_ended_stays() {
+    fn a_final_status_never_changes() {
         use Status::{Building, Cancelled, Failed, Provisioning, Queued, Ready};
         let table = [
             (Queued, Step::Claimed, Some(Provisioning)),

@@ -1,23 +1,24 @@
-//! Builds as a service: a user asks for an application, a worker has an agent build it in a workspace of its own, and the
-//! preview sleeps when it is done and wakes on a click.
+//! Builds as a service: a user asks for an application, a worker lets an agent build it in a
+//! workspace of its own, and the sandbox is paused when the build is ready and resumed on request.
 //!
-//! Knows the agent and workspaces; nothing of terminals, engines or browsers: the program gives it a [`Premises`].
+//! The studio knows agents and workspaces. It does not know terminals, engines or browsers: the
+//! program supplies a [`StudioHost`].
 #![forbid(unsafe_code)]
 
-mod body;
 mod builds;
 mod credentials;
 mod error;
+mod events;
 mod files;
+mod host;
 mod id;
 mod job;
-mod looks;
 mod observer;
-mod premises;
 mod previews;
+mod probe;
+mod queries;
 pub mod records;
 pub mod rest;
-mod seat;
 mod settings;
 mod studio;
 mod terminal;
@@ -29,14 +30,14 @@ mod worker;
 use workspace::chain;
 
 pub use error::{REBUILD_QUESTION, StudioError};
+pub use host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 pub use id::{InvalidId, JobId, ProjectId, ScreenshotId, UserId};
 pub use job::{Job, NewBuild, ProjectRef, Refused, Status, Step, next};
-pub use premises::{Chosen, NoPicture, Picture, Premises};
 pub use settings::Settings;
 pub use studio::Studio;
 pub use terminal::{Terminal, TerminalInput, TerminalOutput};
 pub use view::{
-    Dashboard, FileContent, FileEntry, FileKind, FileSource, Listing, PictureFile, PlanUse, PreviewCheck, PreviewState,
-    Project, Resumed, Screenshot, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
+    Dashboard, FileContent, FileEntry, FileKind, FileSource, Listing, PlanUse, PreviewCheck, PreviewState, Project,
+    Resumed, Screenshot, ScreenshotFile, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
 };
 pub use worker::work;

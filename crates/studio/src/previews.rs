@@ -1,7 +1,8 @@
-//! Previews sleep and wake. Looking at one wakes nothing; waking one is joined by all who want it.
+//! Pauses, resumes, restores and checks the sandboxes of ready jobs. A check resumes nothing;
+//! concurrent resumes of one job share one attempt.
 //!
-//! Whoever acts on a sandbox has the job's turn in this process and the workspace's lease among all processes, for as long as
-//! it takes and no longer: afterwards any process may.
+//! An operation on a sandbox holds the job's lock in this process and the workspace's lease among
+//! all processes, for no longer than it takes, so that any process can do the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,52 +12,52 @@ use futures::future::{BoxFuture, Shared};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{info, warn};
+use workspace::checkpoint::{CheckpointCondition, Which};
 use workspace::devserver::{self, DevServerError};
-use workspace::snapshot::{SnapshotCondition, Which};
 use workspace::{OpenError, Unavailable, Workspace, WorkspaceError};
 
-use crate::body;
 use crate::builds::busy;
 use crate::chain;
 use crate::error::StudioError;
+use crate::events;
 use crate::id::JobId;
 use crate::job::{Job, Status};
-use crate::records::{Change, Held, JobRecord};
-use crate::seat::{self, Answer, Found};
-use crate::studio::{Studio, locked};
+use crate::probe::{self, AppResponse, SandboxStatus};
+use crate::records::{Change, JobRecord, Precondition};
+use crate::studio::{Studio, lock_mutex};
 use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 
-/// A resume that is under way.
+/// A resume in progress, shared by its callers.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
 
-/// Takes a resume out of the list of those that are under way.
-struct UnderWay<'a> {
+/// Removes a resume from the map of resumes in progress when dropped.
+struct ResumeGuard<'a> {
     studio: &'a Studio,
     job: &'a JobId,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for ResumeGuard<'_> {
     fn drop(&mut self) {
-        locked(&self.studio.inner.resuming).remove(self.job);
+        lock_mutex(&self.studio.inner.resuming).remove(self.job);
     }
 }
 
-/// Why a preview did not wake.
-enum NotWoken {
-    /// Another attempt would end the same way.
-    ForGood(StudioError),
-    ForNow(String),
-    /// The sandbox runs, and its application does not answer.
+/// Why a resume failed.
+enum ResumeFailure {
+    /// A retry would fail the same way.
+    Permanent(StudioError),
+    Transient(String),
+    /// The sandbox runs, but its application does not respond.
     Application {
         reason: String,
         output: String,
     },
 }
 
-impl NotWoken {
-    /// What the application's server has to do with it is told as that, with its last output.
-    fn serving(workspace: &Workspace, error: &WorkspaceError) -> Self {
-        let WorkspaceError::DevServer(failed) = error else { return Self::ForNow(chain(error)) };
+impl ResumeFailure {
+    /// A failure of the application's server carries the end of its log.
+    fn from_serve_error(workspace: &Workspace, error: &WorkspaceError) -> Self {
+        let WorkspaceError::DevServer(failed) = error else { return Self::Transient(chain(error)) };
         let (reason, output) = match failed {
             DevServerError::Died { command, port, code, log } => {
                 (format!("`{command}` ended with exit status {code} before it answered on port {port}"), log)
@@ -65,174 +66,176 @@ impl NotWoken {
                 (format!("`{command}` did not answer on port {port} within {after:?}"), log)
             }
             DevServerError::Install { command, status, tail, .. } => (format!("`{command}` ended with {status}"), tail),
-            _ => return Self::ForNow(chain(error)),
+            _ => return Self::Transient(chain(error)),
         };
         Self::Application { reason: workspace.mask(&reason), output: workspace.mask(output) }
     }
 
-    fn of(error: Unavailable) -> Self {
+    fn from_unavailable(error: Unavailable) -> Self {
         match error {
-            Unavailable::Expired { .. } | Unavailable::Stopped(_) => Self::ForGood(StudioError::SandboxExpired),
+            Unavailable::Expired { .. } | Unavailable::Stopped(_) => Self::Permanent(StudioError::SandboxExpired),
             Unavailable::OverBudget { limit, .. } => {
-                Self::ForGood(StudioError::OverBudget { limit: limit.to_string() })
+                Self::Permanent(StudioError::OverBudget { limit: limit.to_string() })
             }
-            // It was asked twice.
+            // The workspace has already retried.
             error @ Unavailable::Unreachable { .. } => {
-                info!(error = %chain(&error), "the sandbox was not resumed");
-                Self::ForGood(StudioError::SandboxUnreachable)
+                info!(error = %chain(&error), "cannot resume the sandbox");
+                Self::Permanent(StudioError::SandboxUnreachable)
             }
-            error => Self::ForNow(chain(&error)),
+            error => Self::Transient(chain(&error)),
         }
     }
 }
 
-impl From<NotWoken> for StudioError {
-    fn from(error: NotWoken) -> Self {
+impl From<ResumeFailure> for StudioError {
+    fn from(error: ResumeFailure) -> Self {
         match error {
-            NotWoken::ForGood(error) => error,
-            NotWoken::ForNow(reason) => Self::unavailable(reason),
-            NotWoken::Application { reason, output } => Self::ApplicationFailed { reason, output },
+            ResumeFailure::Permanent(error) => error,
+            ResumeFailure::Transient(reason) => Self::unavailable(reason),
+            ResumeFailure::Application { reason, output } => Self::ApplicationFailed { reason, output },
         }
     }
 }
 
-/// How long somebody waits for the worker to be done with a job that is ready: it saves the files and pauses.
-const SETTLE: Duration = Duration::from_secs(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// For finding out why a preview is not awake in time.
+/// How long a caller waits for the worker to save and pause a job that has just become ready.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// For finding out why a preview did not respond in time.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same, taken from what is left for giving the workspace back.
+/// The same for the retry, taken from the time reserved for closing the workspace.
 const LAST_DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Of an application's output.
+/// Bytes of an application's output in an error.
 const OUTPUT_BYTES: usize = 2048;
-/// What a resume leaves of its time for giving the workspace back.
-const GIVE_BACK: Duration = Duration::from_secs(3);
-/// For giving a lease back.
-const CLOSE: Duration = Duration::from_secs(20);
+/// The part of a resume's time that is reserved for closing the workspace.
+const CLOSE_RESERVE: Duration = Duration::from_secs(3);
+/// For releasing a workspace's lease.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Studio {
-    /// The user's own job, once no worker has anything more to do for it.
-    pub(crate) async fn settled(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
-        let deadline = Instant::now() + SETTLE;
+    /// The user's job, once its worker has settled it.
+    pub(crate) async fn wait_until_settled(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
-            let job = self.own(user, id).await?;
+            let job = self.find_own_job(user, id).await?;
             if job.settled {
                 return Ok(job);
             }
-            // Something else is wanted of the sandbox: the worker waits for no page any longer.
-            self.note_loaded(&job).await?;
+            // The caller needs the sandbox, so the worker stops waiting for a page to load the
+            // preview.
+            self.record_preview_loaded(&job).await?;
             if Instant::now() >= deadline {
                 return Err(StudioError::Conflict("the build is still being finished; try again".to_owned()));
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// A ready job of the user that has, or had, a sandbox.
-    async fn ready(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
-        let job = self.own(user, id).await?;
+    async fn find_ready_job(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+        let job = self.find_own_job(user, id).await?;
         if job.status != Status::Ready {
             return Err(StudioError::NotReady { status: job.status });
         }
         if job.sandbox_id.is_none() {
             return Err(StudioError::NotFound);
         }
-        self.settled(user, id).await
+        self.wait_until_settled(user, id).await
     }
 
-    /// A page that watched the build has loaded the preview: the worker may pause the sandbox now.
+    /// Records that a page which watched the build has loaded the preview, so that the worker can
+    /// pause the sandbox.
     ///
     /// # Errors
-    /// There is no such job.
+    /// [`StudioError::NotFound`] when the user has no such job.
     pub async fn preview_loaded(&self, user: &User, id: &JobId) -> Result<(), StudioError> {
-        let job = self.own(user, id).await?;
-        self.note_loaded(&job).await
+        let job = self.find_own_job(user, id).await?;
+        self.record_preview_loaded(&job).await
     }
 
-    async fn note_loaded(&self, job: &JobRecord) -> Result<(), StudioError> {
+    async fn record_preview_loaded(&self, job: &JobRecord) -> Result<(), StudioError> {
         if job.status != Status::Ready || job.settled || job.preview_loaded {
             return Ok(());
         }
         let change = Change { preview_loaded: Some(true), ..Change::default() };
-        self.change(&job.id, Held::Anybody, change, Vec::new()).await.map(drop)
+        self.change(&job.id, Precondition::None, change, Vec::new()).await.map(drop)
     }
 
-    /// Lets the sandbox of a ready job sleep. True when it sleeps now, also when it slept already.
+    /// Pauses the sandbox of a ready job. True when it is paused now, also if it was paused before.
     ///
     /// # Errors
-    /// [`StudioError::NotFound`] also when there is no sandbox any more; [`StudioError::NotReady`].
+    /// [`StudioError::NotFound`] also when the sandbox is gone; [`StudioError::NotReady`].
     pub async fn pause(&self, user: &User, id: &JobId) -> Result<bool, StudioError> {
-        let job = self.ready(user, id).await?;
-        self.put_to_sleep(&job).await
+        let job = self.find_ready_job(user, id).await?;
+        self.pause_job(&job).await
     }
 
     /// The same without a user, for the end of a build.
-    pub(crate) async fn put_to_sleep(&self, job: &JobRecord) -> Result<bool, StudioError> {
-        self.put_to_sleep_by(job, None).await
+    pub(crate) async fn pause_job(&self, job: &JobRecord) -> Result<bool, StudioError> {
+        self.pause_before(job, None).await
     }
 
-    /// The same, but only while its sandbox is still to end before `ending`: somebody may have woken it anew meanwhile. False then.
-    pub(crate) async fn put_to_sleep_by(
-        &self,
-        job: &JobRecord,
-        ending: Option<Timestamp>,
-    ) -> Result<bool, StudioError> {
-        let _turn = self.turn(&job.id).await;
+    /// The same, but only while the sandbox still expires before `ending`. False when a user has
+    /// resumed it in the meantime.
+    pub(crate) async fn pause_before(&self, job: &JobRecord, ending: Option<Timestamp>) -> Result<bool, StudioError> {
+        let _lock = self.lock_job(&job.id).await;
         if let Some(ending) = ending {
             let now = self.records().job(&job.id).await?.ok_or(StudioError::NotFound)?;
             if !now.settled || now.sandbox_expires_at.is_none_or(|end| end >= ending) {
                 return Ok(false);
             }
         }
-        match seat::look(self.workspaces(), &job.workspace).await {
-            Found::Paused if job.sandbox_paused => return Ok(true),
-            Found::Paused | Found::Running { .. } => {}
-            Found::Gone => return Err(StudioError::NotFound),
-            Found::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
+        match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
+            SandboxStatus::Paused if job.sandbox_paused => return Ok(true),
+            SandboxStatus::Paused | SandboxStatus::Running { .. } => {}
+            SandboxStatus::Gone => return Err(StudioError::NotFound),
+            SandboxStatus::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
         }
         let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
         let paused = async {
             workspace.pause().await.map_err(StudioError::unavailable)?;
-            // While nobody else has the workspace: they might wake it, and this would say that it sleeps.
+            // Recorded while this process holds the workspace: after another process resumed the
+            // sandbox, the record would be wrong.
             let change = Change { sandbox_paused: Some(true), ..Change::default() };
-            let told = vec![body::status(job.status, &job.stage_label, true, None, None)];
-            self.change(&job.id, Held::Anybody, change, told).await
+            let events = vec![events::status(job.status, &job.stage_label, true, None, None)];
+            self.change(&job.id, Precondition::None, change, events).await
         };
         let paused = paused.await;
         close(&workspace).await;
         paused.map(|_| true)
     }
 
-    /// Wakes the preview and returns when it answers. Whoever asks meanwhile waits for the same; it goes on when they leave.
+    /// Resumes the preview and returns when the application responds. Concurrent callers share one
+    /// attempt, which continues when they disconnect.
     ///
     /// # Errors
-    /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`], [`StudioError::OverBudget`],
-    /// [`StudioError::NotReady`], or there is none.
+    /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`],
+    /// [`StudioError::OverBudget`], [`StudioError::ApplicationFailed`], [`StudioError::NotReady`],
+    /// or [`StudioError::NotFound`].
     pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
-        // From here, whatever is waited for first: a call that wakes something may not outlast its caller's patience.
-        let until = Instant::now() + self.inner.settings.resume_all;
-        let job = self.ready(user, id).await?;
+        // The deadline includes all waiting: the response must arrive before clients time out.
+        let until = Instant::now() + self.inner.settings.resume_deadline;
+        let job = self.find_ready_job(user, id).await?;
         let resuming = {
-            let mut all = locked(&self.inner.resuming);
+            let mut all = lock_mutex(&self.inner.resuming);
             match all.get(id) {
                 Some(resuming) => resuming.clone(),
                 None => {
                     let studio = self.clone();
-                    let woken = self.inner.tasks.spawn(async move {
-                        // Whatever becomes of it, the next who asks begins anew.
-                        let under_way = UnderWay { studio: &studio, job: &job.id };
-                        let woken = tokio::time::timeout_at(until, studio.wake(&job, until)).await;
-                        drop(under_way);
-                        let woken = woken.unwrap_or(Err(StudioError::SandboxUnreachable));
-                        if let Err(StudioError::SandboxUnreachable | StudioError::ApplicationFailed { .. }) = woken {
+                    let resumed = self.inner.tasks.spawn(async move {
+                        // Also after a panic, the next caller starts a new attempt.
+                        let guard = ResumeGuard { studio: &studio, job: &job.id };
+                        let resumed = tokio::time::timeout_at(until, studio.resume_job(&job, until)).await;
+                        drop(guard);
+                        let resumed = resumed.unwrap_or(Err(StudioError::SandboxUnreachable));
+                        if let Err(StudioError::SandboxUnreachable | StudioError::ApplicationFailed { .. }) = resumed {
                             let (studio, id) = (studio.clone(), job.id.clone());
                             let tasks = studio.inner.tasks.clone();
-                            tasks.spawn(async move { studio.note_if_awake(&id).await });
+                            tasks.spawn(async move { studio.record_if_running(&id).await });
                         }
-                        woken.map_err(Arc::new)
+                        resumed.map_err(Arc::new)
                     });
                     let joined = async move {
-                        woken.await.unwrap_or_else(|error| Err(Arc::new(StudioError::unavailable(error))))
+                        resumed.await.unwrap_or_else(|error| Err(Arc::new(StudioError::unavailable(error))))
                     };
                     let resuming = joined.boxed().shared();
                     all.insert(id.clone(), resuming.clone());
@@ -240,7 +243,7 @@ impl Studio {
                 }
             }
         };
-        // Whoever joins may have come earlier than the one who began.
+        // A caller that joins may have an earlier deadline than the attempt.
         let resumed = tokio::time::timeout_at(until, resuming).await.map_err(|_| StudioError::SandboxUnreachable)?;
         resumed.map_err(|error| match &*error {
             StudioError::SandboxExpired => StudioError::SandboxExpired,
@@ -254,98 +257,102 @@ impl Studio {
         })
     }
 
-    /// Two attempts, which leave time to give the workspace back before `until`.
-    async fn wake(&self, job: &JobRecord, until: Instant) -> Result<Resumed, StudioError> {
+    /// Makes two attempts, which leave time to close the workspace before `until`.
+    async fn resume_job(&self, job: &JobRecord, until: Instant) -> Result<Resumed, StudioError> {
         let settings = &self.inner.settings;
-        let latest = until - GIVE_BACK;
-        let ready_by = latest.min(Instant::now() + settings.resume);
-        let _turn = self.turn(&job.id).await;
-        let first = match self.try_to_wake(job, ready_by, latest).await {
+        let latest = until - CLOSE_RESERVE;
+        let ready_by = latest.min(Instant::now() + settings.resume_timeout);
+        let _lock = self.lock_job(&job.id).await;
+        let first = match self.try_resume(job, ready_by, latest).await {
             Ok(resumed) => return Ok(resumed),
-            Err(NotWoken::ForGood(error)) => {
+            Err(ResumeFailure::Permanent(error)) => {
                 if let StudioError::SandboxExpired = error {
-                    self.note_gone(job).await;
+                    self.record_sandbox_gone(job).await;
                 }
                 return Err(error);
             }
-            Err(NotWoken::ForNow(reason) | NotWoken::Application { reason, .. }) => reason,
+            Err(ResumeFailure::Transient(reason) | ResumeFailure::Application { reason, .. }) => reason,
         };
-        warn!(job = %job.id, reason = first, "a preview did not wake; once more");
-        tokio::time::sleep(settings.resume_again).await;
-        let ready_by = latest.min(ready_by.max(Instant::now() + settings.resume_more));
-        match self.try_to_wake(job, ready_by, latest).await {
+        warn!(job = %job.id, reason = first, "cannot resume a preview; retrying once");
+        tokio::time::sleep(settings.resume_retry_delay).await;
+        let ready_by = latest.min(ready_by.max(Instant::now() + settings.resume_retry_time));
+        match self.try_resume(job, ready_by, latest).await {
             Ok(resumed) => Ok(resumed),
-            Err(NotWoken::ForNow(reason)) => {
-                warn!(job = %job.id, reason, "a preview did not wake");
+            Err(ResumeFailure::Transient(reason)) => {
+                warn!(job = %job.id, reason, "cannot resume a preview");
                 Err(StudioError::SandboxUnreachable)
             }
-            Err(error @ NotWoken::Application { .. }) => {
+            Err(error @ ResumeFailure::Application { .. }) => {
                 let error = StudioError::from(error);
-                let told = vec![body::notice(error.to_string())];
-                if let Err(error) = self.change(&job.id, Held::Anybody, Change::default(), told).await {
-                    warn!(job = %job.id, error = %chain(&error), "a notice is missing on a timeline");
+                let events = vec![events::notice(error.to_string())];
+                if let Err(error) = self.change(&job.id, Precondition::None, Change::default(), events).await {
+                    warn!(job = %job.id, error = %chain(&error), "cannot append a notice to the timeline");
                 }
                 Err(error)
             }
-            Err(NotWoken::ForGood(error)) => Err(error),
+            Err(ResumeFailure::Permanent(error)) => Err(error),
         }
     }
 
-    async fn try_to_wake(&self, job: &JobRecord, ready_by: Instant, latest: Instant) -> Result<Resumed, NotWoken> {
-        match seat::look(self.workspaces(), &job.workspace).await {
-            Found::Gone => return Err(NotWoken::ForGood(StudioError::SandboxExpired)),
-            Found::Unreachable(reason) => return Err(NotWoken::ForNow(reason)),
-            Found::Running { .. } | Found::Paused => {}
+    async fn try_resume(&self, job: &JobRecord, ready_by: Instant, latest: Instant) -> Result<Resumed, ResumeFailure> {
+        match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
+            SandboxStatus::Gone => return Err(ResumeFailure::Permanent(StudioError::SandboxExpired)),
+            SandboxStatus::Unreachable(reason) => return Err(ResumeFailure::Transient(reason)),
+            SandboxStatus::Running { .. } | SandboxStatus::Paused => {}
         }
-        let late = |_| NotWoken::ForNow("it took too long".to_owned());
+        let late = |_| ResumeFailure::Transient("it took too long".to_owned());
         let workspace = loop {
             match tokio::time::timeout_at(ready_by, self.workspaces().open(&job.workspace)).await.map_err(late)? {
                 Ok(workspace) => break workspace,
-                Err(OpenError::NotFound(_)) => return Err(NotWoken::ForGood(StudioError::SandboxExpired)),
-                // Another process has it, perhaps to wake it: then that is soon done.
+                Err(OpenError::NotFound(_)) => return Err(ResumeFailure::Permanent(StudioError::SandboxExpired)),
+                // Another process holds the workspace, perhaps to resume it, and releases it soon.
                 Err(error @ OpenError::Held { .. }) => info!(job = %job.id, "waiting: {error}"),
-                Err(error) => return Err(NotWoken::ForNow(chain(&error))),
+                Err(error) => return Err(ResumeFailure::Transient(chain(&error))),
             }
         };
-        let brought = match tokio::time::timeout_at(ready_by, self.bring_up(job, &workspace)).await {
-            Ok(brought) => brought,
+        let result = match tokio::time::timeout_at(ready_by, self.start_preview(job, &workspace)).await {
+            Ok(result) => result,
             Err(_) => {
                 let by = (ready_by + DIAGNOSIS_TIMEOUT).min(latest + LAST_DIAGNOSIS_TIMEOUT);
                 Err(self.diagnose(job, &workspace, by).await)
             }
         };
         close(&workspace).await;
-        brought
+        result
     }
 
-    /// What stands in the way of a preview that is not awake in time: its application where the
-    /// sandbox runs, with the end of its log.
-    async fn diagnose(&self, job: &JobRecord, workspace: &Workspace, by: Instant) -> NotWoken {
-        let late = || NotWoken::ForNow("it took too long".to_owned());
+    /// Finds out why a preview did not respond in time. If the sandbox runs, the application is the
+    /// cause, with the end of its log.
+    async fn diagnose(&self, job: &JobRecord, workspace: &Workspace, by: Instant) -> ResumeFailure {
+        let late = || ResumeFailure::Transient("it took too long".to_owned());
         let Some(port) = job.preview_port else { return late() };
         let diagnosed = async {
-            let Found::Running { sandbox, .. } = seat::look(self.workspaces(), &job.workspace).await else {
+            let SandboxStatus::Running { sandbox, .. } =
+                probe::inspect_sandbox(self.workspaces(), &job.workspace).await
+            else {
                 return late();
             };
             let log = sandbox.files().read_text(devserver::LOG).await.unwrap_or_default();
             let reason = format!("nothing answered on port {port} in time");
-            NotWoken::Application { reason, output: workspace.mask(last_lines(&log)) }
+            ResumeFailure::Application { reason, output: workspace.mask(last_lines(&log)) }
         };
         tokio::time::timeout_at(by, diagnosed).await.unwrap_or_else(|_| late())
     }
 
-    async fn bring_up(&self, job: &JobRecord, workspace: &Workspace) -> Result<Resumed, NotWoken> {
-        workspace.resume().await.map_err(NotWoken::of)?;
-        let Found::Running { sandbox, ends_at } = seat::look(self.workspaces(), &job.workspace).await else {
-            return Err(NotWoken::ForNow("it does not run after it was resumed".to_owned()));
+    async fn start_preview(&self, job: &JobRecord, workspace: &Workspace) -> Result<Resumed, ResumeFailure> {
+        workspace.resume().await.map_err(ResumeFailure::from_unavailable)?;
+        let SandboxStatus::Running { sandbox, ends_at } =
+            probe::inspect_sandbox(self.workspaces(), &job.workspace).await
+        else {
+            return Err(ResumeFailure::Transient("it does not run after it was resumed".to_owned()));
         };
         if let Some(port) = job.preview_port {
-            // One that ran may have lost its server; one that is still starting is waited for.
-            if seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
-                workspace.serve_again().await.map_err(|error| NotWoken::serving(workspace, &error))?;
+            // A running sandbox may have lost its server; a server that is starting is waited for.
+            if probe::ask_application(&self.inner.http, &sandbox, port).await == AppResponse::NotReady {
+                workspace.ensure_served().await.map_err(|error| ResumeFailure::from_serve_error(workspace, &error))?;
             }
-            while seat::ask(&self.inner.http, &sandbox, port).await == Answer::NotYet {
-                tokio::time::sleep(LOOK_AGAIN).await;
+            while probe::ask_application(&self.inner.http, &sandbox, port).await == AppResponse::NotReady {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
         let preview = job.preview_port.map(|port| (sandbox.url(port), port));
@@ -354,78 +361,80 @@ impl Studio {
         let change = Change {
             sandbox_paused: Some(false),
             sandbox_id: Some(Some(sandbox_id.clone())),
-            sandbox_expires_at: Some(self.awake_until(ends_at)),
+            sandbox_expires_at: Some(self.keep_running_until(ends_at)),
             preview: Some(preview),
             ..Change::default()
         };
-        let told = vec![
-            body::resumed(preview_url.as_deref()),
-            body::status(job.status, &job.stage_label, false, preview_url.as_deref(), None),
+        let events = vec![
+            events::resumed(preview_url.as_deref()),
+            events::status(job.status, &job.stage_label, false, preview_url.as_deref(), None),
         ];
-        self.change(&job.id, Held::Anybody, change, told).await.map_err(|error| NotWoken::ForNow(chain(&error)))?;
+        self.change(&job.id, Precondition::None, change, events)
+            .await
+            .map_err(|error| ResumeFailure::Transient(chain(&error)))?;
         Ok(Resumed { preview_url, sandbox_id })
     }
 
-    /// After a resume that came to nothing: whoever was asked to wake the sandbox may have done so when nobody waited any more.
-    async fn note_if_awake(&self, id: &JobId) {
-        let noted = async {
-            let _turn = self.turn(id).await;
+    /// After a failed resume: the provider may have resumed the sandbox after the deadline.
+    async fn record_if_running(&self, id: &JobId) {
+        let recorded = async {
+            let _lock = self.lock_job(id).await;
             let job = self.records().job(id).await?.filter(|job| job.sandbox_paused && !job.deleted);
             let Some(job) = job else { return Ok(()) };
-            // Whoever else has the workspace knows better.
+            // The process that holds the workspace records the state itself.
             let Ok(workspace) = self.workspaces().open(&job.workspace).await else { return Ok(()) };
-            let noted = match seat::look(self.workspaces(), &job.workspace).await {
-                Found::Running { ends_at, .. } => {
+            let recorded = match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
+                SandboxStatus::Running { ends_at, .. } => {
                     let change = Change {
                         sandbox_paused: Some(false),
-                        sandbox_expires_at: Some(self.awake_until(ends_at)),
+                        sandbox_expires_at: Some(self.keep_running_until(ends_at)),
                         ..Change::default()
                     };
-                    let told =
-                        vec![body::status(job.status, &job.stage_label, false, job.preview_url.as_deref(), None)];
-                    self.change(id, Held::Anybody, change, told).await.map(drop)
+                    let events =
+                        vec![events::status(job.status, &job.stage_label, false, job.preview_url.as_deref(), None)];
+                    self.change(id, Precondition::None, change, events).await.map(drop)
                 }
                 _ => Ok(()),
             };
             close(&workspace).await;
-            noted
+            recorded
         };
-        let noted: Result<(), StudioError> = noted.await;
-        if let Err(error) = noted {
-            warn!(job = %id, error = %chain(&error), "a preview may be awake that is said to sleep");
+        let recorded: Result<(), StudioError> = recorded.await;
+        if let Err(error) = recorded {
+            warn!(job = %id, error = %chain(&error), "cannot record whether the sandbox runs after a failed resume");
         }
     }
 
-    /// The sandbox is no more: nothing sleeps there, and there is nothing to look at.
-    pub(crate) async fn note_gone(&self, job: &JobRecord) {
+    /// Records that the sandbox no longer exists.
+    pub(crate) async fn record_sandbox_gone(&self, job: &JobRecord) {
         if !job.sandbox_paused && job.sandbox_expires_at.is_none() {
             return;
         }
         let gone = Change { sandbox_paused: Some(false), sandbox_expires_at: Some(None), ..Change::default() };
-        let told = vec![body::notice("The sandbox is gone. A rebuild starts from the newest files.")];
-        if let Err(error) = self.change(&job.id, Held::Anybody, gone, told).await {
-            warn!(job = %job.id, error = %chain(&error), "the end of a sandbox was not noted");
+        let events = vec![events::notice("The sandbox is gone. A rebuild starts from the newest files.")];
+        if let Err(error) = self.change(&job.id, Precondition::None, gone, events).await {
+            warn!(job = %job.id, error = %chain(&error), "cannot record that a sandbox is gone");
         }
     }
 
-    /// When a preview that is awake now sleeps again: workspaces give a sandbox all the life there is, for people who work
-    /// there; of a preview nobody knows whether anybody still looks.
-    pub(crate) fn awake_until(&self, ends_at: Option<Timestamp>) -> Option<Timestamp> {
-        let awake = SignedDuration::try_from(self.inner.settings.awake).unwrap_or(SignedDuration::MAX);
-        let bedtime = Timestamp::now().checked_add(awake).unwrap_or(Timestamp::MAX);
-        Some(ends_at.map_or(bedtime, |ends_at| ends_at.min(bedtime)))
+    /// When a preview that runs now is paused again. Workspaces extend a sandbox as far as the
+    /// provider allows, for users who work in it; whether a user still views a preview is unknown.
+    pub(crate) fn keep_running_until(&self, ends_at: Option<Timestamp>) -> Option<Timestamp> {
+        let lifetime = SignedDuration::try_from(self.inner.settings.preview_lifetime).unwrap_or(SignedDuration::MAX);
+        let auto_pause_at = Timestamp::now().checked_add(lifetime).unwrap_or(Timestamp::MAX);
+        Some(ends_at.map_or(auto_pause_at, |ends_at| ends_at.min(auto_pause_at)))
     }
 
-    /// How the preview is. Never wakes it.
+    /// The state of the preview. Never resumes it.
     ///
     /// # Errors
-    /// There is no such job.
+    /// [`StudioError::NotFound`] when the user has no such job.
     pub async fn check(&self, user: &User, id: &JobId) -> Result<PreviewCheck, StudioError> {
-        let job = self.own(user, id).await?;
+        let job = self.find_own_job(user, id).await?;
         let is = |state, reason: Option<String>| PreviewCheck { state, preview_url: None, reason };
         match job.status {
             Status::Ready if job.restore_to.is_none() => {}
-            // It is on its way; there may be one soon.
+            // The build or the restore is still in progress.
             Status::Ready | Status::Queued | Status::Provisioning | Status::Building => {
                 return Ok(is(PreviewState::Starting, Some(job.stage_label)));
             }
@@ -436,52 +445,54 @@ impl Studio {
         let Some(port) = job.preview_port else {
             return Ok(is(PreviewState::None, Some("the build has no page to show".to_owned())));
         };
-        let sandbox = match seat::look(self.workspaces(), &job.workspace).await {
-            Found::Running { sandbox, .. } => sandbox,
-            Found::Paused => return Ok(is(PreviewState::Paused, None)),
-            Found::Gone => return Ok(is(PreviewState::Expired, None)),
-            Found::Unreachable(reason) => return Ok(is(PreviewState::Unreachable, Some(reason))),
+        let sandbox = match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
+            SandboxStatus::Running { sandbox, .. } => sandbox,
+            SandboxStatus::Paused => return Ok(is(PreviewState::Paused, None)),
+            SandboxStatus::Gone => return Ok(is(PreviewState::Expired, None)),
+            SandboxStatus::Unreachable(reason) => return Ok(is(PreviewState::Unreachable, Some(reason))),
         };
         let preview_url = Some(sandbox.url(port));
-        Ok(match seat::ask(&self.inner.http, &sandbox, port).await {
-            Answer::Yes => PreviewCheck { state: PreviewState::Active, preview_url, reason: None },
-            Answer::NoFrames(reason) => {
+        Ok(match probe::ask_application(&self.inner.http, &sandbox, port).await {
+            AppResponse::Ready => PreviewCheck { state: PreviewState::Active, preview_url, reason: None },
+            AppResponse::FrameBlocked(reason) => {
                 PreviewCheck { state: PreviewState::Blocked, preview_url, reason: Some(reason) }
             }
-            Answer::NotYet => {
-                let waking = locked(&self.inner.resuming).contains_key(id);
+            AppResponse::NotReady => {
+                let waking = lock_mutex(&self.inner.resuming).contains_key(id);
                 is(PreviewState::Starting, waking.then(|| "Waking the preview".to_owned()))
             }
         })
     }
 
-    /// The newest first.
+    /// The snapshots of a job's workspace, the newest first.
     ///
     /// # Errors
-    /// There is no such job, or the store is in trouble.
+    /// [`StudioError::NotFound`] when the user has no such job, [`StudioError::Unavailable`] when
+    /// the object store cannot be read.
     pub async fn snapshots(&self, user: &User, id: &JobId) -> Result<Vec<SnapshotView>, StudioError> {
-        let job = self.own(user, id).await?;
+        let job = self.find_own_job(user, id).await?;
         let project = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
+        let listed = self.workspaces().checkpoints_of(&project).await.map_err(StudioError::unavailable)?;
         let shown = listed.into_iter().rev().map(|listed| {
             let (files, bytes, verified) = match listed.condition {
-                SnapshotCondition::Whole { files, bytes, verified, .. } => (files, bytes, verified),
-                SnapshotCondition::Damaged { .. } => (0, 0, false),
+                CheckpointCondition::Whole { files, bytes, verified, .. } => (files, bytes, verified),
+                CheckpointCondition::Damaged { .. } => (0, 0, false),
             };
             SnapshotView { key: listed.key, files, bytes, created_at: listed.created_at, verified }
         });
         Ok(shown.collect())
     }
 
-    /// Sets a ready job's files back to a snapshot. That goes on when this has returned; the timeline tells of the end, and the
-    /// preview is awake then.
+    /// Restores a ready job's files from a snapshot, in the background. The timeline reports the
+    /// end, after which the preview runs.
     ///
     /// # Errors
-    /// There is no such job or snapshot, or the job is not ready.
+    /// [`StudioError::NotFound`] when there is no such job or snapshot, [`StudioError::NotReady`],
+    /// or [`StudioError::Conflict`] when another operation is in progress.
     pub async fn restore(&self, user: &User, id: &JobId, key: &str) -> Result<Job, StudioError> {
-        let job = self.ready(user, id).await?;
+        let job = self.find_ready_job(user, id).await?;
         let project = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let listed = self.workspaces().snapshots_of(&project).await.map_err(StudioError::unavailable)?;
+        let listed = self.workspaces().checkpoints_of(&project).await.map_err(StudioError::unavailable)?;
         let snapshot = listed.into_iter().find(|listed| listed.key == key).ok_or(StudioError::NotFound)?;
         let label = "Restoring the files";
         let change = Change {
@@ -490,28 +501,28 @@ impl Studio {
             settled: Some(false),
             ..Change::default()
         };
-        let told = vec![body::status(job.status, label, job.sandbox_paused, job.preview_url.as_deref(), None)];
-        let begun = self.change(id, Held::Anybody, change, told).await?.ok_or_else(busy)?;
-        self.run_errand(id);
-        self.shown(user, begun).await
+        let events = vec![events::status(job.status, label, job.sandbox_paused, job.preview_url.as_deref(), None)];
+        let begun = self.change(id, Precondition::None, change, events).await?.ok_or_else(busy)?;
+        self.spawn_cleanup(id);
+        self.view_job(user, begun).await
     }
 
-    pub(crate) async fn set_back(&self, job: &JobRecord, which: Which) -> Result<(), StudioError> {
-        let _turn = self.turn(&job.id).await;
+    pub(crate) async fn restore_files(&self, job: &JobRecord, which: Which) -> Result<(), StudioError> {
+        let _lock = self.lock_job(&job.id).await;
         let workspace = self.workspaces().open(&job.workspace).await.map_err(StudioError::unavailable)?;
         let restored = async {
             workspace.restore(which).await.map_err(StudioError::unavailable)?;
-            self.bring_up(job, &workspace).await?;
-            self.photograph(job, &workspace, "restored").await;
+            self.start_preview(job, &workspace).await?;
+            self.take_screenshots(job, &workspace, "restored").await;
             Ok(())
         };
-        let restored = tokio::time::timeout(self.inner.settings.resume * 2, restored).await;
+        let restored = tokio::time::timeout(self.inner.settings.resume_timeout * 2, restored).await;
         close(&workspace).await;
         restored.map_err(StudioError::unavailable)?
     }
 }
 
-/// The end of a log, whole lines where it can be.
+/// The last lines of a log, whole lines where possible.
 fn last_lines(log: &str) -> &str {
     let log = log.trim_end();
     let cut = log.len().saturating_sub(OUTPUT_BYTES);
@@ -519,9 +530,9 @@ fn last_lines(log: &str) -> &str {
     if cut == 0 { tail } else { tail.split_once('\n').map_or(tail, |(_, lines)| lines) }
 }
 
-/// Gives a workspace back. What takes too long is given back by its lease's end.
+/// Releases a workspace. After the timeout its lease expires instead.
 pub(crate) async fn close(workspace: &Workspace) {
-    if tokio::time::timeout(CLOSE, workspace.close()).await.is_err() {
-        warn!(workspace = %workspace.name(), "a workspace is given back late");
+    if tokio::time::timeout(CLOSE_TIMEOUT, workspace.close()).await.is_err() {
+        warn!(workspace = %workspace.name(), "cannot release a workspace in time; its lease expires");
     }
 }

@@ -1,36 +1,37 @@
-//! How long things may take, and how many at once. The defaults are the product's; tests shorten them.
+//! Timeouts, intervals and limits. The defaults are the product's; tests shorten them.
 
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Builds of this process at once.
+    /// Builds that this process runs at the same time.
     pub builds: usize,
-    /// What is left of a killed worker stands in the way for so long.
+    /// How long a claim lasts without renewal. A killed worker blocks its job for at most this
+    /// long.
     pub lease: Duration,
-    pub renew_every: Duration,
-    /// How often the worker looks for work that another process took in.
-    pub look_every: Duration,
-    /// How often watchers hear of what another process has written.
-    pub hear_every: Duration,
-    /// From the beginning of a resume until the application must answer.
-    pub resume: Duration,
-    /// Before the one retry.
-    pub resume_again: Duration,
-    /// What the retry may add: it has at least so long.
-    pub resume_more: Duration,
-    /// Whatever happens, a resume ends by then.
-    pub resume_all: Duration,
-    /// How long a preview that somebody woke stays awake, if its sandbox lives so long.
-    pub awake: Duration,
+    pub renew_interval: Duration,
+    /// How often the worker polls for jobs that another process queued.
+    pub claim_interval: Duration,
+    /// How often watchers are notified of events that another process wrote.
+    pub event_poll_interval: Duration,
+    /// From the start of a resume until the application must respond.
+    pub resume_timeout: Duration,
+    /// The delay before the single retry.
+    pub resume_retry_delay: Duration,
+    /// The minimum time of the retry.
+    pub resume_retry_time: Duration,
+    /// The time after which a resume fails in any case.
+    pub resume_deadline: Duration,
+    /// How long a resumed preview runs before it is paused again, if its sandbox lives so long.
+    pub preview_lifetime: Duration,
     /// How long the pause at the end of a build waits for a page that watched it to load the
     /// preview.
     pub preview_load_timeout: Duration,
-    /// After the page has loaded it, for what its scripts ask for then.
+    /// How long the worker waits after the page has loaded, for requests of the page's scripts.
     pub preview_load_grace: Duration,
-    /// Credits of the first user.
+    /// Build credits of the first user.
     pub first_credits: i64,
-    /// Where applications listen.
+    /// The port that applications listen on.
     pub preview_port: u16,
 }
 
@@ -39,14 +40,14 @@ impl Default for Settings {
         Self {
             builds: 2,
             lease: Duration::from_secs(15),
-            renew_every: Duration::from_secs(5),
-            look_every: Duration::from_secs(1),
-            hear_every: Duration::from_millis(500),
-            resume: Duration::from_secs(120),
-            resume_again: Duration::from_secs(5),
-            resume_more: Duration::from_secs(20),
-            resume_all: Duration::from_secs(149),
-            awake: Duration::from_secs(3600),
+            renew_interval: Duration::from_secs(5),
+            claim_interval: Duration::from_secs(1),
+            event_poll_interval: Duration::from_millis(500),
+            resume_timeout: Duration::from_secs(120),
+            resume_retry_delay: Duration::from_secs(5),
+            resume_retry_time: Duration::from_secs(20),
+            resume_deadline: Duration::from_secs(149),
+            preview_lifetime: Duration::from_secs(3600),
             preview_load_timeout: Duration::from_secs(30),
             preview_load_grace: Duration::from_secs(2),
             first_credits: 10,

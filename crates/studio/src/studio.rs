@@ -1,5 +1,5 @@
-//! The service itself. What a user can ask for is in `builds`, `looks`, `previews`, `files` and `terminal`; somebody else's job is
-//! as good as none.
+//! The service and its shared state. The operations are in `builds`, `queries`, `previews`, `files`
+//! and `terminal`. A job of another user is reported as not found.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,111 +18,113 @@ use workspace::Workspaces;
 use workspace::events::Observer;
 use workspace::records::DatabaseRecords;
 
-use crate::body::Body;
 use crate::credentials::{CredentialGuard, Credentials};
 use crate::error::StudioError;
+use crate::events::EventBody;
+use crate::host::StudioHost;
 use crate::id::{JobId, ProjectId};
-use crate::premises::Premises;
 use crate::previews::Resuming;
-use crate::records::{Change, Held, JobRecord, Records};
+use crate::records::{Change, JobRecord, Precondition, Records};
 use crate::settings::Settings;
 use crate::timeline::Timeline;
 use crate::token::{Digest, new_session};
 use crate::view::{TimelineEvent, User};
 
-/// A credential is believed for this long without asking the records: a revoked one is good for no longer.
-const BELIEVED: Duration = Duration::from_secs(2);
-/// Of a browser session. Signing in again costs a look for the token.
+/// How long an authenticated credential is cached. A revoked credential stays usable for at most
+/// this long.
+const CREDENTIAL_CACHE_TTL: Duration = Duration::from_secs(2);
+/// How long a browser session is valid.
 pub(crate) const SESSION_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// For what is under way when the program stops.
-const LAST_WORK: Duration = Duration::from_secs(20);
-/// Tokens that are remembered at once.
-const REMEMBERED: usize = 10_000;
+/// How long [`Studio::close`] waits for background tasks.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Entries per cache. A full cache is cleared.
+const MAX_CACHED: usize = 10_000;
 
-/// The studio. Cheap to clone; clones are the same.
+/// The studio. Clones share one state.
 #[derive(Clone)]
 pub struct Studio {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<StudioInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct StudioInner {
     pub(crate) records: Records,
     pub(crate) runs: Arc<dyn RunRecords>,
-    /// Where the tokens of models are noted.
-    pub(crate) book: DatabaseRecords,
-    pub(crate) premises: Arc<dyn Premises>,
+    /// Records the token usage of models.
+    pub(crate) usage: DatabaseRecords,
+    pub(crate) host: Arc<dyn StudioHost>,
     pub(crate) settings: Settings,
     pub(crate) timeline: Arc<Timeline>,
-    /// For looking at previews.
+    /// Probes previews.
     pub(crate) http: reqwest::Client,
-    /// Tells the worker that there may be something to do.
+    /// Wakes the worker's claim loop.
     pub(crate) work: Notify,
-    /// Jobs that are being built here, and how to stop them.
+    /// Jobs that this process builds, with the token that cancels each.
     pub(crate) building: Mutex<HashMap<JobId, CancellationToken>>,
     pub(crate) resuming: Mutex<HashMap<JobId, Resuming>>,
-    /// One at a time acts on a job's sandbox in this process.
-    turns: Mutex<HashMap<JobId, Arc<tokio::sync::Mutex<()>>>>,
-    /// What was begun for a user and goes on when they have left.
+    /// Serialises operations on one job's sandbox within this process.
+    job_locks: Mutex<HashMap<JobId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Background tasks that outlive the request that started them.
     pub(crate) tasks: TaskTracker,
-    /// Ends those of them that another process can go on with.
+    /// Cancels those background tasks that another process can continue.
     pub(crate) stop: CancellationToken,
-    known: Mutex<HashMap<Digest, (User, Instant)>>,
-    names: Mutex<HashMap<ProjectId, String>>,
+    credential_cache: Mutex<HashMap<Digest, (User, Instant)>>,
+    project_names: Mutex<HashMap<ProjectId, String>>,
     credentials: Arc<Credentials>,
-    _listening: AbortOnDropHandle<()>,
+    _event_polling: AbortOnDropHandle<()>,
     _revocations: AbortOnDropHandle<()>,
 }
 
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Studio {
-    /// Opens the studio on the database that the workspaces of `premises` have.
+    /// Opens the studio on the database that the workspaces of `host` use.
     ///
     /// # Errors
-    /// The records cannot be opened.
-    pub async fn open(url: &Secret, premises: Arc<dyn Premises>, settings: Settings) -> Result<Self, StudioError> {
+    /// [`StudioError::Unavailable`] when the records cannot be opened.
+    pub async fn open(url: &Secret, host: Arc<dyn StudioHost>, settings: Settings) -> Result<Self, StudioError> {
         let records = Records::open(url).await?;
         let runs = DatabaseRunRecords::open(url).await.map_err(StudioError::unavailable)?;
-        let book = DatabaseRecords::open(url).await.map_err(StudioError::unavailable)?;
-        // A page that leads elsewhere answers, and where it leads is none of our business.
+        let usage = DatabaseRecords::open(url).await.map_err(StudioError::unavailable)?;
+        // A redirect is a response, and its target may be outside of the sandbox.
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build();
         let timeline = Timeline::new(records.clone());
-        let listening = tokio::spawn(Timeline::listen(Arc::downgrade(&timeline), settings.hear_every));
+        let event_polling =
+            tokio::spawn(Timeline::poll_forever(Arc::downgrade(&timeline), settings.event_poll_interval));
         let credentials = Arc::new(Credentials::default());
         let revocations = tokio::spawn(Credentials::poll(Arc::downgrade(&credentials), records.clone()));
-        let inner = Inner {
+        let inner = StudioInner {
             records,
             runs: Arc::new(runs),
-            book,
-            premises: Arc::clone(&premises),
+            usage,
+            host: Arc::clone(&host),
             settings,
             timeline,
             http: http.map_err(StudioError::unavailable)?,
             work: Notify::new(),
             building: Mutex::default(),
             resuming: Mutex::default(),
-            turns: Mutex::default(),
+            job_locks: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            known: Mutex::default(),
-            names: Mutex::default(),
+            credential_cache: Mutex::default(),
+            project_names: Mutex::default(),
             credentials,
             _revocations: AbortOnDropHandle::new(revocations),
-            _listening: AbortOnDropHandle::new(listening),
+            _event_polling: AbortOnDropHandle::new(event_polling),
         };
         let studio = Self { inner: Arc::new(inner) };
-        premises.observe(Arc::new(studio.clone()) as Arc<dyn Observer>);
+        host.observe(Arc::new(studio.clone()) as Arc<dyn Observer>);
         Ok(studio)
     }
 
-    /// Waits, within reason, for what was begun for users and goes on.
+    /// Waits for background tasks, for at most 20 s.
     pub async fn close(&self) {
         self.inner.stop.cancel();
         self.inner.tasks.close();
-        if tokio::time::timeout(LAST_WORK, self.inner.tasks.wait()).await.is_err() {
-            warn!("a preview was still being woken or restored");
+        if tokio::time::timeout(SHUTDOWN_TIMEOUT, self.inner.tasks.wait()).await.is_err() {
+            warn!("background tasks were still running at shutdown: a preview was being resumed or restored");
         }
     }
 
@@ -131,62 +133,65 @@ impl Studio {
     }
 
     pub(crate) fn workspaces(&self) -> &Workspaces {
-        self.inner.premises.workspaces()
+        self.inner.host.workspaces()
     }
 
-    /// Whose access token has this digest.
+    /// The user whose access token has this digest.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`StudioError::Unavailable`] when the records cannot be read.
     pub(crate) async fn authenticate(&self, token: &Digest) -> Result<Option<User>, StudioError> {
-        if let Some(user) = self.believed(token) {
+        if let Some(user) = self.cached_user(token) {
             return Ok(Some(user));
         }
-        let user = self.records().user_with(token).await?;
-        self.remember(token, user.as_ref());
+        let user = self.records().user_by_token(token).await?;
+        self.cache_user(token, user.as_ref());
         Ok(user)
     }
 
-    /// Whose session has a token with this digest; none when it has ended.
+    /// The user whose session token has this digest; none when the session has ended.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`StudioError::Unavailable`] when the records cannot be read.
     pub(crate) async fn authenticate_session(&self, session: &Digest) -> Result<Option<User>, StudioError> {
-        if let Some(user) = self.believed(session) {
+        if let Some(user) = self.cached_user(session) {
             return Ok(Some(user));
         }
-        let user = self.records().user_in(session).await?;
-        self.remember(session, user.as_ref());
+        let user = self.records().user_by_session(session).await?;
+        self.cache_user(session, user.as_ref());
         Ok(user)
     }
 
-    fn believed(&self, credential: &Digest) -> Option<User> {
-        let known = locked(&self.inner.known);
-        known.get(credential).filter(|(_, at)| at.elapsed() < BELIEVED).map(|(user, _)| user.clone())
+    fn cached_user(&self, credential: &Digest) -> Option<User> {
+        let credential_cache = lock_mutex(&self.inner.credential_cache);
+        credential_cache
+            .get(credential)
+            .filter(|(_, at)| at.elapsed() < CREDENTIAL_CACHE_TTL)
+            .map(|(user, _)| user.clone())
     }
 
-    fn remember(&self, credential: &Digest, user: Option<&User>) {
-        let mut known = locked(&self.inner.known);
+    fn cache_user(&self, credential: &Digest, user: Option<&User>) {
+        let mut credential_cache = lock_mutex(&self.inner.credential_cache);
         match user {
             Some(user) => {
-                if known.len() >= REMEMBERED {
-                    known.clear();
+                if credential_cache.len() >= MAX_CACHED {
+                    credential_cache.clear();
                 }
-                known.insert(credential.clone(), (user.clone(), Instant::now()));
+                credential_cache.insert(credential.clone(), (user.clone(), Instant::now()));
             }
-            None => drop(known.remove(credential)),
+            None => drop(credential_cache.remove(credential)),
         }
     }
 
-    /// Opens a browser session for whom an access token belongs to, and returns the session's token.
+    /// Opens a browser session for the owner of an access token and returns the session's token.
     /// None when the access token is unknown.
     ///
     /// # Errors
-    /// The records cannot be read or written.
+    /// [`StudioError::Unavailable`] when the records cannot be read or written.
     pub(crate) async fn sign_in(&self, token: &str) -> Result<Option<Secret>, StudioError> {
-        let Some(access) = Digest::of(token) else { return Ok(None) };
+        let Some(access) = Digest::from_token(token) else { return Ok(None) };
         let session = new_session();
-        let Some(digest) = Digest::of_session(session.expose()) else { return Ok(None) };
+        let Some(digest) = Digest::from_session(session.expose()) else { return Ok(None) };
         let user = self.records().add_session(&access, &digest, SESSION_LIFETIME).await?;
         Ok(user.map(|_| session))
     }
@@ -194,97 +199,99 @@ impl Studio {
     /// Ends a session, with the terminals and event streams it opened.
     ///
     /// # Errors
-    /// The records cannot be written. Then the session is still valid.
+    /// [`StudioError::Unavailable`] when the records cannot be written. The session then stays
+    /// valid.
     pub(crate) async fn sign_out(&self, session: &Digest) -> Result<(), StudioError> {
         self.records().end_session(session).await?;
-        self.remember(session, None);
+        self.cache_user(session, None);
         self.inner.credentials.revoke(session);
         Ok(())
     }
 
-    /// Keeps something open for as long as a credential is valid.
+    /// A guard that reports when the credential is revoked.
     pub(crate) fn guard(&self, credential: &Digest) -> CredentialGuard {
         self.inner.credentials.guard(credential)
     }
 
-    /// Build credits that are left.
+    /// The user's remaining build credits.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`StudioError::Unavailable`] when the records cannot be read.
     pub async fn credits(&self, user: &User) -> Result<i64, StudioError> {
         Ok(self.records().credits(&user.id).await?)
     }
 
-    /// What happened after event `after`, then what happens, without end. Dropping it ends that.
+    /// The events after event `after`, then new events, until the stream is dropped.
     ///
     /// # Errors
-    /// There is no such job.
+    /// [`StudioError::NotFound`] when the user has no such job.
     pub async fn events(
         &self,
         user: &User,
         id: &JobId,
         after: Option<u64>,
     ) -> Result<BoxStream<'static, Arc<TimelineEvent>>, StudioError> {
-        let job = self.own(user, id).await?;
-        // Of many who watch one build here, the first notes it.
+        let job = self.find_own_job(user, id).await?;
+        // Only the first of several watchers in this process writes the flag.
         if !job.settled && !job.watched && !self.inner.timeline.is_watched(id) {
             // The worker lets this page load the preview before it pauses the sandbox.
             let change = Change { watched: Some(true), ..Change::default() };
-            if let Err(error) = self.change(id, Held::Anybody, change, Vec::new()).await {
-                warn!(job = %id, error = %crate::chain(&error), "the worker does not know that a page watches the build");
+            if let Err(error) = self.change(id, Precondition::None, change, Vec::new()).await {
+                warn!(job = %id, error = %crate::chain(&error), "cannot record that a page watches the build; the sandbox may be paused before the page has loaded");
             }
         }
-        // Who speaks of events that never were begins with what is new.
+        // An `after` beyond the last event is clamped, so that the caller receives new events.
         let after = after.unwrap_or_default().min(job.events);
         Ok(self.inner.timeline.watch(job.id, after, job.events))
     }
 
-    /// The user's own job.
-    pub(crate) async fn own(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
+    /// The job, if it belongs to the user and is not deleted.
+    pub(crate) async fn find_own_job(&self, user: &User, id: &JobId) -> Result<JobRecord, StudioError> {
         let job = self.records().job(id).await?;
         job.filter(|job| job.user == user.id && !job.deleted).ok_or(StudioError::NotFound)
     }
 
-    /// Changes a job, tells of it, and lets watchers hear it.
+    /// Changes a job, appends events to its timeline and notifies watchers. None when the
+    /// precondition does not hold.
     pub(crate) async fn change(
         &self,
         id: &JobId,
-        held: Held,
+        precondition: Precondition,
         change: Change,
-        told: Vec<Body>,
+        events: Vec<EventBody>,
     ) -> Result<Option<JobRecord>, StudioError> {
         let now = Timestamp::now();
-        let events = told.into_iter().map(|body| (now, body)).collect();
+        let events = events.into_iter().map(|body| (now, body)).collect();
         #[cfg(test)]
         crate::worker::simulation::step().await;
-        let changed = self.records().change(id, held, change, events).await?;
+        let changed = self.records().change(id, precondition, change, events).await?;
         #[cfg(test)]
         crate::worker::simulation::step().await;
-        self.inner.timeline.caught_up(id).await;
+        self.inner.timeline.publish(id).await;
         Ok(changed)
     }
 
-    /// The right to act on a job's sandbox, in this process.
-    pub(crate) async fn turn(&self, id: &JobId) -> tokio::sync::OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = locked(&self.inner.turns);
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(id.clone()).or_default())
+    /// Locks operations on a job's sandbox within this process.
+    pub(crate) async fn lock_job(&self, id: &JobId) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = {
+            let mut job_locks = lock_mutex(&self.inner.job_locks);
+            job_locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(job_locks.entry(id.clone()).or_default())
         };
-        turn.lock_owned().await
+        lock.lock_owned().await
     }
 
-    /// Names of projects never change.
+    /// The name of a project. Cached, because projects cannot be renamed.
     pub(crate) async fn project_name(&self, user: &User, id: &ProjectId) -> Result<String, StudioError> {
-        if let Some(name) = locked(&self.inner.names).get(id) {
+        if let Some(name) = lock_mutex(&self.inner.project_names).get(id) {
             return Ok(name.clone());
         }
         let name = self.records().project(&user.id, id).await?.map(|project| project.name).unwrap_or_default();
-        let mut names = locked(&self.inner.names);
-        if names.len() >= REMEMBERED {
-            names.clear();
+        let mut project_names = lock_mutex(&self.inner.project_names);
+        if project_names.len() >= MAX_CACHED {
+            project_names.clear();
         }
-        names.insert(id.clone(), name.clone());
+        project_names.insert(id.clone(), name.clone());
         Ok(name)
     }
 }

@@ -1,4 +1,4 @@
-//! A terminal in the running sandbox of a job.
+//! Terminals in the running sandbox of a job.
 
 use bytes::Bytes;
 use sdk::{Process, Running, Shell, Size};
@@ -7,11 +7,12 @@ use workspace::setup::PROJECT_DIRECTORY;
 
 use crate::error::StudioError;
 use crate::id::JobId;
-use crate::seat::{self, Found};
+use crate::probe::{self, SandboxStatus};
 use crate::studio::Studio;
 use crate::view::User;
 
-/// Two halves, so that one task may read while another writes. Dropping the output ends the shell.
+/// Split into two halves, so that one task reads while another writes. Dropping the output kills
+/// the shell.
 #[derive(Debug)]
 pub struct Terminal {
     pub input: TerminalInput,
@@ -30,20 +31,21 @@ pub struct TerminalOutput {
 }
 
 impl Studio {
-    /// A shell in the sandbox, which must run.
+    /// Starts a shell in the sandbox, which must run.
     ///
     /// # Errors
-    /// [`StudioError::Asleep`] while it sleeps, [`StudioError::SandboxExpired`] when it is gone.
+    /// [`StudioError::SandboxPaused`], [`StudioError::SandboxExpired`] when the sandbox is gone, or
+    /// [`StudioError::Unavailable`].
     pub async fn terminal(&self, user: &User, id: &JobId, cols: u16, rows: u16) -> Result<Terminal, StudioError> {
-        let job = self.own(user, id).await?;
+        let job = self.find_own_job(user, id).await?;
         if job.sandbox_id.is_none() {
             return Err(StudioError::NotFound);
         }
-        let sandbox = match seat::look(self.workspaces(), &job.workspace).await {
-            Found::Running { sandbox, .. } => sandbox,
-            Found::Paused => return Err(StudioError::Asleep),
-            Found::Gone => return Err(StudioError::SandboxExpired),
-            Found::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
+        let sandbox = match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
+            SandboxStatus::Running { sandbox, .. } => sandbox,
+            SandboxStatus::Paused => return Err(StudioError::SandboxPaused),
+            SandboxStatus::Gone => return Err(StudioError::SandboxExpired),
+            SandboxStatus::Unreachable(reason) => return Err(StudioError::unavailable(reason)),
         };
         let shell = Shell::default().cwd(PROJECT_DIRECTORY).no_timeout();
         let running = sandbox.pty().create(Size { cols, rows }, shell).await.map_err(StudioError::unavailable)?;
@@ -53,21 +55,25 @@ impl Studio {
 }
 
 impl TerminalInput {
+    /// Writes to the shell's terminal.
+    ///
     /// # Errors
-    /// The shell or its sandbox is gone.
+    /// [`StudioError::Unavailable`] when the shell or its sandbox is gone.
     pub async fn send(&self, bytes: Bytes) -> Result<(), StudioError> {
         self.process.send_stdin(bytes).await.map_err(StudioError::unavailable)
     }
 
+    /// Resizes the terminal.
+    ///
     /// # Errors
-    /// The shell or its sandbox is gone.
+    /// [`StudioError::Unavailable`] when the shell or its sandbox is gone.
     pub async fn resize(&self, cols: u16, rows: u16) -> Result<(), StudioError> {
         self.process.resize(Size { cols, rows }).await.map_err(StudioError::unavailable)
     }
 }
 
 impl TerminalOutput {
-    /// The next piece; nothing after the shell's end, or the sandbox's. Safe to cancel.
+    /// The next output; none after the shell or the sandbox has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         match self.running.next().await {
             Ok(chunk) => chunk.map(|chunk| chunk.bytes().clone()),
@@ -80,7 +86,7 @@ impl Drop for TerminalOutput {
     fn drop(&mut self) {
         if self.running.exit().is_none() {
             let process = self.running.process();
-            // One that is gone already, or sleeps, needs no end.
+            // The call fails when the sandbox is gone or paused, and then the shell needs no kill.
             self.tasks.spawn(async move { process.kill().await.is_ok() });
         }
     }

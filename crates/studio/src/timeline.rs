@@ -1,9 +1,9 @@
-//! How what happens in jobs reaches those who watch: from the records, so that nobody misses anything and all processes tell
-//! the same, and at once when this process wrote it.
+//! Delivers timeline events to watchers. The records are the source, so that no watcher misses an
+//! event and all processes deliver the same; events that this process writes are delivered at once.
 //!
-//! Each job that somebody watches has one channel. Whoever has written calls [`Timeline::caught_up`], which reads what is new and
-//! hands it to all watchers of the job; one task looks for what other processes have written. A watcher that finds a
-//! gap reads the records itself. Deltas go past the records.
+//! Each watched job has one broadcast channel. After a write, [`Timeline::publish`] reads the new
+//! events and sends them to the job's watchers; one task polls for events of other processes. A
+//! watcher that finds a gap reads the records itself. Deltas bypass the records.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,17 +14,17 @@ use jiff::Timestamp;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::warn;
 
-use crate::body::{self, Body};
+use crate::events::{self, EventBody};
 use crate::id::JobId;
 use crate::records::{Records, RecordsError};
 use crate::view::TimelineEvent;
 
-/// Events that may wait for a slow watcher; with more, it reads the records instead, and loses deltas.
-const ROOM: usize = 1024;
-/// After the records could not be read.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Events buffered per watcher. A slower watcher reads the records instead, and loses deltas.
+const CHANNEL_CAPACITY: usize = 1024;
+/// The delay after a failed read of the records.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-pub(crate) type Told = Arc<TimelineEvent>;
+pub(crate) type SharedEvent = Arc<TimelineEvent>;
 
 pub(crate) struct Timeline {
     records: Records,
@@ -32,9 +32,9 @@ pub(crate) struct Timeline {
 }
 
 struct Channel {
-    sender: broadcast::Sender<Told>,
-    /// The number of the last event that was handed on. Who has the lock hands on; a watcher who has read further by itself
-    /// leaves it alone, since the others have not.
+    sender: broadcast::Sender<SharedEvent>,
+    /// The number of the last event that was sent. The holder of the lock sends; a watcher that has
+    /// read ahead does not advance it, because the other watchers have not.
     head: tokio::sync::Mutex<u64>,
 }
 
@@ -51,17 +51,17 @@ impl Timeline {
         self.channels().get(job).and_then(Weak::upgrade)
     }
 
-    /// Whether a watcher of this job is in this process.
+    /// Whether this process has a watcher of the job.
     pub(crate) fn is_watched(&self, job: &JobId) -> bool {
         self.channel(job).is_some()
     }
 
-    /// Hands on what stands in the records. Nobody is asked when nobody watches.
-    pub(crate) async fn caught_up(&self, job: &JobId) {
+    /// Sends the new events of the records to the job's watchers. Reads nothing without watchers.
+    pub(crate) async fn publish(&self, job: &JobId) {
         let Some(channel) = self.channel(job) else { return };
         if let Err(error) = self.catch_up(job, &channel).await {
-            // The look for other processes' events will find them.
-            warn!(%job, error = %crate::chain(&error), "watchers hear of an event later");
+            // The poll for events of other processes sends them later.
+            warn!(%job, error = %crate::chain(&error), "cannot read new events; the next poll delivers them");
         }
     }
 
@@ -71,39 +71,42 @@ impl Timeline {
             let new = self.records.events(job, *head).await?;
             let Some(last) = new.last().and_then(|event| event.seq) else { return Ok(()) };
             for event in new {
-                // Nobody listens any more: then nobody misses it.
+                // Fails only without receivers.
                 let _ = channel.sender.send(Arc::new(event));
             }
             *head = last;
         }
     }
 
-    /// Something for eyes only.
-    pub(crate) fn delta(&self, job: &JobId, body: Body) {
+    /// Sends an event that is not recorded.
+    pub(crate) fn publish_delta(&self, job: &JobId, body: EventBody) {
         if let Some(channel) = self.channel(job) {
             let _ = channel.sender.send(Arc::new(TimelineEvent { seq: None, ts: Timestamp::now(), body }));
         }
     }
 
-    /// The last that is told of a job; once, whoever deleted it.
-    pub(crate) fn deleted(&self, job: &JobId) {
+    /// Sends the last event of a job and removes its channel, so that it is sent once.
+    pub(crate) fn publish_deleted(&self, job: &JobId) {
         let channel = self.channels().remove(job).and_then(|channel| channel.upgrade());
         if let Some(channel) = channel {
-            let _ =
-                channel.sender.send(Arc::new(TimelineEvent { seq: None, ts: Timestamp::now(), body: body::deleted() }));
+            let _ = channel.sender.send(Arc::new(TimelineEvent {
+                seq: None,
+                ts: Timestamp::now(),
+                body: events::deleted(),
+            }));
         }
     }
 
-    /// Looks for what other processes have written, for as long as there is a timeline.
-    pub(crate) async fn listen(timeline: Weak<Self>, every: Duration) {
+    /// Polls for events of other processes, until the timeline is dropped.
+    pub(crate) async fn poll_forever(timeline: Weak<Self>, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
             let Some(timeline) = timeline.upgrade() else { return };
-            timeline.hear().await;
+            timeline.poll_records().await;
         }
     }
 
-    async fn hear(&self) {
+    async fn poll_records(&self) {
         let watched: Vec<JobId> = {
             let mut channels = self.channels();
             channels.retain(|_, channel| channel.strong_count() > 0);
@@ -114,37 +117,40 @@ impl Timeline {
         }
         let counts = match self.records.event_counts(&watched).await {
             Ok(counts) => counts,
-            Err(error) => return warn!(error = %crate::chain(&error), "watchers hear of events later"),
+            Err(error) => return warn!(error = %crate::chain(&error), "cannot poll for new events; trying again"),
         };
         for (job, count) in counts {
             let Some(count) = count else {
-                self.deleted(&job);
+                self.publish_deleted(&job);
                 continue;
             };
             let Some(channel) = self.channel(&job) else { continue };
             let behind = *channel.head.lock().await < count;
             if behind {
-                self.caught_up(&job).await;
+                self.publish(&job).await;
             }
         }
     }
 
-    /// What happened after event `after`, then what happens, without end. The job is known to have had `events` by now.
-    pub(crate) fn watch(self: &Arc<Self>, job: JobId, after: u64, events: u64) -> BoxStream<'static, Told> {
+    /// The events after event `after`, then new events, without end. `events` is the number of
+    /// events that the job has now.
+    pub(crate) fn watch(self: &Arc<Self>, job: JobId, after: u64, events: u64) -> BoxStream<'static, SharedEvent> {
         let channel = {
             let mut channels = self.channels();
             match channels.get(&job).and_then(Weak::upgrade) {
                 Some(channel) => channel,
                 None => {
-                    let channel =
-                        Arc::new(Channel { sender: broadcast::channel(ROOM).0, head: tokio::sync::Mutex::new(events) });
+                    let channel = Arc::new(Channel {
+                        sender: broadcast::channel(CHANNEL_CAPACITY).0,
+                        head: tokio::sync::Mutex::new(events),
+                    });
                     channels.insert(job.clone(), Arc::downgrade(&channel));
                     channel
                 }
             }
         };
         let watcher = Watcher {
-            // Before the records are read, so that nothing falls between the two.
+            // Subscribes before it reads the records, so that no event is lost between the two.
             receiver: channel.sender.subscribe(),
             timeline: Arc::clone(self),
             _channel: channel,
@@ -163,19 +169,19 @@ impl Timeline {
 
 struct Watcher {
     timeline: Arc<Timeline>,
-    /// Held, not read: without watchers nothing is handed on.
+    /// Keeps the channel open; never read.
     _channel: Arc<Channel>,
-    receiver: broadcast::Receiver<Told>,
+    receiver: broadcast::Receiver<SharedEvent>,
     job: JobId,
-    /// The number of the last event that was given.
+    /// The number of the last event that was yielded.
     last: u64,
     replay: VecDeque<TimelineEvent>,
-    /// The records have, or may have, what comes next.
+    /// The records have, or may have, the next event.
     behind: bool,
 }
 
 impl Watcher {
-    async fn next(&mut self) -> Option<Told> {
+    async fn next(&mut self) -> Option<SharedEvent> {
         loop {
             if let Some(event) = self.replay.pop_front() {
                 self.last = event.seq.unwrap_or(self.last);
@@ -186,14 +192,14 @@ impl Watcher {
                 continue;
             }
             match self.receiver.recv().await {
-                Ok(told) => match told.seq {
+                Ok(event) => match event.seq {
                     Some(seq) if seq <= self.last => {}
                     Some(seq) if seq > self.last + 1 => self.behind = true,
                     Some(seq) => {
                         self.last = seq;
-                        return Some(told);
+                        return Some(event);
                     }
-                    None => return Some(told),
+                    None => return Some(event),
                 },
                 Err(RecvError::Lagged(_)) => self.behind = true,
                 Err(RecvError::Closed) => return None,
@@ -208,8 +214,8 @@ impl Watcher {
                 self.replay.extend(events);
             }
             Err(error) => {
-                warn!(job = %self.job, error = %crate::chain(&error), "a timeline cannot be read; trying again");
-                tokio::time::sleep(AGAIN).await;
+                warn!(job = %self.job, error = %crate::chain(&error), "cannot read a timeline; trying again");
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }

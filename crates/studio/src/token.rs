@@ -1,5 +1,5 @@
-//! Secrets that users present: access tokens, which are shown once, and the tokens of browser
-//! sessions. Nothing but their digests is kept.
+//! Secrets of users: access tokens, which are printed once, and browser session tokens. Only their
+//! digests are stored.
 
 use sdk::Secret;
 use sha2::{Digest as _, Sha256};
@@ -24,19 +24,19 @@ fn generate(prefix: &str) -> Secret {
     Secret::from(format!("{prefix}{}", &random[..DIGITS]))
 }
 
-/// What a token is known by: SHA-256, in hexadecimal. A token has more chance in it than a digest can hide, so that no salt
-/// is needed.
+/// The SHA-256 of a token, in hexadecimal. Needs no salt, because a token has more random bits than
+/// can be guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Digest(String);
 
 impl Digest {
-    /// None for what cannot be a token.
-    pub fn of(token: &str) -> Option<Self> {
+    /// None when the text does not have the form of an access token.
+    pub fn from_token(token: &str) -> Option<Self> {
         Self::with_prefix(PREFIX, token)
     }
 
-    /// None for what cannot be the token of a session.
-    pub(crate) fn of_session(token: &str) -> Option<Self> {
+    /// None when the text does not have the form of a session token.
+    pub(crate) fn from_session(token: &str) -> Option<Self> {
         Self::with_prefix(SESSION_PREFIX, token)
     }
 
@@ -60,16 +60,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_have_their_form_and_no_two_are_the_same() {
+    fn tokens_are_unique_and_well_formed() {
         let (one, two) = (new_token(), new_token());
-        let digest = Digest::of(one.expose()).expect("its own form");
-        assert_ne!(Some(&digest), Digest::of(two.expose()).as_ref());
+        let digest = Digest::from_token(one.expose()).expect("its own form");
+        assert_ne!(Some(&digest), Digest::from_token(two.expose()).as_ref());
         assert!(digest.is(digest.as_str()) && !digest.is("x"));
         for text in ["", "sbt_", "sbt_123", &one.expose()[4..], "e2b_0123456789012345678901234567890123456789"] {
-            assert!(Digest::of(text).is_none(), "{text}");
+            assert!(Digest::from_token(text).is_none(), "{text}");
         }
         let session = new_session();
-        assert!(Digest::of_session(session.expose()).is_some() && Digest::of(session.expose()).is_none());
-        assert!(Digest::of_session(one.expose()).is_none(), "an access token opens no session");
+        assert!(Digest::from_session(session.expose()).is_some() && Digest::from_token(session.expose()).is_none());
+        assert!(Digest::from_session(one.expose()).is_none(), "an access token opens no session");
     }
 }

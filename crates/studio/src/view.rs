@@ -1,4 +1,4 @@
-//! What the studio shows: plain values, from records and sandboxes, which the REST face puts into its own words.
+//! Values that the studio returns. The REST layer converts them into its own types.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::id::{ProjectId, ScreenshotId, UserId};
 use crate::job::Job;
 
-/// Somebody who may use the studio.
+/// A user of the studio.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub id: UserId,
@@ -36,12 +36,12 @@ pub struct Dashboard {
     pub default_model: Option<String>,
 }
 
-/// What was used, against what there is.
+/// Used amounts and their limits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
     pub total_usd: f64,
     pub month_usd: f64,
-    /// The month's, where one is configured.
+    /// The monthly budget, where one is configured.
     pub budget_usd: Option<f64>,
     pub plans: Vec<PlanUse>,
 }
@@ -70,14 +70,14 @@ pub struct UsageLine {
     pub cost_usd: f64,
 }
 
-/// A preview that answers.
+/// A preview whose application responds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumed {
     pub preview_url: Option<String>,
     pub sandbox_id: String,
 }
 
-/// How a preview is. Looking never wakes it.
+/// The state of a preview. Reading it never resumes the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviewCheck {
     pub state: PreviewState,
@@ -88,16 +88,16 @@ pub struct PreviewCheck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreviewState {
-    /// The sandbox runs, and nothing answers yet.
+    /// The sandbox runs, and its application does not respond yet.
     Starting,
     Active,
-    /// The application forbids to be shown inside of another page.
+    /// The application forbids other pages to embed it.
     Blocked,
     Paused,
-    /// Gone for good.
+    /// The sandbox is gone and cannot be resumed.
     Expired,
     Unreachable,
-    /// The job has none.
+    /// The job has no preview.
     None,
 }
 
@@ -108,14 +108,14 @@ pub struct Screenshot {
     pub width: u32,
     pub height: u32,
     pub taken_at: Timestamp,
-    /// Why it was taken.
+    /// Why it was taken, for people.
     pub reason: String,
 }
 
-/// A picture itself.
+/// The content of a screenshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PictureFile {
-    /// `image/webp` for those that the studio has taken.
+pub struct ScreenshotFile {
+    /// `image/webp` for screenshots that the studio took.
     pub media_type: String,
     pub content: Bytes,
 }
@@ -126,11 +126,11 @@ pub struct SnapshotView {
     pub files: u64,
     pub bytes: u64,
     pub created_at: Timestamp,
-    /// Whether it was seen to be whole.
+    /// Whether its archive was read back and compared.
     pub verified: bool,
 }
 
-/// Where files were read.
+/// Where the files were read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSource {
@@ -170,23 +170,23 @@ pub enum FileKind {
 pub struct FileContent {
     pub source: FileSource,
     pub path: String,
-    /// None for one that is no text.
+    /// None for a binary file.
     pub text: Option<String>,
-    /// Of the whole file.
+    /// The size of the whole file.
     pub bytes: u64,
     pub binary: bool,
-    /// The text is only the beginning.
+    /// `text` is only the beginning of the file.
     pub truncated: bool,
 }
 
-/// Something that happened in a job: one JSON object.
+/// An event on a job's timeline: one JSON object.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TimelineEvent {
-    /// Its place, from 1, without gaps. Deltas have none: they are for eyes only and not recorded.
+    /// The event's number, from 1, without gaps. Deltas are not recorded and have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     pub ts: Timestamp,
-    /// `type` and what belongs to it.
+    /// `type` and the fields of that type.
     #[serde(flatten)]
     pub body: Map<String, Value>,
 }

@@ -1,41 +1,43 @@
-//! A disk that can lose its power: what was in memory at that moment is gone, what the block device
-//! had is there.
+//! A disk that can lose its power: the content of memory at that moment is lost, that of the block
+//! device stays.
 //!
 //! ```text
-//!   TOP/outer      btrfs in a loop file; only there for its reflinks
-//!     disk.img     a copy of it by reflink is what the block device has, at once
+//!   TOP/outer      btrfs in a loop file; only used for its reflinks
+//!     disk.img     a reflink copy of it is an instantaneous copy of the block device
 //!   TOP/disk       ext4 in disk.img, or in a copy of it
 //! ```
-//! Page caches are above the block device, so that nothing of them is in a copy. `TOP` is a shared
+//! Page caches are above the block device, so a copy contains nothing of them. `TOP` is a shared
 //! mount: an unmount also reaches the mount namespaces of servers, which would otherwise keep the
 //! file systems mounted.
 
+use std::fs::{File, Permissions, set_permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::eventually;
+use crate::{User, eventually};
 
-/// Processes that were killed hold a mount until the kernel has cleared up after them.
+/// A mount stays in use until the kernel has released the resources of killed processes.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A file system on a loop device. Takes root.
+/// A file system on a loop device. Requires root.
 #[derive(Debug)]
 pub struct Disk {
     top: TempDir,
-    /// What is mounted.
+    /// The mounted image.
     image: PathBuf,
     cuts: u32,
 }
 
-/// What the disk had at one moment.
+/// A copy of the block device at one moment.
 #[derive(Debug)]
 pub struct PowerCut(PathBuf);
 
 impl Disk {
-    /// An ext4 of `bytes`, sparse.
+    /// Creates a sparse ext4 of `bytes`.
     pub fn new(bytes: u64) -> Self {
         let top = tempfile::Builder::new().prefix("sandbar-disk-").tempdir().expect("a directory");
         run("mount", &["--bind", text(top.path()), text(top.path())]);
@@ -46,7 +48,7 @@ impl Disk {
             std::fs::create_dir(disk.top.path().join(name)).expect("our own directory");
         }
         let outer_image = disk.top.path().join("outer.img");
-        // Copies share what did not change; twice the size is room for many of them.
+        // Reflink copies share unchanged blocks; twice the size suffices for many of them.
         make_sparse(&outer_image, 2 * bytes + (1 << 30));
         run("mkfs.btrfs", &["--quiet", text(&outer_image)]);
         run("mount", &["-o", "loop,noatime", text(&outer_image), text(&disk.outer())]);
@@ -61,7 +63,20 @@ impl Disk {
         self.top.path().join("disk")
     }
 
-    /// Copies what the block device has at this moment. The disk goes on.
+    /// Makes directories at the top of the disk that belong to `user`, and syncs them to the block
+    /// device.
+    pub fn give(&self, user: User, names: &[&str]) {
+        set_permissions(self.top.path(), Permissions::from_mode(0o711)).expect("our own directory");
+        for name in names {
+            let path = self.path().join(name);
+            std::fs::create_dir(&path).expect("our own directory");
+            chown(&path, Some(user.uid), Some(user.gid)).expect("root may give it away");
+        }
+        let disk = File::open(self.path()).expect("it is mounted");
+        rustix::fs::syncfs(disk).expect("it can be written");
+    }
+
+    /// Copies the block device as it is at this moment. The disk stays mounted.
     pub fn cut(&mut self) -> PowerCut {
         self.cuts += 1;
         let copy = self.outer().join(format!("cut-{}.img", self.cuts));
@@ -69,16 +84,16 @@ impl Disk {
         PowerCut(copy)
     }
 
-    /// Mounts what a power cut left, in place of what is mounted. Every process that uses the disk
-    /// must have been ended.
+    /// Mounts the copy of a power cut instead of the present image. The caller has ended every
+    /// process that uses the disk.
     pub fn restore(&mut self, PowerCut(image): PowerCut) {
         self.unmount();
         self.image = image;
         self.mount();
     }
 
-    /// Has every write to the disk fail with EIO from now on, until [`Disk::repair`]. What it has
-    /// can be read.
+    /// Makes every write to the disk fail with EIO from now on, until [`Disk::repair`]. Reads
+    /// succeed.
     pub fn fail(&self) {
         // EXT4_IOC_SHUTDOWN without a flush of the journal.
         let script = "import fcntl, os, struct, sys; \
@@ -86,7 +101,7 @@ impl Disk {
         run("python3", &["-c", script, text(&self.path())]);
     }
 
-    /// Mounts the disk again after [`Disk::fail`]. Every process that uses it must have been ended.
+    /// Mounts the disk again after [`Disk::fail`]. The caller has ended every process that uses it.
     pub fn repair(&mut self) {
         self.unmount();
         self.mount();
@@ -106,8 +121,7 @@ impl Disk {
         eventually("the disk is not in use any more", RELEASE_TIMEOUT, || {
             Command::new("umount").arg(&path).output().expect("umount runs").status.success().then_some(())
         });
-        // Where a mount namespace still had it, the file system is alive without being mounted
-        // here.
+        // A mount namespace of another process may still keep the file system mounted.
         eventually("the disk is released", RELEASE_TIMEOUT, || (!is_attached(&self.image)).then_some(()));
     }
 }
@@ -115,7 +129,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         for point in [self.path(), self.outer(), self.top.path().to_owned()] {
-            // Lazily: a test that failed may have left processes.
+            // Lazily: a failed test may have left processes.
             let _ = Command::new("umount").arg("--lazy").arg(point).output();
         }
     }
@@ -128,7 +142,7 @@ fn is_attached(image: &Path) -> bool {
 }
 
 fn make_sparse(path: &Path, bytes: u64) {
-    std::fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a sparse file");
+    File::create(path).and_then(|file| file.set_len(bytes)).expect("a sparse file");
 }
 
 #[track_caller]

@@ -1,13 +1,15 @@
-//! What the tests of several crates share: the real server, a real S3 server and a real Postgres, each in a temporary
-//! directory and ending with the test program however that ends; and waits with a deadline.
+//! Fixtures that the tests of several crates share: the real server, a real S3 server and a real
+//! Postgres, each in a temporary directory and ended together with the test program, also when that
+//! is killed; waits with a deadline; simulations from many seeds.
 //!
-//! Only ever a dev-dependency. It knows how programs are started, and nothing of what the tests are about.
+//! Only a dev-dependency. It starts programs, and knows nothing of what the tests check.
 
 mod disk;
 pub mod postgres;
 mod program;
 mod s3;
 mod server;
+pub mod simulation;
 mod tied;
 mod user;
 mod waiting;

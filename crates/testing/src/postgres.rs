@@ -1,7 +1,8 @@
-//! A real Postgres for all tests of this run: a cluster of its own, by an unprivileged user, on a unix socket only.
+//! A real Postgres for all tests of this run: a separate cluster of an unprivileged user, on a unix
+//! socket only.
 //!
-//! A shell owns it and waits on a pipe: when this program ends, however it ends, the pipe closes, and the shell stops the
-//! server and removes the directory.
+//! A shell owns the cluster and waits on a pipe: when this program ends, also when it is killed,
+//! the pipe closes, and the shell stops the server and removes the directory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,17 +12,18 @@ use std::time::Duration;
 
 use crate::eventually;
 
-const READY: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const USER: &str = "sandbar";
 
 struct Cluster {
     directory: PathBuf,
-    /// Held, not read: its pipe closes with this program.
+    /// Held, not read: its pipe closes when this program ends.
     _owner: Child,
 }
 
-/// What the shell does: $1 is the directory, $2 the programs' directory, and the rest runs a command as somebody else.
-const OWNER: &str = r#"
+/// The shell's script: $1 is the directory, $2 the directory of Postgres' programs, and the rest is
+/// a command prefix that switches to an unprivileged user.
+const OWNER_SCRIPT: &str = r#"
 directory=$1 programs=$2; shift 2
 trap '' INT TERM
 "$@" "$programs/initdb" -D "$directory/data" -U sandbar -A trust -N -E UTF8 --locale=C >"$directory/log" 2>&1 &&
@@ -44,7 +46,7 @@ impl Cluster {
             std::os::unix::fs::chown(&directory, Some(65534), Some(65534)).expect("root may give it away");
         }
         let owner = Command::new("/bin/sh")
-            .args(["-c", OWNER, "postgres"])
+            .args(["-c", OWNER_SCRIPT, "postgres"])
             .arg(&directory)
             .arg(programs())
             .args(unprivileged.iter().take(if root { unprivileged.len() } else { 0 }))
@@ -56,7 +58,7 @@ impl Cluster {
         let cluster = Self { directory, _owner: owner };
         let log = || std::fs::read_to_string(cluster.directory.join("log")).unwrap_or_default();
         let what = std::fmt::from_fn(|f| write!(f, "Postgres starts: {}", log()));
-        eventually(what, READY, || cluster.answers().then_some(()));
+        eventually(what, READY_TIMEOUT, || cluster.answers().then_some(()));
         cluster
     }
 
@@ -70,7 +72,7 @@ impl Cluster {
     }
 }
 
-/// Of the newest Postgres that Debian has installed.
+/// The directory of programs of the newest Postgres that Debian has installed.
 fn programs() -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("Postgres is installed; ./dev setup does it");
     let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -78,7 +80,7 @@ fn programs() -> PathBuf {
     newest.expect("a version of Postgres").join("bin")
 }
 
-/// The address of a new and empty database.
+/// Creates an empty database and returns its URL.
 pub fn database() -> String {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program of this build, made when it is missing.
+/// The program of this build. Builds it if it is missing.
 pub fn program() -> PathBuf {
     let tests = std::env::current_exe().expect("the test has a path");
     let built = tests.ancestors().nth(2).expect("tests are two levels below the target directory").join("sandbar");
@@ -15,7 +15,8 @@ pub fn program() -> PathBuf {
     built
 }
 
-/// Takes out of a command's environment what would lead the program elsewhere: to another service, another directory.
+/// Removes variables from a command's environment that would point the program to another service
+/// or directory.
 pub fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let set = name.to_str().is_some_and(|name| name.starts_with("E2B_") || name.starts_with("SANDBAR_"));

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::{Tied, eventually};
 
-/// A server with one bucket; prefixes tell the tests apart.
+/// A server with one bucket; each test uses its own prefix.
 #[derive(Debug)]
 pub struct S3Server {
     port: u16,
@@ -24,7 +24,7 @@ impl S3Server {
     pub const KEY_ID: &str = "id";
     pub const SECRET: &str = "secret";
 
-    /// The server of all tests that run now.
+    /// The server that all running tests share.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<S3Server>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl S3Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Ready is when the bucket exists.
+    /// Waits until the bucket exists.
     fn wait_until_ready(&self) {
         let user = format!("{}:{}", Self::KEY_ID, Self::SECRET);
         let region = format!("aws:amz:{}:s3", Self::REGION);
@@ -85,7 +85,7 @@ impl S3Server {
         let mut ask = Command::new("curl");
         ask.args(["-s", "--noproxy", "*", "--user", &user, "--aws-sigv4", &region]);
         ask.args(["-I", "-o", "/dev/null", "-w", "%{http_code}", &url]);
-        // The directory goes when the wait fails: whatever the log has to say must be said then.
+        // Read lazily, when the wait fails: the directory is removed after that.
         let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
         let what = std::fmt::from_fn(|f| write!(f, "the S3 server comes up: {}", log()));
         let mut answers = || ask.output().expect("curl is installed").stdout == b"200";

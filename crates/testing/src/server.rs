@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::{Tied, User, program, without_settings};
 
 /// An ordinary user's first start copies a part of the host's directories.
-const READY: Duration = Duration::from_secs(180);
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Sets the umask, enters cgroups up to `--`, and becomes the rest.
-const PREPARED: &str =
+/// Sets the umask, enters the cgroups before `--`, and executes the command after it.
+const PREPARE_SCRIPT: &str =
     r#"umask "$0"; while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@""#;
 
 /// How a server is started.
@@ -25,11 +25,11 @@ pub struct Launch<'a> {
     /// More flags for `sandbar up`.
     pub arguments: &'a [&'a str],
     pub umask: &'a str,
-    /// Whom it runs as, if not as whoever runs the tests. Takes root.
+    /// The user of the server, if not the user who runs the tests. Requires root.
     pub user: Option<User>,
 }
 
-/// A server that has said it is ready; ended politely when dropped.
+/// A server that has reported that it is ready; terminated by SIGTERM when dropped.
 #[derive(Debug)]
 pub struct Running {
     /// `127.0.0.1:PORT`.
@@ -39,19 +39,20 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a server and waits until it is ready. It sees nothing of the caller's own configuration.
+    /// Starts a server and waits until it is ready. The server does not see the caller's
+    /// configuration.
     #[track_caller]
     pub fn launch(launch: Launch<'_>) -> Self {
         Self::launch_at("127.0.0.1:0", launch)
     }
 
-    /// The same where it is expected: a server that comes back is found where it was.
+    /// As [`Running::launch`], at a given address: a restarted server keeps its address.
     #[track_caller]
     pub fn launch_at(listen: &str, launch: Launch<'_>) -> Self {
         Self::begin(listen, &[], launch)
     }
 
-    /// The same in other cgroups than those of whoever runs the tests. Takes root.
+    /// As [`Running::launch`], in other cgroups than those of the test program. Requires root.
     #[track_caller]
     pub fn launch_in(cgroups: &[PathBuf], launch: Launch<'_>) -> Self {
         Self::begin("127.0.0.1:0", cgroups, launch)
@@ -62,18 +63,19 @@ impl Running {
         let Launch { program, data, arguments, umask, user } = launch;
         let tied = Tied::command("TERM", program);
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", PREPARED, umask]).args(cgroups).arg("--").arg(tied.get_program());
+        command.args(["-c", PREPARE_SCRIPT, umask]).args(cgroups).arg("--").arg(tied.get_program());
         command.args(user.map(User::flags).into_iter().flatten()).args(tied.get_args());
         command.args(["up", "--listen", listen, "--data"]).arg(data).args(arguments);
         without_settings(&mut command)
             .env("SANDBAR_LOG", std::env::var("SANDBAR_LOG").unwrap_or_else(|_| "warn".to_owned()));
-        // A server looks after the workspaces of whoever starts it: not of whoever runs the tests.
+        // A server maintains the workspaces of the user who starts it; those of the user who runs
+        // the tests are not for it.
         command.env("XDG_CONFIG_HOME", data.join("none")).env("XDG_DATA_HOME", data.join("none"));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let (process, output) = Tied::start(command, "TERM");
         let (ready, started) = mpsc::channel();
         std::thread::spawn(move || read(output.expect("stdout is piped"), &ready));
-        let address = match started.recv_timeout(READY) {
+        let address = match started.recv_timeout(READY_TIMEOUT) {
             Ok(address) => address,
             Err(error) => panic!("the server did not become ready: {error}"),
         };
@@ -89,7 +91,7 @@ impl Running {
         self.process.pid()
     }
 
-    /// Ends the server by a signal and waits for that.
+    /// Sends the server a signal and waits until it has ended.
     #[track_caller]
     pub fn end_by(&mut self, signal: &str) {
         self.process.end_by(signal, Duration::from_secs(30));
@@ -102,7 +104,7 @@ impl Running {
     }
 }
 
-/// Reads to the end, so that the server never waits for its reader.
+/// Reads to the end, so that the server never blocks on a full pipe.
 fn read(output: ChildStdout, ready: &mpsc::Sender<String>) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         if let Some(address) = line.strip_prefix("ready: http://") {
@@ -130,16 +132,16 @@ pub fn exported(program: &Path, data: &Path, user: Option<User>, name: &str) -> 
     String::from_utf8_lossy(&printed.stdout).lines().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)
 }
 
-/// A server that keeps nothing: its sandboxes end with it.
+/// An ephemeral server: its sandboxes end with it.
 #[derive(Debug)]
 pub struct Server {
     running: Running,
-    /// Last: removed when the server has ended.
+    /// Last field: removed after the server has ended.
     data: TempDir,
 }
 
 impl Server {
-    /// The server of all tests that run now with these flags. It ends with the last of them.
+    /// The server that all running tests with these flags share. It ends with the last of them.
     pub fn shared(arguments: &'static [&'static str]) -> Arc<Self> {
         static SHARED: Mutex<Vec<(&[&str], Weak<Server>)>> = Mutex::new(Vec::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +154,7 @@ impl Server {
         started
     }
 
-    /// One of the test's own, with more flags for `sandbar up`.
+    /// Starts a server for one test, with more flags for `sandbar up`.
     #[track_caller]
     pub fn start(arguments: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
@@ -180,7 +182,7 @@ impl Server {
         format!("https://localhost:{port}")
     }
 
-    /// Of the authority that signs for its hosts, in PEM.
+    /// The certificate of the authority that signs for the server's host names, in PEM.
     pub fn certificate(&self) -> Vec<u8> {
         std::fs::read(self.data.path().join("authority/hosts/certificate.pem")).expect("a server has one")
     }
@@ -209,12 +211,12 @@ pub(crate) mod client {
             self.builder(self.address()).build().expect("valid options")
         }
 
-        /// A client of whoever listens at `address` on this server's behalf.
+        /// A client of a proxy at `address` that forwards to this server.
         pub fn builder(&self, address: &str) -> ClientBuilder {
             client(address, self.key())
         }
 
-        /// A sandbox that lives for ten minutes, or as long as the server.
+        /// Creates a sandbox with a timeout of ten minutes; it ends with the server at the latest.
         pub async fn sandbox(&self) -> Sandbox {
             let create = Create::template("base").timeout(Duration::from_secs(600));
             self.client().create(create).await.expect("a sandbox")

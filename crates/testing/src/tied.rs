@@ -1,7 +1,7 @@
-//! A process that ends with the test program, however that ends.
+//! A process that ends together with the test program, also when that is killed.
 //!
-//! The kernel sends the signal when the *thread* that started the process ends, so each process has a thread of its own,
-//! which lives exactly as long.
+//! The kernel sends the signal when the *thread* that started the process ends, so each process has
+//! its own thread, which lives exactly as long.
 
 use std::ffi::OsStr;
 use std::process::{ChildStdout, Command};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::eventually;
 
-/// A running process; dropped, it is ended and waited for.
+/// A running process. Dropping it ends the process and waits for that.
 #[derive(Debug)]
 pub struct Tied {
     pid: u32,
@@ -20,14 +20,15 @@ pub struct Tied {
 }
 
 impl Tied {
-    /// A command for `program` that ends by the signal `ends_by` (`TERM`, `KILL`) with whoever starts it.
+    /// A command for `program` to which the kernel sends the signal `ends_by` (`TERM`, `KILL`) when
+    /// the starting thread ends.
     pub fn command(ends_by: &str, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", ends_by]).arg(program);
         command
     }
 
-    /// Starts what [`Tied::command`] made. Gives its output when that is piped.
+    /// Starts a command of [`Tied::command`]. Returns its output if that is piped.
     pub fn start(mut command: Command, ends_by: &'static str) -> (Self, Option<ChildStdout>) {
         let (started, child) = mpsc::channel();
         let owner = std::thread::spawn(move || {
@@ -52,7 +53,7 @@ impl Tied {
         self.wait(within);
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process ends by itself.
     #[track_caller]
     pub fn wait(&mut self, within: Duration) {
         let Some(owner) = &self.owner else { return };

@@ -1,4 +1,4 @@
-//! Other users of the machine than the one who runs the tests.
+//! Users of the machine other than the one who runs the tests.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub struct User {
 }
 
 impl User {
-    /// The user whom `./dev setup` makes for tests, with subordinate ids.
+    /// The user whom `./dev setup` creates for tests, with subordinate ids.
     #[track_caller]
     pub fn with_subordinate_ids() -> Self {
         const NAME: &str = "sandbar-test";
@@ -26,33 +26,35 @@ impl User {
         }
     }
 
-    /// One whom no file knows.
+    /// A user without an entry in `/etc/passwd`, `/etc/subuid` and `/etc/subgid`.
     pub fn with_a_single_id() -> Self {
         Self { uid: 59_981, gid: 59_981 }
     }
 
-    /// What `setpriv` needs to become this user.
+    /// The flags of `setpriv` to become this user.
     pub fn flags(self) -> [String; 3] {
         [format!("--reuid={}", self.uid), format!("--regid={}", self.gid), "--clear-groups".to_owned()]
     }
 }
 
-/// A command for `program` by somebody who has no rights over the files of whoever runs the tests. Root becomes anybody; an ordinary
-/// user becomes one of the subordinate ids, which to the host is as foreign.
+/// A command for `program` by a user without permissions over the files of the user who runs the
+/// tests. Root switches to the user `nobody`; an ordinary user switches to a subordinate id, which
+/// has no more permissions on the host.
 pub fn as_another_user(program: impl AsRef<OsStr>) -> Command {
-    let nobody = User { uid: 65_534, gid: 65_534 };
+    let other = User { uid: 65_534, gid: 65_534 };
     let mut command = as_root("setpriv");
-    command.args(nobody.flags()).arg(program);
+    command.args(other.flags()).arg(program);
     command
 }
 
-/// Removes a server's directory, also what of it belongs to an ordinary user's sandboxes.
+/// Removes a server's directory, including files that belong to the subordinate ids of an ordinary
+/// user.
 pub fn remove_directory(path: &Path) {
-    // What stays is in a temporary directory.
+    // Leftovers are in a temporary directory.
     let _ = as_root("rm").arg("-rf").arg(path).stderr(Stdio::null()).status();
 }
 
-/// A command by root. An ordinary user is root of the subordinate ids.
+/// A command by root. An ordinary user becomes root of a user namespace with the subordinate ids.
 fn as_root(program: &str) -> Command {
     if rustix::process::geteuid().is_root() {
         return Command::new(program);

@@ -1,8 +1,8 @@
-//! The tools as data: what a model is told of them, in the forms that providers and MCP clients expect.
+//! Tool definitions as data, in the formats of model providers and MCP clients.
 
 use serde_json::{Value, json};
 
-/// The tools, in the order in which they are always told: a stable order keeps prompt caches warm.
+/// The tools in their fixed order: a stable order keeps prompt caches valid.
 pub const NAMES: [&str; 7] = ["read_file", "write_file", "edit_file", "bash", "grep", "glob", "take_screenshot"];
 
 /// One tool.
@@ -14,12 +14,12 @@ pub struct Definition {
     /// For models.
     pub description: &'static str,
     pub input_schema: Value,
-    /// What `structured` looks like, on success and on failure.
+    /// Schema of `structured`, on success and on failure.
     pub output_schema: Value,
     pub annotations: Annotations,
 }
 
-/// What MCP clients may want to know before they let a tool run.
+/// Hints with which MCP clients decide whether a tool may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Annotations {
     pub read_only: bool,
@@ -31,12 +31,12 @@ pub struct Annotations {
 const READS: Annotations = Annotations { read_only: true, destructive: None, idempotent: None, open_world: false };
 
 impl Definition {
-    /// As Anthropic's `tools` expect it.
+    /// In the format of Anthropic's `tools`.
     pub fn anthropic(&self) -> Value {
         json!({ "name": self.name, "description": self.description, "input_schema": self.input_schema })
     }
 
-    /// As MCP's `tools/list` answers it.
+    /// In the format of MCP's `tools/list`.
     pub fn mcp(&self) -> Value {
         let Annotations { read_only, destructive, idempotent, open_world } = self.annotations;
         let mut annotations = json!({ "title": self.title, "readOnlyHint": read_only, "openWorldHint": open_world });
@@ -64,7 +64,7 @@ fn object(required: &[&str], properties: Value) -> Value {
     schema
 }
 
-/// An output may always have these besides its own; on an error it may have nothing else.
+/// Adds the fields that every output may have; on an error it may have only these.
 fn output(properties: Value) -> Value {
     let mut all = json!({
         "error": { "type": "object", "properties": { "code": { "type": "string" } }, "required": ["code"] },
@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_and_the_required_fields_are_fixed() {
+    fn order_and_required_fields_are_fixed() {
         let all = definitions();
         assert_eq!(all.iter().map(|tool| tool.name).collect::<Vec<_>>(), NAMES);
         let required = |name: &str| {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn every_input_is_described_strictly() {
+    fn every_input_schema_is_strict() {
         for tool in definitions() {
             assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
             let mcp = tool.mcp();

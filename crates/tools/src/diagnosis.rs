@@ -1,20 +1,22 @@
-//! Why a text that an edit names is not in the file. It only explains: nothing is ever applied on its word.
+//! Explains why the text of an edit is not in the file. It only explains: nothing is ever applied
+//! because of it.
 
 use similar::TextDiff;
 
-/// How like a piece of the file must be to be shown.
+/// Least similarity of a part of the file that is shown.
 const LIKENESS: f32 = 0.6;
-/// More work than this is not worth an explanation.
-const MOST_LINES: usize = 20_000;
-const MOST_CANDIDATES: usize = 400;
-const MOST_SHOWN: usize = 20;
+/// Limits of the work that an explanation is worth.
+const MAX_LINES: usize = 20_000;
+const MAX_CANDIDATES: usize = 400;
+const MAX_SHOWN: usize = 20;
 
-/// One or more sentences; empty when nothing can be said. `prefix` numbers lines as `read_file` does.
+/// One or more sentences; empty if there is no explanation. `prefix` numbers lines as `read_file`
+/// does.
 pub(crate) fn explain(text: &str, old: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let wanted = old.replace("\r\n", "\n");
     let lines: Vec<&str> = text.lines().collect();
-    if lines.len() > MOST_LINES || wanted.trim().is_empty() {
+    if lines.len() > MAX_LINES || wanted.trim().is_empty() {
         return String::new();
     }
     if wanted.ends_with('\n') && !text.ends_with('\n') && text.ends_with(wanted.trim_end_matches('\n')) {
@@ -30,11 +32,11 @@ pub(crate) fn explain(text: &str, old: &str) -> String {
     let piece = &lines[at..at + height];
     let class = difference(&piece.join("\n"), wanted.trim_end_matches('\n'));
     let shown: Vec<String> =
-        piece.iter().take(MOST_SHOWN).enumerate().map(|(n, line)| format!("{}\t{line}", at + n + 1)).collect();
+        piece.iter().take(MAX_SHOWN).enumerate().map(|(n, line)| format!("{}\t{line}", at + n + 1)).collect();
     format!("The nearest text is at line {}{class}:\n{}", at + 1, shown.join("\n"))
 }
 
-/// The piece of the file most like the text: its first line from 0, and its height.
+/// The part of the file most similar to the text: its first line from 0, and its height.
 fn nearest(lines: &[&str], wanted: &str) -> Option<(usize, usize)> {
     let wanted = wanted.trim_end_matches('\n');
     let height = wanted.lines().count().clamp(1, lines.len().max(1));
@@ -42,8 +44,9 @@ fn nearest(lines: &[&str], wanted: &str) -> Option<(usize, usize)> {
         return None;
     }
     let last = lines.len() - height;
-    // Pieces that share a line with the text, blanks aside, come first; without any, all are looked at.
-    let plain = |line: &str| normalised(line);
+    // Parts that share a line with the text, ignoring blanks, come first; without any, all are
+    // compared.
+    let plain = |line: &str| normalize_confusables(line);
     let parts: Vec<String> = wanted.lines().map(plain).filter(|line| !line.is_empty()).collect();
     let mut starts: Vec<usize> = (0..=last)
         .filter(|start| lines[*start..*start + height].iter().any(|line| parts.contains(&plain(line))))
@@ -59,14 +62,14 @@ fn nearest(lines: &[&str], wanted: &str) -> Option<(usize, usize)> {
         }
         TextDiff::from_chars(piece.as_str(), wanted).ratio()
     };
-    // A line-wise view is cheap; letters are compared for the best of them only.
+    // Comparing lines is cheap; characters are compared only for the best candidates.
     let cheap = |start: usize| {
         let same = lines[start..start + height].iter().zip(wanted.lines());
         same.map(|(a, b)| common(a, b)).sum::<usize>()
     };
-    if starts.len() > MOST_CANDIDATES {
+    if starts.len() > MAX_CANDIDATES {
         starts.sort_by_key(|start| std::cmp::Reverse(cheap(*start)));
-        starts.truncate(MOST_CANDIDATES);
+        starts.truncate(MAX_CANDIDATES);
         starts.sort_unstable();
     }
     let mut best: Option<(usize, f32)> = None;
@@ -79,7 +82,7 @@ fn nearest(lines: &[&str], wanted: &str) -> Option<(usize, usize)> {
     best.map(|(start, _)| (start, height))
 }
 
-/// How many first and last letters two lines share, blanks aside.
+/// Number of first and last characters that two lines share, ignoring blanks.
 fn common(a: &str, b: &str) -> usize {
     let (a, b) = (a.trim(), b.trim());
     let front = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
@@ -87,8 +90,8 @@ fn common(a: &str, b: &str) -> usize {
     front + back
 }
 
-/// The text with one form for what is easily confused.
-fn normalised(text: &str) -> String {
+/// The text with one form for characters that are easily confused.
+fn normalize_confusables(text: &str) -> String {
     let one_form = |letter: char| match letter {
         '\u{2018}' | '\u{2019}' | '\u{201a}' | '\u{2032}' => '\'',
         '\u{201c}' | '\u{201d}' | '\u{201e}' | '\u{2033}' => '"',
@@ -99,7 +102,7 @@ fn normalised(text: &str) -> String {
     text.chars().map(one_form).collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The kind of difference between a piece of the file and what was looked for.
+/// The kind of difference between a part of the file and the wanted text.
 fn difference(file: &str, wanted: &str) -> &'static str {
     let without_indent = |text: &str| text.lines().map(str::trim_start).collect::<Vec<_>>().join("\n");
     let without_blanks = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -114,7 +117,7 @@ fn difference(file: &str, wanted: &str) -> &'static str {
         }
     } else if without_blanks(file) == without_blanks(wanted) {
         ", which differs in white space inside the lines"
-    } else if normalised(file) == normalised(wanted) {
+    } else if normalize_confusables(file) == normalize_confusables(wanted) {
         ", which differs in typographic characters (quotes, dashes or special spaces)"
     } else if file.to_lowercase() == wanted.to_lowercase() {
         ", which differs in upper and lower case"
@@ -129,12 +132,12 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, old: &str, expected: &str) {
-        let said = explain(text, old);
-        assert!(said.contains(expected), "{said:?} does not say {expected:?}");
+        let explanation = explain(text, old);
+        assert!(explanation.contains(expected), "{explanation:?} does not say {expected:?}");
     }
 
     #[test]
-    fn the_kind_of_difference_is_named() {
+    fn kind_of_difference_is_named() {
         check(
             "fn a() {\n\tlet x = 1;\n}\n",
             "    let x = 1;",
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_alike_says_nothing() {
+    fn no_similar_text_gives_no_explanation() {
         assert_eq!(explain("alpha\nbeta\n", "completely different text of no likeness"), "");
         assert_eq!(explain("", "x"), "");
         assert_eq!(explain("a\n", "  \n"), "");

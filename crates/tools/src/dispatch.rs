@@ -1,4 +1,4 @@
-//! One entry point for all tools.
+//! The entry point of all tools.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definitions::NAMES;
 use crate::input::Input;
-use crate::live::{Live, Said};
-use crate::port::{Ground, Machine};
+use crate::live_output::{LiveOutput, OutputChunk};
+use crate::port::{Machine, MachineSource};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
-use crate::screenshots::Screenshots;
-use crate::text::{Ended, Provenance, Truncation, truncate};
+use crate::screenshots::ScreenshotProvider;
+use crate::text::{ExitKind, Provenance, Truncation, truncate};
 use crate::tools::{self, BUDGET};
 
-/// Runs tools by name. Every call gives exactly one result; nothing that a model sends makes it fail otherwise.
+/// Runs tools by name. Every call returns exactly one result, whatever the model sends.
 #[async_trait]
 pub trait ToolDispatcher: Send + Sync {
     /// Runs one tool to its end.
@@ -30,46 +30,46 @@ pub trait ToolDispatcher: Send + Sync {
         self.dispatch_watched(tool_name, tool_input, Watch::default()).await
     }
 
-    /// Runs one tool for somebody who may lose patience, or wants to know how it goes.
+    /// Runs one tool with cancellation, a deadline for detaching, and progress reports.
     async fn dispatch_watched(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult;
 
-    /// Ends the session: background tasks are killed, kept output is removed.
+    /// Closes the session: kills background tasks and deletes spilled output.
     async fn close(&self);
 }
 
-/// What the caller of a tool wants besides the result.
+/// Cancellation and callbacks of a call.
 #[derive(Clone, Default)]
 pub struct Watch {
-    /// Cancelled: a command is killed with all it started, and the result says so.
+    /// Cancelling kills the command with all its processes; the result says so.
     pub cancel: CancellationToken,
-    /// A command that takes longer goes on in the background, and the result says where.
+    /// A command that takes longer continues in the background; the result names its log.
     pub detach_after: Option<Duration>,
-    /// Told about once a second how a command is going.
+    /// Called about once per second with the command's progress.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
-    /// Told what a command says, soon after it has said it.
-    pub output: Option<Arc<dyn Fn(Said) + Send + Sync>>,
+    /// Called with the command's output shortly after it arrives.
+    pub output: Option<Arc<dyn Fn(OutputChunk) + Send + Sync>>,
 }
 
-/// How a command is going.
+/// Progress of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of output so far.
     pub bytes: u64,
-    /// What it said last.
+    /// Its last line of output.
     pub last_line: String,
 }
 
 impl Watch {
-    pub(crate) fn tell(&self, bytes: u64, last_line: impl FnOnce() -> String) {
+    pub(crate) fn report_progress(&self, bytes: u64, last_line: impl FnOnce() -> String) {
         if let Some(progress) = &self.progress {
             progress(Progress { bytes, last_line: last_line() });
         }
     }
 
-    /// Tells what waits to be told.
-    pub(crate) fn pass_on(&self, live: &mut Live) {
+    /// Passes pending output to the callback.
+    pub(crate) fn flush_output(&self, live: &mut LiveOutput) {
         if let Some(output) = &self.output {
-            live.take().into_iter().for_each(|said| output(said));
+            live.take().into_iter().for_each(|chunk| output(chunk));
         }
     }
 }
@@ -80,20 +80,20 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Whether `write_file` may replace what the session has not seen.
+/// Whether `write_file` may replace a file that the session has not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverwriteGuard {
-    /// Only when the content is the one that was read, written or edited last.
+    /// Only if the content equals what was last read, written or edited.
     #[default]
     Hash,
     Off,
 }
 
-/// How calls are told apart.
+/// Generates the ids of calls.
 #[derive(Debug)]
 pub(crate) enum Ids {
     Random,
-    /// The same in every run.
+    /// Deterministic.
     Counted(AtomicU64),
 }
 
@@ -106,19 +106,19 @@ impl Ids {
     }
 }
 
-/// The tools of a session.
+/// State that the tools of a session share.
 pub(crate) struct Core {
     pub(crate) guard: OverwriteGuard,
-    pub(crate) screenshots: Option<Arc<dyn Screenshots>>,
+    pub(crate) screenshots: Option<Arc<dyn ScreenshotProvider>>,
     pub(crate) preview_port: u16,
     ids: Ids,
-    /// Commands of a session run one after the other, in the order they came.
+    /// Serialises the commands of a session, in order of arrival.
     shell: tokio::sync::Mutex<()>,
-    /// Changes of one file happen one after the other, in the order they came.
+    /// Serialises the changes of one file, in order of arrival.
     files: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// The port that previews are on unless somebody says otherwise.
+/// Default port of previews.
 pub(crate) const PREVIEW_PORT: u16 = 3000;
 
 impl Core {
@@ -135,12 +135,12 @@ impl Core {
 
     pub(crate) async fn dispatch(
         &self,
-        ground: &dyn Ground,
+        source: &dyn MachineSource,
         tool_name: &str,
         tool_input: Value,
         watch: Watch,
     ) -> ToolResult {
-        let run = AssertUnwindSafe(self.run(ground, tool_name, tool_input, watch)).catch_unwind();
+        let run = AssertUnwindSafe(self.run(source, tool_name, tool_input, watch)).catch_unwind();
         let mut result = run.await.unwrap_or_else(|_| {
             tracing::error!(tool = tool_name, "a tool panicked");
             let failure = Failure::new(
@@ -149,21 +149,22 @@ impl Core {
             );
             conclude(Err(failure), &[])
         });
-        // Whatever a tool forgot to cut is cut here.
+        // A safety net for a tool that did not truncate its text.
         for block in &mut result.content {
             if let Block::Text(text) = block
                 && text.len() > BUDGET
             {
                 let explanation = Provenance::UNSAVED_DOCUMENT.explain();
                 *text =
-                    truncate(text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
+                    truncate(text, Truncation { budget: BUDGET, exit: ExitKind::Success, explanation: &explanation })
+                        .text;
             }
         }
         result
     }
 
-    async fn run(&self, ground: &dyn Ground, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
-        let patience = Patience::new(&watch);
+    async fn run(&self, source: &dyn MachineSource, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
+        let deadline = CallerDeadline::new(&watch);
         let mut input = match Input::new(tool_input) {
             Ok(input) => input,
             Err(failure) => return conclude(Err(failure), &[]),
@@ -172,37 +173,38 @@ impl Core {
             let failure = Failure::new(ErrorCode::UnknownTool, format!("[{tool_name}: unknown tool]"));
             return conclude(Err(failure.with(json!({ "tools": NAMES }))), &[]);
         }
-        // The turn comes first: whoever waits for it keeps no sandbox from being replaced.
-        let turn =
-            patience.bear(self.turn(tool_name, &mut input), "an earlier command of this session still runs").await;
-        let entered = match turn {
-            Ok(turn) => patience.bear(ground.enter(), "the sandbox is not ready").await.map(|entered| (turn, entered)),
+        // The lock comes before the sandbox: a waiting call must not block the replacement of a
+        // sandbox.
+        let lock =
+            deadline.wait(self.lock(tool_name, &mut input), "an earlier command of this session still runs").await;
+        let acquired = match lock {
+            Ok(lock) => deadline.wait(source.acquire(), "the sandbox is not ready").await.map(|lease| (lock, lease)),
             Err(failure) => Err(failure),
         };
-        let (_turn, visit) = match entered {
-            Ok((turn, Ok(visit))) => (turn, visit),
+        let (_lock, lease) = match acquired {
+            Ok((lock, Ok(lease))) => (lock, lease),
             Ok((_, Err(error))) => return conclude(Err(tools::broken("enter the sandbox", &error)), &input.ignored()),
             Err(failure) => return conclude(Err(failure), &input.ignored()),
         };
-        let outcome = self.choose(visit.machine(), tool_name, &mut input, &watch, &patience).await;
+        let outcome = self.run_tool(lease.machine(), tool_name, &mut input, &watch, &deadline).await;
         let mut result = conclude(outcome, &input.ignored());
-        visit.leave(&mut result).await;
+        lease.release(&mut result).await;
         result
     }
 
-    async fn choose(
+    async fn run_tool(
         &self,
         machine: &dyn Machine,
         tool_name: &str,
         input: &mut Input,
         watch: &Watch,
-        patience: &Patience<'_>,
+        deadline: &CallerDeadline<'_>,
     ) -> Outcome {
         match tool_name {
             "read_file" => unless_cancelled(watch, tools::read_file::run(machine, input)).await,
             "write_file" => unless_cancelled(watch, tools::write_file::run(machine, self.guard, input)).await,
             "edit_file" => unless_cancelled(watch, tools::edit_file::run(machine, input)).await,
-            "bash" => tools::bash::run(machine, watch, patience.called, &self.ids.next(), input).await,
+            "bash" => tools::bash::run(machine, watch, deadline.called, &self.ids.next(), input).await,
             "grep" => unless_cancelled(watch, tools::grep::run(machine, input)).await,
             "glob" => unless_cancelled(watch, tools::glob::run(machine, input)).await,
             _ => {
@@ -212,18 +214,19 @@ impl Core {
         }
     }
 
-    /// Waits until it is this call's turn: commands of a session and changes of one file happen one after the other.
-    async fn turn(&self, tool_name: &str, input: &mut Input) -> Option<Turn<'_>> {
+    /// Waits for this call's lock: commands of a session, and changes of one file, run one after
+    /// the other.
+    async fn lock(&self, tool_name: &str, input: &mut Input) -> Option<OpLock<'_>> {
         match tool_name {
-            // A background task waits for nobody, and nobody for it.
-            "bash" if !input.flag("run_in_background").unwrap_or(false) => Some(Turn::Shell(self.shell.lock().await)),
-            "write_file" | "edit_file" => self.file_turn(input).await.map(Turn::File),
+            // Background tasks neither wait nor block.
+            "bash" if !input.flag("run_in_background").unwrap_or(false) => Some(OpLock::Shell(self.shell.lock().await)),
+            "write_file" | "edit_file" => self.lock_file(input).await.map(OpLock::File),
             _ => None,
         }
     }
 
-    /// Waits until nobody else changes the file that the input names.
-    async fn file_turn(&self, input: &mut Input) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+    /// Waits for the lock of the file that the input names.
+    async fn lock_file(&self, input: &mut Input) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         let path = input.text("path").ok()??;
         let lock = {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,27 +244,27 @@ impl Core {
     }
 }
 
-/// Nobody else's turn until it is dropped.
+/// Held until the call ends.
 #[expect(dead_code, reason = "they are held, not looked at")]
-enum Turn<'a> {
+enum OpLock<'a> {
     Shell(tokio::sync::MutexGuard<'a, ()>),
     File(tokio::sync::OwnedMutexGuard<()>),
 }
 
-/// How long a caller waits before anything has begun: until it cancels, or wants an answer at least.
-struct Patience<'a> {
+/// How long a caller waits before a call starts: until it cancels, or its detach deadline passes.
+struct CallerDeadline<'a> {
     cancel: &'a CancellationToken,
     called: Instant,
     end: Option<Instant>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> CallerDeadline<'a> {
     fn new(watch: &'a Watch) -> Self {
         let called = Instant::now();
         Self { cancel: &watch.cancel, called, end: watch.detach_after.map(|after| called + after) }
     }
 
-    async fn bear<T>(&self, wait: impl Future<Output = T>, reason: &str) -> Result<T, Failure> {
+    async fn wait<T>(&self, wait: impl Future<Output = T>, reason: &str) -> Result<T, Failure> {
         let late = async {
             match self.end {
                 Some(end) => sleep_until(end).await,
@@ -279,7 +282,7 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Drops the work when nobody wants it any more. Changes of files are made whole or not at all.
+/// Drops the work when the caller cancels. Changes of files are atomic.
 async fn unless_cancelled(watch: &Watch, work: impl Future<Output = Outcome>) -> Outcome {
     match watch.cancel.run_until_cancelled(work).await {
         Some(outcome) => outcome,

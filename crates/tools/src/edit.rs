@@ -1,7 +1,7 @@
 //! Finds the text that an edit names and replaces it, byte for byte.
 //!
-//! Four tiers, tried in order; the first with a hit decides. Nothing looser is ever applied: a fuzzy match that lands in
-//! the wrong place costs more than a turn. Bytes outside the hits are copied.
+//! Four tiers, tried in order; the first with a hit decides. Nothing looser is ever applied: a
+//! fuzzy match in the wrong place costs more than a turn. Bytes outside the hits are copied.
 //!
 //! | tier | the text in the file may differ in |
 //! |---|---|
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::encoding::{Encoding, LineEnding, Unencodable};
 
-/// Which freedom was needed to find the text.
+/// The tier that found the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Exact,
@@ -47,34 +47,34 @@ pub(crate) struct Edit<'a> {
 pub(crate) struct Edited {
     pub(crate) bytes: Vec<u8>,
     pub(crate) tier: Tier,
-    /// The line of each replacement, in the new file.
+    /// Line of each replacement, in the new file.
     pub(crate) lines: Vec<usize>,
-    /// How many lines each replacement has.
+    /// Number of lines per replacement.
     pub(crate) height: usize,
-    /// New line ends were made to fit the file's.
+    /// Line ends of the new text were converted to the file's.
     pub(crate) line_ends_mapped: bool,
 }
 
 /// Why nothing was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unedited {
-    /// Nowhere, in no tier.
+pub(crate) enum EditError {
+    /// No tier finds the text.
     Absent,
     /// The first lines of all hits, overlapping ones too.
     Ambiguous { lines: Vec<usize> },
-    /// The file's encoding has no such character.
+    /// The file's encoding lacks the character.
     Unencodable { letter: char, encoding: Encoding },
-    /// The replacement is what is there already.
+    /// The replacement equals the text.
     Same,
 }
 
-/// Replaces in the bytes of a file.
-pub(crate) fn apply(file: &[u8], edit: Edit<'_>) -> Result<Edited, Unedited> {
-    let (encoding, mark) = Encoding::of(file);
+/// Applies an edit to the bytes of a file.
+pub(crate) fn apply(file: &[u8], edit: Edit<'_>) -> Result<Edited, EditError> {
+    let (encoding, mark) = Encoding::detect(file);
     let attempt = Attempt { file, mark, encoding, edit };
     match attempt.run() {
-        // Much of such a file may be UTF-8 all the same, and the model may know it as that.
-        Err(Unedited::Absent) if encoding == Encoding::Windows1252 && !edit.old.is_ascii() => {
+        // Much of such a file may still be UTF-8, and the model may know it as that.
+        Err(EditError::Absent) if encoding == Encoding::Windows1252 && !edit.old.is_ascii() => {
             Attempt { encoding: Encoding::Utf8, ..attempt }.run()
         }
         other => other,
@@ -101,7 +101,7 @@ const LINE_ENDS: Freedom = Freedom { line_ends: true, trailing_blanks: false };
 const BLANKS: Freedom = Freedom { line_ends: true, trailing_blanks: true };
 
 impl Attempt<'_> {
-    fn run(&self) -> Result<Edited, Unedited> {
+    fn run(&self) -> Result<Edited, EditError> {
         let Edit { old, new, .. } = self.edit;
         if let Some(hits) = self.hits(old, NONE) {
             return self.splice(&hits, new, Tier::Exact);
@@ -118,34 +118,34 @@ impl Attempt<'_> {
         if let Some(hits) = self.hits(old, BLANKS) {
             return self.splice(&hits, new, Tier::TrailingBlanks);
         }
-        Err(Unedited::Absent)
+        Err(EditError::Absent)
     }
 
-    /// Every place of `pattern`, overlapping ones too; [`None`] when there is none.
+    /// All positions of `pattern`, overlapping ones too; [`None`] if there is none.
     fn hits(&self, pattern: &str, freedom: Freedom) -> Option<Vec<Range<usize>>> {
-        // What the encoding cannot say is nowhere in the file.
+        // A text that cannot be encoded is not in the file.
         let pattern = Pattern::new(pattern, self.encoding, freedom)?;
         let found = pattern.find_all(self.file, self.mark);
         (!found.is_empty()).then_some(found)
     }
 
-    fn splice(&self, hits: &[Range<usize>], new: &str, tier: Tier) -> Result<Edited, Unedited> {
+    fn splice(&self, hits: &[Range<usize>], new: &str, tier: Tier) -> Result<Edited, EditError> {
         if hits.len() > 1 && !self.edit.replace_all {
-            return Err(Unedited::Ambiguous {
-                lines: hits.iter().map(|hit| self.line_of(self.file, hit.start)).collect(),
+            return Err(EditError::Ambiguous {
+                lines: hits.iter().map(|hit| self.line_number(self.file, hit.start)).collect(),
             });
         }
         let (new, line_ends_mapped) = self.fit_line_ends(new, &hits[0], tier);
         let encode = |text: &str| {
             self.encoding
                 .encode(text)
-                .map_err(|Unencodable(letter)| Unedited::Unencodable { letter, encoding: self.encoding })
+                .map_err(|Unencodable(letter)| EditError::Unencodable { letter, encoding: self.encoding })
         };
         let replacement = encode(&new)?;
         let mut bytes = Vec::with_capacity(self.file.len() + replacement.len());
         let (mut from, mut starts) = (0, Vec::new());
         for hit in hits {
-            // An overlapping hit begins inside the one before, which is replaced already.
+            // An overlapping hit starts inside the previous one, which is already replaced.
             if hit.start < from {
                 continue;
             }
@@ -156,22 +156,22 @@ impl Attempt<'_> {
         }
         bytes.extend_from_slice(&self.file[from..]);
         if bytes == self.file {
-            return Err(Unedited::Same);
+            return Err(EditError::Same);
         }
-        let lines = starts.iter().map(|start| self.line_of(&bytes, *start)).collect();
+        let lines = starts.iter().map(|start| self.line_number(&bytes, *start)).collect();
         let height = new.trim_end_matches('\n').matches('\n').count() + 1;
         Ok(Edited { bytes, tier, lines, height, line_ends_mapped })
     }
 
-    /// The new text with the line ends that the place calls for.
+    /// The new text with the line ends of its position.
     fn fit_line_ends(&self, new: &str, first: &Range<usize>, tier: Tier) -> (String, bool) {
         if !new.contains('\n') {
             return (new.to_owned(), false);
         }
         let text = self.encoding.decode(&self.file[self.mark..]);
-        let file_ends = LineEnding::of(&text);
+        let file_ends = LineEnding::detect(&text);
         let wants_crlf = match tier {
-            // The text was found as it was written, so its line ends are right; text without any follows the file.
+            // An exact hit proves the line ends of the text; text without any follows the file.
             Tier::Exact if self.edit.old.contains('\n') => return (new.to_owned(), false),
             Tier::Exact => file_ends == LineEnding::Crlf,
             _ => self.line_end_is_crlf(first.start),
@@ -185,20 +185,20 @@ impl Attempt<'_> {
         (fitted, mapped)
     }
 
-    /// How the line at a byte ends.
+    /// Whether the line at a byte ends with CRLF.
     fn line_end_is_crlf(&self, at: usize) -> bool {
         let rest = self.encoding.decode(&self.file[at..]);
         rest.find('\n').is_some_and(|end| rest[..end].ends_with('\r'))
     }
 
-    /// The number of the line at a byte.
-    fn line_of(&self, bytes: &[u8], at: usize) -> usize {
-        line_of(self.encoding, bytes, at)
+    /// Line number of a byte.
+    fn line_number(&self, bytes: &[u8], at: usize) -> usize {
+        line_number(self.encoding, bytes, at)
     }
 }
 
-/// The number of the line at a byte, from 1.
-pub(crate) fn line_of(encoding: Encoding, bytes: &[u8], at: usize) -> usize {
+/// Line number of a byte, from 1.
+pub(crate) fn line_number(encoding: Encoding, bytes: &[u8], at: usize) -> usize {
     let before = &bytes[..at];
     let ends = match encoding {
         Encoding::Utf8 | Encoding::Windows1252 => memchr::memchr_iter(b'\n', before).count(),
@@ -208,7 +208,7 @@ pub(crate) fn line_of(encoding: Encoding, bytes: &[u8], at: usize) -> usize {
     ends + 1
 }
 
-/// A text as its lines, each in the file's encoding; between two of them is a line end.
+/// A text as encoded lines; a line end is between two of them.
 struct Pattern {
     lines: Vec<Vec<u8>>,
     freedom: Freedom,
@@ -228,7 +228,7 @@ impl Pattern {
             let plain = text.replace("\r\n", "\n");
             let last = plain.matches('\n').count();
             let cut = |(at, line): (usize, &str)| {
-                // The last line is part of one in the file: its blanks count, since text may follow them.
+                // The last line may be part of a longer one in the file, so its blanks count.
                 if freedom.trailing_blanks && at < last { line.trim_end_matches([' ', '\t']) } else { line }.to_owned()
             };
             plain.split('\n').enumerate().map(cut).collect()
@@ -260,7 +260,7 @@ impl Pattern {
         found
     }
 
-    /// The next place where the first line that says anything stands.
+    /// The next position of the first line with content.
     fn next_start(&self, file: &[u8], mark: usize, from: usize) -> Option<usize> {
         let first = self.lines.first()?;
         if first.is_empty() {
@@ -309,7 +309,7 @@ impl Pattern {
     }
 }
 
-/// The text without the line numbers that `read_file` puts before lines, when every line has one.
+/// The text without the line numbers of `read_file`, if every line has one.
 fn without_line_prefixes(text: &str) -> Option<String> {
     let (body, end) = match text.strip_suffix('\n') {
         Some(body) => (body, "\n"),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tier_gives_the_freedom_it_says() {
+    fn each_tier_allows_only_its_differences() {
         check(b"a\nb\nc\n", "b\n", "x\n", b"a\nx\nc\n", Tier::Exact);
         check(b"a\r\nb\r\nc\r\n", "a\nb\n", "x\ny\n", b"x\r\ny\r\nc\r\n", Tier::LineEnding);
         check(b"a\nb\nc\n", "a\r\nb", "x\r\ny", b"x\ny\nc\n", Tier::LineEnding);
@@ -350,22 +350,22 @@ mod tests {
     }
 
     #[test]
-    fn a_mixed_file_keeps_its_other_line_ends() {
+    fn mixed_line_ends_elsewhere_are_kept() {
         check(b"a\r\nb\nc\r\nd\n", "b\nc\nd", "x\ny", b"a\r\nx\ny\n", Tier::LineEnding);
         check(b"a\r\nb\nc\r\nd\n", "a\nb", "x\ny", b"x\r\ny\nc\r\nd\n", Tier::LineEnding);
     }
 
     #[test]
-    fn new_lines_in_a_crlf_file_end_like_the_others() {
+    fn new_lines_follow_crlf() {
         let edited = apply(b"a\r\nb\r\n", edit("b", "b\nc")).expect("there");
         assert_eq!(edited.bytes, b"a\r\nb\r\nc\r\n");
         assert!(edited.line_ends_mapped);
     }
 
     #[test]
-    fn overlapping_places_are_ambiguous() {
-        assert_eq!(apply(b"aaa", edit("aa", "b")), Err(Unedited::Ambiguous { lines: vec![1, 1] }));
-        assert_eq!(apply(b"x\ny\nx\n", edit("x", "z")), Err(Unedited::Ambiguous { lines: vec![1, 3] }));
+    fn overlapping_hits_are_ambiguous() {
+        assert_eq!(apply(b"aaa", edit("aa", "b")), Err(EditError::Ambiguous { lines: vec![1, 1] }));
+        assert_eq!(apply(b"x\ny\nx\n", edit("x", "z")), Err(EditError::Ambiguous { lines: vec![1, 3] }));
         let all = apply(b"aaa", Edit { old: "aa", new: "b", replace_all: true }).expect("replaced");
         assert_eq!((all.bytes.as_slice(), all.lines.len()), (&b"ba"[..], 1));
     }
@@ -375,7 +375,7 @@ mod tests {
         check(b"caf\xe9 ol\xe9\n", "café", "thé", b"th\xe9 ol\xe9\n", Tier::Exact);
         assert_eq!(
             apply(b"caf\xe9\n", edit("caf", "→")),
-            Err(Unedited::Unencodable { letter: '→', encoding: Encoding::Windows1252 })
+            Err(EditError::Unencodable { letter: '→', encoding: Encoding::Windows1252 })
         );
         let wide = [b"\xff\xfe".as_slice(), &Encoding::Utf16Le.encode("häb\nz\n").expect("Unicode")].concat();
         let edited = apply(&wide, edit("b\n", "→\n")).expect("there");
@@ -384,15 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_byte_elsewhere_does_not_hide_utf8() {
+    fn invalid_byte_elsewhere_does_not_hide_utf8() {
         check(b"gr\xc3\xbcn \xff\n", "grün", "blau", b"blau \xff\n", Tier::Exact);
     }
 
     #[test]
-    fn what_is_not_there_is_not_replaced() {
-        assert_eq!(apply(b"abc\n", edit("abd", "x")), Err(Unedited::Absent));
-        assert_eq!(apply(b"  a\n", edit("\ta", "x")), Err(Unedited::Absent));
-        assert_eq!(apply(b"a\r\nb\r\n", edit("a\nb", "a\nb")), Err(Unedited::Same));
+    fn absent_text_is_not_replaced() {
+        assert_eq!(apply(b"abc\n", edit("abd", "x")), Err(EditError::Absent));
+        assert_eq!(apply(b"  a\n", edit("\ta", "x")), Err(EditError::Absent));
+        assert_eq!(apply(b"a\r\nb\r\n", edit("a\nb", "a\nb")), Err(EditError::Same));
     }
 
     proptest! {
@@ -402,14 +402,14 @@ mod tests {
         ) {
             let file = [&before, old.as_bytes(), &after].concat();
             if let Ok(edited) = apply(&file, edit(&old, &new)) {
-                // The one hit may stand elsewhere, but then it is the only one: what is around it is copied all the same.
-                prop_assume!(edited.tier == Tier::Exact && !edited.line_ends_mapped && Encoding::of(&file).0.unit() == 1);
+                // The hit may be elsewhere if it is the only one; the rest is copied in any case.
+                prop_assume!(edited.tier == Tier::Exact && !edited.line_ends_mapped && Encoding::detect(&file).0.unit() == 1);
                 prop_assert_eq!(edited.bytes, [&before, new.as_bytes(), &after].concat());
             }
         }
 
         #[test]
-        fn replacing_and_replacing_back_gives_the_original(
+        fn reversed_edit_restores_the_original(
             before in "[a-z \r\n]{0,60}", after in "[a-z \r\n]{0,60}", old in "[a-z]{1,8}(\n[a-z]{1,8}){0,2}", new in "[A-Z]{1,8}"
         ) {
             let file = format!("{before}{old}{after}").into_bytes();

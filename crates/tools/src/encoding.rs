@@ -1,4 +1,4 @@
-//! What the bytes of a text file mean, found from the bytes alone, and how to write in the same way.
+//! Detects the encoding of a text file from its bytes, and encodes text in the same way.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,42 +7,42 @@ use encoding_rs::WINDOWS_1252;
 
 const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// How many first bytes decide whether a file is text.
+/// Number of first bytes that decide whether a file is text.
 const SAMPLE: usize = 8 * 1024;
 
-/// How a file's text is written.
+/// Encoding of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Utf8,
     Utf16Le,
     Utf16Be,
-    /// What is not UTF-8 and has no mark is read as windows-1252, which gives every byte a meaning.
+    /// The fallback for files that are neither UTF-8 nor marked: it gives every byte a meaning.
     Windows1252,
 }
 
-/// How a file's lines end.
+/// Line endings of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineEnding {
     Lf,
     Crlf,
     Cr,
     Mixed,
-    /// There is no line end.
+    /// The text has no line end.
     None,
 }
 
-/// A file's text, and what is needed to write it again.
+/// The text of a file, and what is needed to write it again.
 #[derive(Debug, Clone)]
 pub(crate) struct Decoded<'a> {
     pub(crate) text: Cow<'a, str>,
     pub(crate) encoding: Encoding,
     /// The file begins with a byte order mark, which is not part of the text.
     pub(crate) bom: bool,
-    /// How many bytes are not UTF-8, when it was read as windows-1252.
+    /// Number of bytes that are not UTF-8, if it was decoded as windows-1252.
     pub(crate) strange_bytes: usize,
 }
 
-/// No text in this encoding has the character.
+/// The encoding lacks the character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unencodable(pub(crate) char);
 
@@ -68,9 +68,9 @@ impl LineEnding {
         }
     }
 
-    /// Of a text.
-    pub(crate) fn of(text: &str) -> Self {
-        // Most files have no returns, and one look tells.
+    /// Detects the line endings of a text.
+    pub(crate) fn detect(text: &str) -> Self {
+        // Most files have no carriage return, which one scan shows.
         if memchr::memchr(b'\r', text.as_bytes()).is_none() {
             return if memchr::memchr(b'\n', text.as_bytes()).is_some() { Self::Lf } else { Self::None };
         }
@@ -86,8 +86,8 @@ impl LineEnding {
 }
 
 impl Encoding {
-    /// The encoding of bytes and the length of their byte order mark.
-    pub(crate) fn of(bytes: &[u8]) -> (Self, usize) {
+    /// Detects the encoding, and the length of the byte order mark.
+    pub(crate) fn detect(bytes: &[u8]) -> (Self, usize) {
         if bytes.starts_with(UTF8_BOM) && std::str::from_utf8(bytes).is_ok() {
             (Self::Utf8, UTF8_BOM.len())
         } else if bytes.starts_with(b"\xff\xfe") && bytes.len().is_multiple_of(2) {
@@ -101,7 +101,7 @@ impl Encoding {
         }
     }
 
-    /// Text in this encoding, without a byte order mark.
+    /// Encodes text, without a byte order mark.
     pub(crate) fn encode(self, text: &str) -> Result<Vec<u8>, Unencodable> {
         match self {
             Self::Utf8 => Ok(text.as_bytes().to_vec()),
@@ -122,7 +122,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes in this encoding as text; what has no meaning becomes the replacement character.
+    /// Decodes bytes; invalid ones become the replacement character.
     pub(crate) fn decode(self, bytes: &[u8]) -> Cow<'_, str> {
         match self {
             Self::Utf8 => String::from_utf8_lossy(bytes),
@@ -132,7 +132,7 @@ impl Encoding {
         }
     }
 
-    /// The size of its smallest unit: matches begin at multiples of it.
+    /// Size of a code unit: matches begin at multiples of it.
     pub(crate) fn unit(self) -> usize {
         match self {
             Self::Utf8 | Self::Windows1252 => 1,
@@ -146,9 +146,9 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
     char::decode_utf16(units).map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
-/// The text of a file.
+/// Decodes a file.
 pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
-    let (encoding, mark) = Encoding::of(bytes);
+    let (encoding, mark) = Encoding::detect(bytes);
     let strange_bytes = match encoding {
         Encoding::Windows1252 => bytes.utf8_chunks().map(|chunk| chunk.invalid().len()).sum(),
         _ => 0,
@@ -156,7 +156,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     Decoded { text: encoding.decode(&bytes[mark..]), encoding, bom: mark > 0, strange_bytes }
 }
 
-/// Whether the first bytes of a file are not those of a text.
+/// Whether the first bytes of a file are not text.
 pub(crate) fn is_binary(bytes: &[u8]) -> bool {
     let sample = &bytes[..bytes.len().min(SAMPLE)];
     if sample.starts_with(b"\xff\xfe") || sample.starts_with(b"\xfe\xff") {
@@ -172,17 +172,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_encoding_is_found_from_the_bytes() {
-        assert_eq!(Encoding::of("grün".as_bytes()), (Encoding::Utf8, 0));
-        assert_eq!(Encoding::of(b"\xef\xbb\xbfhi"), (Encoding::Utf8, 3));
-        assert_eq!(Encoding::of(b"\xff\xfeh\0"), (Encoding::Utf16Le, 2));
-        assert_eq!(Encoding::of(b"gr\xfcn"), (Encoding::Windows1252, 0));
+    fn encoding_is_detected_from_bytes() {
+        assert_eq!(Encoding::detect("grün".as_bytes()), (Encoding::Utf8, 0));
+        assert_eq!(Encoding::detect(b"\xef\xbb\xbfhi"), (Encoding::Utf8, 3));
+        assert_eq!(Encoding::detect(b"\xff\xfeh\0"), (Encoding::Utf16Le, 2));
+        assert_eq!(Encoding::detect(b"gr\xfcn"), (Encoding::Windows1252, 0));
         let decoded = decode(b"gr\xfcn");
         assert_eq!((&*decoded.text, decoded.strange_bytes), ("grün", 1));
     }
 
     #[test]
-    fn line_endings_are_told_apart() {
+    fn line_endings_are_detected() {
         for (text, expected) in [
             ("a", "none"),
             ("a\nb\n", "lf"),
@@ -191,12 +191,12 @@ mod tests {
             ("a\r\nb\n", "mixed"),
             ("a\rb\n", "mixed"),
         ] {
-            assert_eq!(LineEnding::of(text).as_str(), expected, "{text:?}");
+            assert_eq!(LineEnding::detect(text).as_str(), expected, "{text:?}");
         }
     }
 
     #[test]
-    fn binary_is_told_from_text() {
+    fn binary_content_is_detected() {
         assert!(is_binary(b"\x7fELF\0\0"));
         assert!(is_binary(&[1, 2, 3, 4]));
         assert!(!is_binary(b"plain\ttext\r\n"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_outside_the_encoding_is_named() {
+    fn unencodable_character_is_named() {
         assert_eq!(Encoding::Windows1252.encode("a→"), Err(Unencodable('→')));
     }
 

@@ -1,7 +1,8 @@
-//! Pictures: what they are, from their bytes, and how they become ones that a model can take.
+//! Detects images by their bytes, and converts them to what a model accepts.
 //!
-//! Pictures come out of sandboxes, so their decoders run within bounds: one at a time in this process, on a thread of its own,
-//! with at most [`MOST_DECODED_PIXELS`] pixels and [`MOST_DECODED_BYTES`] bytes of them.
+//! Images come from sandboxes, so decoders run within limits: one at a time in this process, on a
+//! blocking thread, with at most [`MAX_DECODED_PIXELS`] pixels and [`MAX_DECODED_BYTES`] bytes of
+//! them.
 
 use std::io::Cursor;
 
@@ -13,32 +14,34 @@ use tokio::sync::Semaphore;
 
 use crate::result::Image;
 
-/// What providers take as it is: one side, and the file. What is larger they shrink, each in its own way, or refuse.
-pub(crate) const MOST_PIXELS: u32 = 1568;
-pub(crate) const MOST_BYTES: usize = 3_932_160;
-/// The largest file that is taken for a picture.
-pub(crate) const MOST_FILE_BYTES: u64 = 32 * 1024 * 1024;
-/// As the cameras of telephones make them. A progressive JPEG takes nine bytes a pixel while it is decoded.
-const MOST_DECODED_PIXELS: u64 = 50_000_000;
-const MOST_DECODED_BYTES: u64 = 256 * 1024 * 1024;
-/// Tried in turn until the file is small enough.
+/// Limits below which providers accept an image unchanged: longest side, and file size. They scale
+/// down larger ones, each in its own way, or refuse them.
+pub(crate) const MAX_PIXELS: u32 = 1568;
+pub(crate) const MAX_BYTES: usize = 3_932_160;
+/// The largest file that is treated as an image.
+pub(crate) const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
+/// Phone cameras produce such images. A progressive JPEG needs nine bytes per pixel while it is
+/// decoded.
+const MAX_DECODED_PIXELS: u64 = 50_000_000;
+const MAX_DECODED_BYTES: u64 = 256 * 1024 * 1024;
+/// Tried in this order until the file is small enough.
 const JPEG_QUALITIES: [u8; 3] = [85, 60, 30];
 
-/// Decoded pictures are large: one at a time.
+/// Decoded images are large: one at a time.
 static DECODING: Semaphore = Semaphore::const_new(1);
 
-/// A picture as it is sent to a model.
+/// An image as it is sent to a model.
 #[derive(Debug)]
-pub(crate) struct Picture {
+pub(crate) struct PreparedImage {
     pub(crate) image: Image,
-    /// Of the picture that is sent.
+    /// Size of the image that is sent.
     pub(crate) width: u32,
     pub(crate) height: u32,
-    /// Of the file.
+    /// Size of the file's image.
     pub(crate) original: (u32, u32),
 }
 
-/// The media type of a picture that models can see.
+/// The media type of an image that models accept.
 pub(crate) fn kind(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         Some("image/png")
@@ -53,20 +56,20 @@ pub(crate) fn kind(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The picture as a block, scaled down where it must be; or why it must not become one: a picture that a provider refuses
-/// spoils the whole conversation.
-pub(crate) async fn prepare(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
+/// Prepares an image block, scaled down if needed. Refuses an image that a provider would reject,
+/// because it would break the whole conversation.
+pub(crate) async fn prepare(kind: &'static str, bytes: &Bytes) -> Result<PreparedImage, String> {
     let bytes = bytes.clone();
     let _turn = DECODING.acquire().await.map_err(|_| "this program ends".to_owned())?;
     let prepared = tokio::task::spawn_blocking(move || prepare_now(kind, &bytes)).await;
     prepared.unwrap_or_else(|_| Err("it is damaged: its decoder failed".into()))
 }
 
-fn prepare_now(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
+fn prepare_now(kind: &'static str, bytes: &Bytes) -> Result<PreparedImage, String> {
     let damaged = |error: ::image::ImageError| format!("it is damaged: {error}");
-    let too_many = |width: u32, height: u32| u64::from(width) * u64::from(height) > MOST_DECODED_PIXELS;
+    let too_many = |width: u32, height: u32| u64::from(width) * u64::from(height) > MAX_DECODED_PIXELS;
     let too_large = |width, height| {
-        let millions = MOST_DECODED_PIXELS / 1_000_000;
+        let millions = MAX_DECODED_PIXELS / 1_000_000;
         format!("it has {width}x{height} pixels, and pictures of more than {millions} million are not decoded")
     };
     match size(kind, bytes) {
@@ -78,69 +81,71 @@ fn prepare_now(kind: &'static str, bytes: &Bytes) -> Result<Picture, String> {
     if !is_complete(kind, bytes) {
         return Err("it is damaged: its end is missing".into());
     }
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format_of(kind));
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format_for(kind));
     let mut limits = Limits::default();
-    limits.max_alloc = Some(MOST_DECODED_BYTES);
+    limits.max_alloc = Some(MAX_DECODED_BYTES);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(damaged)?;
     let (width, height) = decoder.dimensions();
-    // The decoder may have found another size than the first one in the file.
+    // The decoder may report another size than the header.
     if too_many(width, height) {
         return Err(too_large(width, height));
     }
-    if decoder.total_bytes() > MOST_DECODED_BYTES {
-        let (needed, most) = (decoder.total_bytes() >> 20, MOST_DECODED_BYTES >> 20);
+    if decoder.total_bytes() > MAX_DECODED_BYTES {
+        let (needed, most) = (decoder.total_bytes() >> 20, MAX_DECODED_BYTES >> 20);
         return Err(format!("it takes {needed} MiB when it is decoded, and {most} MiB are the most"));
     }
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut decoded = DynamicImage::from_decoder(decoder).map_err(damaged)?;
-    if width.max(height) <= MOST_PIXELS && bytes.len() <= MOST_BYTES {
+    if width.max(height) <= MAX_PIXELS && bytes.len() <= MAX_BYTES {
         let image = Image { media_type: kind, bytes: bytes.clone() };
-        return Ok(Picture { image, width, height, original: (width, height) });
+        return Ok(PreparedImage { image, width, height, original: (width, height) });
     }
-    if width.max(height) > MOST_PIXELS {
-        // Averages areas, without the copy of the whole picture in floating point that other filters make.
-        decoded = decoded.thumbnail(MOST_PIXELS, MOST_PIXELS);
+    if width.max(height) > MAX_PIXELS {
+        // Averages areas, without the floating-point copy of the whole image that other filters
+        // make.
+        decoded = decoded.thumbnail(MAX_PIXELS, MAX_PIXELS);
     }
-    // Encoding drops the note of how the camera was held.
+    // Encoding drops the EXIF orientation.
     decoded.apply_orientation(orientation);
     let image = encode(kind, &decoded)?;
-    Ok(Picture { image, width: decoded.width(), height: decoded.height(), original: (width, height) })
+    Ok(PreparedImage { image, width: decoded.width(), height: decoded.height(), original: (width, height) })
 }
 
-/// A file of a picture that providers take: PNG where that is small enough and nothing was lost before, else JPEG.
-fn encode(kind: &str, picture: &DynamicImage) -> Result<Image, String> {
+/// Encodes an image for providers: as PNG if that is small enough and nothing was lost before, else
+/// as JPEG.
+fn encode(kind: &str, image: &DynamicImage) -> Result<Image, String> {
     let failed = |error: ::image::ImageError| format!("it could not be scaled down: {error}");
     if kind != "image/jpeg" {
         let mut png = Vec::new();
-        let eight_bits = if picture.color().has_alpha() {
-            DynamicImage::from(picture.to_rgba8())
+        let eight_bits = if image.color().has_alpha() {
+            DynamicImage::from(image.to_rgba8())
         } else {
-            DynamicImage::from(picture.to_rgb8())
+            DynamicImage::from(image.to_rgb8())
         };
         eight_bits.write_with_encoder(PngEncoder::new(&mut png)).map_err(failed)?;
-        if png.len() <= MOST_BYTES {
+        if png.len() <= MAX_BYTES {
             return Ok(Image { media_type: "image/png", bytes: png.into() });
         }
     }
-    let opaque = on_white(picture);
+    let opaque = on_white(image);
     for quality in JPEG_QUALITIES {
         let mut jpeg = Vec::new();
         opaque.write_with_encoder(JpegEncoder::new_with_quality(&mut jpeg, quality)).map_err(failed)?;
-        if jpeg.len() <= MOST_BYTES {
+        if jpeg.len() <= MAX_BYTES {
             return Ok(Image { media_type: "image/jpeg", bytes: jpeg.into() });
         }
     }
-    Err(format!("no file of at most {MOST_BYTES} bytes can be made of it"))
+    Err(format!("no file of at most {MAX_BYTES} bytes can be made of it"))
 }
 
-/// JPEG knows no transparency, and what lies below it is often black.
-fn on_white(picture: &DynamicImage) -> DynamicImage {
-    if !picture.color().has_alpha() {
-        return DynamicImage::from(picture.to_rgb8());
+/// JPEG has no transparency, and transparent pixels are often black.
+fn on_white(image: &DynamicImage) -> DynamicImage {
+    if !image.color().has_alpha() {
+        return DynamicImage::from(image.to_rgb8());
     }
-    let mut opaque = ::image::RgbImage::new(picture.width(), picture.height());
-    for (pixel, shown) in picture.to_rgba8().pixels().zip(opaque.pixels_mut()) {
+    let mut opaque = ::image::RgbImage::new(image.width(), image.height());
+    for (pixel, shown) in image.to_rgba8().pixels().zip(opaque.pixels_mut()) {
         let [colour @ .., alpha] = pixel.0;
         let mix = |value: u8| {
             let alpha = u32::from(alpha);
@@ -151,7 +156,7 @@ fn on_white(picture: &DynamicImage) -> DynamicImage {
     opaque.into()
 }
 
-fn format_of(kind: &str) -> ImageFormat {
+fn format_for(kind: &str) -> ImageFormat {
     match kind {
         "image/jpeg" => ImageFormat::Jpeg,
         "image/gif" => ImageFormat::Gif,
@@ -181,7 +186,7 @@ pub(crate) fn size(kind: &str, bytes: &[u8]) -> Option<(u32, u32)> {
         "image/jpeg" => {
             let mut at = 2;
             loop {
-                // Segments are marked by 0xff and a kind; frames other than tables carry the size.
+                // Segments start with 0xff and a kind; the frame headers carry the size.
                 while *bytes.get(at)? == 0xff && *bytes.get(at + 1)? == 0xff {
                     at += 1;
                 }
@@ -199,22 +204,22 @@ pub(crate) fn size(kind: &str, bytes: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether the end of the picture is there.
+/// Whether the file contains the end of the image.
 fn is_complete(kind: &str, bytes: &[u8]) -> bool {
     match kind {
         "image/png" => bytes.windows(4).rev().take(64).any(|part| part == b"IEND"),
         "image/jpeg" => bytes.windows(2).rev().take(4096).any(|part| part == b"\xff\xd9"),
         "image/gif" => bytes.iter().rev().take(64).any(|byte| *byte == 0x3b),
         "image/webp" => {
-            let told = bytes.get(4..8).and_then(|size| size.try_into().ok()).map(u32::from_le_bytes);
-            told.is_some_and(|told| bytes.len() >= told as usize + 8)
+            let length = bytes.get(4..8).and_then(|size| size.try_into().ok()).map(u32::from_le_bytes);
+            length.is_some_and(|length| bytes.len() >= length as usize + 8)
         }
         _ => true,
     }
 }
 
-/// What a file that is not text probably is.
-pub(crate) fn name_of_binary(bytes: &[u8]) -> &'static str {
+/// A description of a file that is not text.
+pub(crate) fn describe_binary(bytes: &[u8]) -> &'static str {
     const NAMES: [(&[u8], &str); 12] = [
         (b"\x7fELF\x02", "ELF 64-bit"),
         (b"\x7fELF", "ELF"),
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_come_from_the_bytes() {
+    fn image_sizes_come_from_bytes() {
         assert_eq!(size("image/png", &png(3, 4)), Some((3, 4)));
         assert_eq!(size("image/gif", b"GIF89a\x05\0\x06\0"), Some((5, 6)));
         assert_eq!(size("image/jpeg", b"\xff\xd8\xff\xe0\0\x04ab\xff\xc0\0\x11\x08\0\x07\0\x09"), Some((9, 7)));
@@ -253,7 +258,7 @@ mod tests {
         assert_eq!(size("image/jpeg", b"\xff\xd8\xff"), None);
     }
 
-    /// Pixels that no encoder can make small.
+    /// Pixels that no encoder can compress.
     fn noise(width: u32, height: u32) -> DynamicImage {
         let mut state = 1_u64;
         let mut next = move || {
@@ -263,25 +268,25 @@ mod tests {
         ::image::RgbaImage::from_fn(width, height, |_, _| ::image::Rgba([next(), next(), next(), 255])).into()
     }
 
-    fn file(picture: &DynamicImage, format: ImageFormat) -> Bytes {
+    fn file(image: &DynamicImage, format: ImageFormat) -> Bytes {
         let mut bytes = Cursor::new(Vec::new());
-        let picture = if format == ImageFormat::Jpeg { &DynamicImage::from(picture.to_rgb8()) } else { picture };
-        picture.write_to(&mut bytes, format).expect("it is encoded");
+        let image = if format == ImageFormat::Jpeg { &DynamicImage::from(image.to_rgb8()) } else { image };
+        image.write_to(&mut bytes, format).expect("it is encoded");
         bytes.into_inner().into()
     }
 
     #[track_caller]
-    fn check_sent(kind: &'static str, bytes: &Bytes, sent: (u32, u32), original: (u32, u32)) -> Picture {
-        let picture = prepare_now(kind, bytes).expect("a picture");
-        assert_eq!(((picture.width, picture.height), picture.original), (sent, original), "{kind}");
-        let Image { media_type, bytes } = &picture.image;
+    fn check_sent(kind: &'static str, bytes: &Bytes, sent: (u32, u32), original: (u32, u32)) -> PreparedImage {
+        let image = prepare_now(kind, bytes).expect("an image");
+        assert_eq!(((image.width, image.height), image.original), (sent, original), "{kind}");
+        let Image { media_type, bytes } = &image.image;
         assert_eq!((self::kind(bytes), size(media_type, bytes)), (Some(*media_type), Some(sent)), "{kind}");
-        assert!(bytes.len() <= MOST_BYTES, "{kind}: {}", bytes.len());
-        picture
+        assert!(bytes.len() <= MAX_BYTES, "{kind}: {}", bytes.len());
+        image
     }
 
     #[test]
-    fn what_a_provider_takes_is_sent_as_it_is() {
+    fn acceptable_images_are_sent_unchanged() {
         for (kind, format) in [
             ("image/png", ImageFormat::Png),
             ("image/jpeg", ImageFormat::Jpeg),
@@ -298,21 +303,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_heavy_becomes_a_lighter_one() {
+    fn large_image_file_is_recompressed() {
         let heavy = file(&noise(1200, 1200), ImageFormat::Png);
-        assert!(heavy.len() > MOST_BYTES);
+        assert!(heavy.len() > MAX_BYTES);
         assert_eq!(check_sent("image/png", &heavy, (1200, 1200), (1200, 1200)).image.media_type, "image/jpeg");
     }
 
     #[test]
-    fn what_is_transparent_is_white_where_transparency_is_lost() {
+    fn lost_transparency_becomes_white() {
         let white = on_white(&DynamicImage::new_rgba8(2, 2)).to_rgb8();
         assert!(white.pixels().all(|pixel| pixel.0 == [255; 3]));
     }
 
     #[test]
-    fn what_a_provider_would_refuse_never_becomes_a_block() {
-        let refused = |bytes: &Bytes| prepare_now("image/png", bytes).expect_err("no picture");
+    fn unacceptable_images_never_become_blocks() {
+        let refused = |bytes: &Bytes| prepare_now("image/png", bytes).expect_err("no image");
         assert!(refused(&png(10, 10)).contains("damaged"), "its pixels are missing");
         assert!(refused(&png(0, 10)).contains("no pixels"));
         assert!(refused(&png(60_000, 60_000)).contains("60000x60000"));

@@ -1,5 +1,5 @@
-//! What models send. The published schemas are strict, the reading is lenient: a wrong spelling that has only one
-//! meaning costs no turn.
+//! Parses what models send. The published schemas are strict, the parser is lenient: a deviation
+//! with only one meaning costs no turn.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::result::{ErrorCode, Failure};
 
-/// Other products' names for our fields.
+/// Names that other products use for our fields.
 const ALIASES: [(&str, &str); 8] = [
     ("file_path", "path"),
     ("filePath", "path"),
@@ -19,7 +19,7 @@ const ALIASES: [(&str, &str); 8] = [
     ("replaceAll", "replace_all"),
 ];
 
-/// The fields of one call. Whatever is not taken was not known.
+/// The fields of one call. Fields that no tool takes are unknown.
 #[derive(Debug)]
 pub(crate) struct Input {
     fields: Map<String, Value>,
@@ -27,7 +27,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Takes an object, or the JSON text of one. `null` fields are absent ones.
+    /// Takes an object, or the JSON text of one. `null` equals absence.
     pub(crate) fn new(value: Value) -> Result<Self, Failure> {
         let value = match value {
             Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
@@ -72,7 +72,7 @@ impl Input {
         }
     }
 
-    /// Text that is not empty; an empty one, or a model's word for none, equals absence.
+    /// Non-empty text; empty text, or a model's word for none, equals absence.
     pub(crate) fn optional_text(&mut self, name: &'static str) -> Result<Option<String>, Failure> {
         let text = self.text(name)?;
         Ok(text.filter(|text| !matches!(text.trim(), "" | "undefined" | "null" | "None")))
@@ -89,7 +89,7 @@ impl Input {
         }
     }
 
-    /// An integer; also one in a string, or a number without a fraction.
+    /// An integer, also as a string or as a number without a fraction.
     pub(crate) fn integer(&mut self, name: &'static str) -> Result<Option<i64>, Failure> {
         self.known.insert(name);
         let Some(value) = self.fields.get(name) else { return Ok(None) };
@@ -129,12 +129,12 @@ impl Input {
         }
     }
 
-    /// The same as [`Input::flag`] where absence means yes.
+    /// As [`Input::flag`], but absence means true.
     pub(crate) fn flag_unless_off(&mut self, name: &'static str) -> Result<bool, Failure> {
         Ok(if self.fields.contains_key(name) { self.flag(name)? } else { self.flag(name).map(|_| true)? })
     }
 
-    /// Text or a list of texts, also as the JSON text of a list.
+    /// A text or a list of texts, also as the JSON text of a list.
     pub(crate) fn texts(&mut self, name: &'static str) -> Result<Vec<String>, Failure> {
         self.known.insert(name);
         let list = match self.fields.get(name) {
@@ -154,7 +154,7 @@ impl Input {
         Ok(texts.into_iter().filter(|text| !text.trim().is_empty()).collect())
     }
 
-    /// Names that the tool never asked for.
+    /// Names that the tool did not take.
     pub(crate) fn ignored(&self) -> Vec<String> {
         self.fields.keys().filter(|name| !self.known.contains(name.as_str())).cloned().collect()
     }
@@ -189,7 +189,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn aliases_numbers_in_strings_and_strange_keys_cost_no_turn() {
+    fn lenient_inputs_are_accepted() {
         let mut input = Input::new(json!({
             "file_path": "/x", "offset": "12", "limit": 3.0, "replaceAll": "true", "mood": "good", "glob": null
         }))
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn an_object_may_come_as_its_own_json_text() {
+    fn object_may_be_json_text() {
         let mut input = Input::new(json!("{\"command\":\"ls\"}")).expect("an object in a string");
         assert_eq!(input.required_text("command").expect("there"), "ls");
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_invalid_fields_are_named() {
         let mut input = Input::new(json!({ "limit": [1] })).expect("an object");
         assert!(input.required_text("path").expect_err("missing").message.contains("`path` is missing"));
         assert!(input.integer("limit").expect_err("a list").message.contains("must be an integer, not a list"));

@@ -1,4 +1,5 @@
-//! The seven tools of a coding agent, behind one dispatcher.
+//! The seven tools of a coding agent, behind one dispatcher. They work on any E2B sandbox, on a
+//! workspace, or in memory.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -6,25 +7,26 @@
 //! use serde_json::json;
 //!
 //! let tools = InMemoryToolDispatcher::new();
-//! let written = tools.dispatch("write_file", json!({ "path": "notes.txt", "content": "buy bread\n" })).await;
+//! let input = json!({ "path": "notes.txt", "content": "buy bread\n" });
+//! let written = tools.dispatch("write_file", input).await;
 //! assert_eq!(written.text(), "Created /home/user/notes.txt (1 line, 10 bytes).");
 //! let run = tools.dispatch("bash", json!({ "command": "cat notes.txt" })).await;
 //! assert_eq!(run.text(), "buy bread\n[exit 0]");
 //! # });
 //! ```
 
-mod capture;
 mod definitions;
 mod diagnosis;
 mod diff;
 mod dispatch;
 mod edit;
 mod encoding;
+mod file_cache;
 mod image;
 mod input;
-mod ledger;
-mod live;
+mod live_output;
 mod memory;
+mod output_buffer;
 mod paths;
 mod port;
 mod quote;
@@ -37,9 +39,9 @@ mod tools;
 
 pub use definitions::{Annotations, Definition, NAMES, definitions};
 pub use dispatch::{OverwriteGuard, Progress, ToolDispatcher, Watch};
-pub use live::Said;
+pub use live_output::OutputChunk;
 pub use memory::{InMemoryToolDispatcher, Step};
 pub use port::Stream;
 pub use result::{Block, ErrorCode, Image, ToolResult};
 pub use sandbox::SandboxToolDispatcher;
-pub use screenshots::{Capture, CaptureError, Screenshots, Shot, Shots};
+pub use screenshots::{Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};

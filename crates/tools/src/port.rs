@@ -1,5 +1,5 @@
-//! What the tools need from a sandbox, in their own words. One implementation talks to a real sandbox, one lives in
-//! memory; both pass the same contract tests.
+//! Ports of the tools to a sandbox. One implementation uses a real sandbox, one lives in memory;
+//! both pass the same contract tests.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::paths::Places;
+use crate::paths::BasePaths;
 use crate::result::ToolResult;
 use crate::search::{Counted, Find, Found, MatchedFile, Search};
 
-/// Where calls find a machine.
+/// Provides a machine for each call.
 #[async_trait]
-pub(crate) trait Ground: Send + Sync {
-    /// Waits until there is one that can be worked with.
-    async fn enter(&self) -> Result<Box<dyn Visit>, PortError>;
+pub(crate) trait MachineSource: Send + Sync {
+    /// Waits for a usable machine.
+    async fn acquire(&self) -> Result<Box<dyn MachineLease>, PortError>;
 }
 
 /// A machine for one call.
 #[async_trait]
-pub(crate) trait Visit: Send + Sync {
+pub(crate) trait MachineLease: Send + Sync {
     fn machine(&self) -> &dyn Machine;
-    /// Ends it, and adds to the result what happened to the machine meanwhile.
-    async fn leave(self: Box<Self>, result: &mut ToolResult);
+    /// Ends the lease, and adds to the result what happened to the machine meanwhile.
+    async fn release(self: Box<Self>, result: &mut ToolResult);
 }
 
-/// Everything the tools need, from one sandbox.
-pub(crate) trait Machine: Files + Memory + Shells + Searches {}
-impl<M: Files + Memory + Shells + Searches> Machine for M {}
+/// Everything that the tools need from one sandbox.
+pub(crate) trait Machine: Files + SessionStore + Shells + Searches {}
+impl<M: Files + SessionStore + Shells + Searches> Machine for M {}
 
-/// Why a sandbox could not do it.
+/// Why an operation on the sandbox failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PortError {
     #[error("it does not exist")]
@@ -45,23 +45,24 @@ pub(crate) enum PortError {
     ReadOnly,
     #[error("the sandbox's disk is full")]
     NoSpace,
-    /// It is not what it was when it was looked at.
+    /// The file changed since it was read.
     #[error("it changed meanwhile")]
     Conflict,
-    /// It did not answer in time.
+    /// No response in time.
     #[error("no answer within {0:?}")]
     Slow(Duration),
     /// The program could not be started.
     #[error("{0}")]
     NotStartable(String),
-    /// The sandbox or the way to it is gone. The text says whether something may have happened.
+    /// The sandbox or the connection to it is gone. The text says whether the operation may have
+    /// taken effect.
     #[error("{0}")]
     Unavailable(String),
     #[error("{0}")]
     Other(String),
 }
 
-/// What a path leads to, links followed.
+/// Type of a path's target, with links followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -70,18 +71,19 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// What is known of a file without reading it.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// Where links lead to in the end.
+    /// The path with all links resolved.
     pub(crate) path: String,
     pub(crate) kind: Kind,
     pub(crate) size: u64,
-    /// Time of the last change, in nanoseconds.
+    /// Modification time in nanoseconds.
     pub(crate) modified: i128,
     /// Permission bits.
     pub(crate) mode: u32,
-    /// Whether a file of the tools' own user with that mode is the same: nothing to restore after a replacement.
+    /// A new file of the tools' own user with this mode is equivalent, so a replacement has nothing
+    /// else to restore.
     pub(crate) ordinary: bool,
 }
 
@@ -92,13 +94,13 @@ pub(crate) struct Listed {
     pub(crate) is_directory: bool,
 }
 
-/// What was found at a path that somebody wants to know whole.
+/// Result of fetching a path.
 #[derive(Debug, Clone)]
 pub(crate) enum Fetched {
     Directory,
     /// A device, pipe or socket.
     Special,
-    /// Longer than was asked for, so nothing of it was fetched.
+    /// Longer than the limit, so nothing was fetched.
     Large {
         size: u64,
     },
@@ -111,11 +113,11 @@ pub(crate) struct Fetch {
     pub(crate) bytes: Bytes,
     /// Digest of the bytes.
     pub(crate) sha256: String,
-    /// What was known before it was read, where that had to be asked for.
+    /// Metadata from before the read, if it had to be queried.
     pub(crate) stat: Option<Stat>,
 }
 
-/// Lines of a file that is too large to be fetched.
+/// A range of lines in a file that is too large to be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     /// From 1; negative counts from the end.
@@ -125,14 +127,14 @@ pub(crate) struct Window {
     pub(crate) count_all: bool,
 }
 
-/// What was in a window.
+/// The lines of a window.
 #[derive(Debug, Clone)]
 pub(crate) struct Windowed {
     pub(crate) bytes: Bytes,
     pub(crate) total_lines: Option<u64>,
 }
 
-/// What a file must still be when it is replaced.
+/// The expected state of a file that is replaced (compare-and-swap).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Basis<'a> {
     Absent,
@@ -140,46 +142,46 @@ pub(crate) enum Basis<'a> {
 }
 
 impl<'a> Basis<'a> {
-    pub(crate) fn of(fetch: &'a Fetch) -> Self {
+    pub(crate) fn from_fetch(fetch: &'a Fetch) -> Self {
         Self::Was { stat: fetch.stat.as_ref(), sha256: &fetch.sha256 }
     }
 }
 
-/// Files, by absolute paths.
+/// Access to files by absolute paths.
 #[async_trait]
 pub(crate) trait Files: Send + Sync {
     async fn stat(&self, path: &str) -> Result<Stat, PortError>;
-    /// What is at a path, with its content unless it is longer than `most`.
+    /// The content of a path, unless it is longer than `most`.
     async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError>;
     /// At most `most` bytes from the start.
     async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError>;
     /// Reads lines inside the sandbox.
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError>;
     async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError>;
-    /// Files of that name below a directory, the first few.
-    async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError>;
-    /// Replaces or makes a file whole or not at all, with its parents, and keeps mode and owner of the one before. True
-    /// when it had to be written in place.
+    /// The first few files of that name below a directory.
+    async fn find_by_name(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError>;
+    /// Replaces or creates a file atomically, with its parents, and keeps mode and owner of the
+    /// previous one. True if it had to be written in place.
     async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError>;
 }
 
-/// What a session remembers between calls, also between processes. It lives in the sandbox.
+/// Session state that survives calls and processes. It is stored in the sandbox.
 #[async_trait]
-pub(crate) trait Memory: Send + Sync {
+pub(crate) trait SessionStore: Send + Sync {
     /// Current directory and home.
-    async fn places(&self) -> Result<Places, PortError>;
-    async fn recall(&self, key: &str) -> Result<Option<Bytes>, PortError>;
-    async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError>;
-    async fn forget(&self, key: &str) -> Result<(), PortError>;
-    /// Forgets the shell's directory and variables.
-    async fn forget_shell(&self) -> Result<(), PortError>;
-    /// Keeps output that was too long for an answer, and says where.
-    async fn keep_output(&self, call: &str, output: Bytes) -> Result<String, PortError>;
-    /// Ends background tasks and removes kept output.
+    async fn base_paths(&self) -> Result<BasePaths, PortError>;
+    async fn load(&self, key: &str) -> Result<Option<Bytes>, PortError>;
+    async fn store(&self, key: &str, note: Bytes) -> Result<(), PortError>;
+    async fn remove(&self, key: &str) -> Result<(), PortError>;
+    /// Resets the shell's directory and variables.
+    async fn reset_shell(&self) -> Result<(), PortError>;
+    /// Stores output that was too long for a result, and returns its path.
+    async fn spill_output(&self, call: &str, output: Bytes) -> Result<String, PortError>;
+    /// Kills background tasks and deletes spilled output.
     async fn close(&self) -> Result<(), PortError>;
 }
 
-/// A command line to be run by bash.
+/// A command line for bash.
 #[derive(Debug, Clone)]
 pub(crate) struct ShellCall {
     pub(crate) id: String,
@@ -187,11 +189,11 @@ pub(crate) struct ShellCall {
     /// For this call only.
     pub(crate) directory: Option<String>,
     pub(crate) background: bool,
-    /// After this the sandbox itself ends the command, if nobody else did.
+    /// Backstop after which the sandbox itself ends the command.
     pub(crate) limit: Duration,
 }
 
-/// Which of its two outputs a command wrote to.
+/// Output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -208,7 +210,7 @@ impl Stream {
     }
 }
 
-/// What a command's shell does.
+/// Events of a command's shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShellEvent {
     /// The shell runs.
@@ -216,7 +218,7 @@ pub(crate) enum ShellEvent {
         group: u32,
         directory: Started,
     },
-    /// It runs in the background under this name.
+    /// The command runs in the background under this id.
     Task {
         id: String,
         log: String,
@@ -225,15 +227,15 @@ pub(crate) enum ShellEvent {
     Ended(ShellEnd),
 }
 
-/// Where a command runs.
+/// Working directory of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Started {
     AsAsked,
-    /// The directory of the call before is gone; it runs in the root.
+    /// The previous directory is gone; the command runs in the root.
     Fallback {
         gone: String,
     },
-    /// The directory for this call does not exist; nothing runs.
+    /// The requested directory does not exist; nothing runs.
     Missing {
         directory: String,
     },
@@ -243,12 +245,12 @@ pub(crate) enum Started {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ShellEnd {
     pub(crate) exit_code: i32,
-    /// The directory of the next call.
+    /// Working directory of the next call.
     pub(crate) directory: Option<String>,
-    /// Processes of the command that live on.
+    /// Processes of the command that are still running.
     pub(crate) survivors: Vec<Survivor>,
     /// Background tasks that ended since the last call.
-    pub(crate) finished: Vec<Finished>,
+    pub(crate) finished: Vec<FinishedTask>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -257,39 +259,39 @@ pub(crate) struct Survivor {
     pub(crate) command: String,
 }
 
-/// A background task that is no more.
+/// A background task that ended or was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedTask {
     pub(crate) task: String,
-    /// Absent when it did not survive a pause or a change of sandbox.
+    /// `None` if it did not survive a pause or a change of sandbox.
     pub(crate) exit_code: Option<i32>,
     pub(crate) log: String,
 }
 
-/// Runs commands. Directory and exported variables carry over to the next.
+/// Runs commands. Working directory and exported variables carry over to the next.
 #[async_trait]
 pub(crate) trait Shells: Send + Sync {
     async fn start(&self, call: ShellCall) -> Result<Box<dyn Shell>, PortError>;
 }
 
-/// A command that runs. Dropping it leaves the command running.
+/// A running command. Dropping it leaves the command running.
 #[async_trait]
 pub(crate) trait Shell: Send + fmt::Debug {
-    /// What happens next. Safe to cancel. After the end there is nothing more to ask for.
+    /// The next event. Cancel-safe. Must not be called after the end.
     async fn next(&mut self) -> Result<ShellEvent, PortError>;
-    /// Ends the command and whatever it started, first politely. How many processes there were.
+    /// Ends the command and all its processes, with SIGTERM first. Returns the number of processes.
     async fn kill(&mut self, grace: Duration) -> Result<usize, PortError>;
-    /// Turns it into a background task whose log begins with `so_far`. Its id and log.
+    /// Turns it into a background task whose log begins with `so_far`. Returns its id and log.
     async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError>;
 }
 
 /// Searches inside the sandbox.
 #[async_trait]
 pub(crate) trait Searches: Send + Sync {
-    /// Which files have matching lines, and how many.
+    /// The files with matching lines, and their counts.
     async fn count(&self, search: &Search) -> Result<Counted, PortError>;
-    /// The matching lines of some of these files, in the given order.
+    /// The matching lines of some files, in the given order.
     async fn lines(&self, search: &Search, files: &[String]) -> Result<Vec<MatchedFile>, PortError>;
-    /// Files by name.
+    /// Finds files by name.
     async fn find(&self, find: &Find) -> Result<Found, PortError>;
 }

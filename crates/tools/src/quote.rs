@@ -1,6 +1,6 @@
-//! One argument for a shell, whatever is in it.
+//! Quotes an argument for a shell.
 
-/// `text` as one word of a POSIX shell. Plain words stay as they are, since people read them.
+/// `text` as one word of a POSIX shell. Plain words stay unquoted, since people read them.
 pub(crate) fn quote(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,=".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
@@ -16,7 +16,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn plain_words_stay_readable() {
+    fn plain_words_stay_unquoted() {
         assert_eq!(quote("/usr/bin/node"), "/usr/bin/node");
         assert_eq!(quote(""), "''");
         assert_eq!(quote("it's"), r"'it'\''s'");
@@ -25,7 +25,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn a_real_shell_gives_back_what_was_quoted(text in "[^\0]{0,60}") {
+        fn shell_restores_quoted_text(text in "[^\0]{0,60}") {
             let run = Command::new("sh").arg("-c").arg(format!("printf %s {}", quote(&text))).output().expect("sh runs");
             prop_assert_eq!(String::from_utf8_lossy(&run.stdout), text);
         }

@@ -1,4 +1,4 @@
-//! What a tool call gives: blocks that a model reads and a value that programs read, both made from one outcome.
+//! Result of a tool call: blocks for a model and a value for programs, both made from one outcome.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +7,8 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// The answer to one tool call. It serialises to `{"is_error", "code", "content", "structured"}`, where `content` goes
-/// unchanged into the `content` of an Anthropic `tool_result`.
+/// The result of one tool call. It serialises to `{"is_error", "code", "content", "structured"}`,
+/// where `content` goes unchanged into the `content` of an Anthropic `tool_result`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolResult {
     pub is_error: bool,
@@ -19,22 +19,22 @@ pub struct ToolResult {
     pub structured: Value,
 }
 
-/// One piece of content.
+/// One block of content.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Block {
     Text(String),
     Image(Image),
 }
 
-/// A picture as its file's bytes.
+/// An image file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// As providers name it, for example `image/webp`.
+    /// Media type, for example `image/webp`.
     pub media_type: &'static str,
     pub bytes: Bytes,
 }
 
-/// Why a call failed, for programs. The text says it for models.
+/// Why a call failed, for programs. The text explains it to models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -69,7 +69,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The word that stands for it on the wire.
+    /// Its name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UnknownTool => "unknown_tool",
@@ -104,13 +104,13 @@ impl ErrorCode {
 }
 
 impl ToolResult {
-    /// All text of the answer, its blocks joined by line ends.
+    /// All text of the result, with blocks joined by newlines.
     pub fn text(&self) -> String {
         let texts: Vec<&str> = self.content.iter().filter_map(Block::as_text).collect();
         texts.join("\n")
     }
 
-    /// The pictures of the answer, in order.
+    /// The images of the result, in order.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.content.iter().filter_map(|block| match block {
             Block::Image(image) => Some(image),
@@ -139,7 +139,7 @@ impl Image {
     }
 }
 
-/// As Anthropic's content blocks.
+/// Serialises in the format of Anthropic's content blocks.
 impl Serialize for Block {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(2))?;
@@ -163,7 +163,8 @@ impl Serialize for Block {
 pub(crate) struct Done {
     pub(crate) content: Vec<Block>,
     pub(crate) structured: Value,
-    /// Set when the call worked but what it did is a failure to the model: a command that failed, for one.
+    /// Set if the call worked but its effect is a failure to the model: a command that failed, for
+    /// example.
     pub(crate) code: Option<ErrorCode>,
 }
 
@@ -177,7 +178,7 @@ impl Done {
     }
 }
 
-/// Why a tool could not do it: one sentence of fact, one of cause, one of what to do next.
+/// Why a tool failed: one sentence of fact, one of cause, one of the next step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) code: ErrorCode,
@@ -190,7 +191,7 @@ impl Failure {
         Self { code, message: message.into(), structured: json!({}) }
     }
 
-    /// With facts for programs.
+    /// Adds facts for programs.
     pub(crate) fn with(self, structured: Value) -> Self {
         Self { structured, ..self }
     }
@@ -198,7 +199,7 @@ impl Failure {
 
 pub(crate) type Outcome = Result<Done, Failure>;
 
-/// Joins the two ways a tool can end. `ignored` are inputs that no tool knows.
+/// Converts an outcome to a result. `ignored` are inputs that no tool knows.
 pub(crate) fn conclude(outcome: Outcome, ignored: &[String]) -> ToolResult {
     let mut result = match outcome {
         Ok(Done { content, structured, code }) => ToolResult { is_error: code.is_some(), code, content, structured },
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_is_an_anthropic_tool_result_on_the_wire() {
+    fn result_serialises_as_anthropic_tool_result() {
         let image = Image { media_type: "image/webp", bytes: Bytes::from_static(b"RIFF") };
         let done = Done {
             content: vec![Block::Text("hi".into()), Block::Image(image)],
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_is_the_same_word_in_both_places() {
+    fn code_names_match_serialisation() {
         let result = conclude(Err(Failure::new(ErrorCode::NotAFile, "no")), &["extra".into()]);
         let wire = serde_json::to_value(&result).expect("a result serialises");
         assert_eq!(wire["code"], "not_a_file");

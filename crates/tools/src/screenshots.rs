@@ -1,72 +1,75 @@
-//! Pictures of what a sandbox serves, made elsewhere: the browser runs on the host and is no part of this crate.
+//! Port for screenshots of what a sandbox serves: the browser runs on the host and is no part of
+//! this crate.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// What to capture: a page of the sandbox's own preview.
+/// A page of the sandbox's own preview.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capture {
+pub struct ScreenshotRequest {
     pub port: u16,
     /// Begins with a slash.
     pub url_path: String,
     pub full_page: bool,
 }
 
-/// One viewport of a page.
+/// The screenshot of a page in one viewport.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shot {
+pub struct Screenshot {
     /// `desktop` or `mobile`.
     pub viewport: String,
     pub width: u32,
     pub height: u32,
-    /// WebP.
     pub webp: Bytes,
-    /// What the store of pictures calls it.
+    /// Its key in the screenshot store.
     pub key: String,
-    /// Where the reader of the answer can see the picture; none while no server shows it. Paths of the host are not told.
+    /// Public URL; `None` while no server publishes the store. Paths of the host are never exposed.
     pub url: Option<String>,
-    /// Nothing is to be seen on it.
+    /// The image has a single colour.
     pub blank: bool,
 }
 
-/// A page in all viewports, the desktop first.
+/// A page in all viewports, desktop first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Shots {
-    pub shots: Vec<Shot>,
-    /// The page's title.
+pub struct ScreenshotSet {
+    pub screenshots: Vec<Screenshot>,
+    /// Title of the page.
     pub title: Option<String>,
-    /// Requests that would have left the sandbox.
+    /// Blocked requests to other origins.
     pub blocked: Vec<String>,
-    /// What the page's console reported as errors.
+    /// Errors on the page's console.
     pub console_errors: Vec<String>,
 }
 
-/// Why there is no picture.
+/// Why there is no screenshot.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum CaptureError {
-    /// The address is not the sandbox's own preview, or cannot be one.
+pub enum ScreenshotError {
+    /// The address is not within the sandbox's own preview.
     #[error("{0}")]
     Refused(String),
-    /// Nobody answers on the port.
+    /// Nothing listens on the port.
     #[error("nothing answers on port {port}")]
     NotServed { port: u16 },
     /// There is no browser on this host.
     #[error("no browser: {0}")]
     NoBrowser(String),
-    /// It failed too often lately and rests.
+    /// The circuit breaker is open after repeated failures.
     #[error("screenshots have failed repeatedly and rest for {seconds} s more: {last}")]
     Resting { seconds: u64, last: String },
-    /// A picture that models cannot take.
+    /// Models do not accept the image.
     #[error("{0}")]
     Unusable(String),
     #[error("{0}")]
     Failed(String),
 }
 
-/// Makes pictures of a sandbox's pages.
+/// Takes screenshots of a sandbox's pages.
 #[async_trait]
-pub trait Screenshots: Send + Sync {
-    /// Loads the page, waits until it is quiet, and captures it in every viewport.
-    async fn capture(&self, capture: Capture) -> Result<Shots, CaptureError>;
+pub trait ScreenshotProvider: Send + Sync {
+    /// Loads the page, waits for network idle, and captures it in every viewport.
+    ///
+    /// # Errors
+    /// [`ScreenshotError`], whose variants tell whether a retry can help.
+    async fn capture(&self, capture: ScreenshotRequest) -> Result<ScreenshotSet, ScreenshotError>;
 }

@@ -1,4 +1,4 @@
-//! An error and its causes in one line, for logs and for those who read only one.
+//! Formats an error and its causes as one line, for logs and one-line outputs.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ pub fn chain(error: &dyn Error) -> String {
     while let Some(error) = next {
         let cause = error.to_string();
         next = error.source();
-        // An error that stands for its cause says the same.
+        // A transparent error repeats the text of its cause.
         if !text.ends_with(&cause) {
             text.push_str(": ");
             text.push_str(&cause);

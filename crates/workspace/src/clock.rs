@@ -1,8 +1,7 @@
-//! What time it is. Passed in, so that a test can let weeks go by or set the clock.
+//! The clock, passed in so that a test can advance or set it.
 //!
-//! Two clocks: the wall clock, which other processes and people have too and which can be set, and
-//! a steady clock of this machine, which only goes forward. What has to last for a while in this
-//! process is measured by the steady one.
+//! There are two: the wall clock, which all processes share and an administrator can set, and a
+//! monotonic clock of this machine. Timeouts within this process use the monotonic clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,23 +11,23 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// Where the time comes from.
+/// The source of time.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
-    /// The machine's, which other processes have too.
+    /// The clocks of the machine.
     #[default]
     System,
-    /// Tokio's, which a test can pause, counted from a moment.
+    /// Tokio's clock, which a test can pause, starting at `from`.
     Tokio { from: Timestamp, since: Instant },
-    /// A test's own.
+    /// A clock that a test moves by hand.
     Manual(Arc<ManualClock>),
 }
 
-/// A clock that a test moves. Begins at the machine's time.
+/// A clock that a test moves. It starts at the machine's wall clock.
 #[derive(Debug)]
 pub struct ManualClock {
     wall_us: AtomicI64,
-    steady_us: AtomicI64,
+    monotonic_us: AtomicI64,
     ticks_since: Option<Instant>,
 }
 
@@ -36,37 +35,37 @@ impl Default for ManualClock {
     fn default() -> Self {
         Self {
             wall_us: AtomicI64::new(Timestamp::now().as_microsecond()),
-            steady_us: AtomicI64::new(0),
+            monotonic_us: AtomicI64::new(0),
             ticks_since: None,
         }
     }
 }
 
 impl ManualClock {
-    /// Goes with tokio's time, too.
+    /// A manual clock that also advances with tokio's time.
     pub fn ticking() -> Self {
         Self { ticks_since: Some(Instant::now()), ..Self::default() }
     }
 
-    fn ticked(&self) -> Duration {
+    fn elapsed_ticks(&self) -> Duration {
         self.ticks_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Time passes.
+    /// Advances both clocks.
     pub fn advance(&self, span: Duration) {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         self.wall_us.fetch_add(micros, Ordering::SeqCst);
-        self.steady_us.fetch_add(micros, Ordering::SeqCst);
+        self.monotonic_us.fetch_add(micros, Ordering::SeqCst);
     }
 
-    /// The wall clock is set, by an administrator or by NTP. No time passes.
+    /// Sets the wall clock as an administrator or NTP does; the monotonic clock stays.
     pub fn jump(&self, by: SignedDuration) {
         self.wall_us.fetch_add(i64::try_from(by.as_micros()).unwrap_or(0), Ordering::SeqCst);
     }
 }
 
 impl Clock {
-    /// Goes with tokio's time from now on.
+    /// A clock that follows tokio's time from now on.
     pub fn tokio() -> Self {
         Self::Tokio { from: Timestamp::now(), since: Instant::now() }
     }
@@ -78,36 +77,36 @@ impl Clock {
             Self::Tokio { from, since } => later(*from, since.elapsed()),
             Self::Manual(manual) => {
                 let wall = Timestamp::from_microsecond(manual.wall_us.load(Ordering::SeqCst));
-                later(wall.unwrap_or(Timestamp::MAX), manual.ticked())
+                later(wall.unwrap_or(Timestamp::MAX), manual.elapsed_ticks())
             }
         }
     }
 
-    /// The steady clock: how long it is since a moment that is the same for all callers of this
-    /// process. It counts the time that the machine was suspended.
-    pub fn steady(&self) -> Duration {
+    /// The monotonic clock: time since a fixed moment that all callers in this process share. It
+    /// counts time during which the machine is suspended (`CLOCK_BOOTTIME`).
+    pub fn monotonic(&self) -> Duration {
         match self {
             Self::System => Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default(),
             Self::Tokio { since, .. } => since.elapsed(),
             Self::Manual(manual) => {
-                let steady = u64::try_from(manual.steady_us.load(Ordering::SeqCst)).unwrap_or_default();
-                Duration::from_micros(steady) + manual.ticked()
+                let monotonic = u64::try_from(manual.monotonic_us.load(Ordering::SeqCst)).unwrap_or_default();
+                Duration::from_micros(monotonic) + manual.elapsed_ticks()
             }
         }
     }
 
-    /// How long it is until then; nothing when it is past.
+    /// The time left until `moment`; zero when it is past.
     pub fn until(&self, moment: Timestamp) -> Duration {
         Duration::try_from(moment.duration_since(self.now())).unwrap_or_default()
     }
 }
 
-/// `moment` and a while, or the end of all time.
+/// `moment` plus `span`, saturating.
 pub(crate) fn later(moment: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span).ok().and_then(|span| moment.checked_add(span).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// `moment` less a while, or the beginning of all time.
+/// `moment` minus `span`, saturating.
 pub(crate) fn earlier(moment: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span).ok().and_then(|span| moment.checked_sub(span).ok()).unwrap_or(Timestamp::MIN)
 }

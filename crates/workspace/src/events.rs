@@ -1,4 +1,4 @@
-//! What happens to workspaces, told to whoever the program puts here: screenshots, a timeline, a log.
+//! Events of workspaces, delivered to the program's observer: screenshots, a timeline, a log.
 
 use std::time::Duration;
 
@@ -6,26 +6,27 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::checkpoint::{ProjectId, Stamp};
 use crate::ledger::{Limit, LimitWarning};
 use crate::name::{ProviderName, WorkspaceName};
-use crate::snapshot::{ProjectId, Stamp};
 
-/// Is told what happens. The workspace waits for the answer, so what takes long belongs in a task of the observer's own.
+/// Receives events. The workspace waits for `event` to return, so an observer runs long work in a
+/// task of its own.
 #[async_trait]
 pub trait Observer: Send + Sync {
     async fn event(&self, event: &WorkspaceEvent);
 }
 
-/// Tells nobody.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Nobody;
+pub struct NoopObserver;
 
 #[async_trait]
-impl Observer for Nobody {
+impl Observer for NoopObserver {
     async fn event(&self, _event: &WorkspaceEvent) {}
 }
 
-/// Something that happened to a workspace. Values of its variables are in none of these.
+/// An event of a workspace. Events never contain values of its variables.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkspaceEvent {
     pub workspace: WorkspaceName,
@@ -35,36 +36,39 @@ pub struct WorkspaceEvent {
     pub kind: EventKind,
 }
 
-/// What happened.
+/// The kind of event, with its details.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// It is set up and can be worked in.
+    /// Setup is complete and the workspace can be used.
     Created {
         provider: ProviderName,
         sandbox: String,
     },
-    SnapshotSaved {
+    #[serde(rename = "snapshot_saved")]
+    CheckpointSaved {
         stamp: Stamp,
         key: String,
         files: u64,
         bytes: u64,
     },
-    /// A save found the files of the newest snapshot, and made no other.
-    SnapshotUnchanged {
+    /// A save found the files unchanged since the newest checkpoint and stored none.
+    #[serde(rename = "snapshot_unchanged")]
+    CheckpointUnchanged {
         stamp: Stamp,
     },
-    /// After all attempts. The work goes on, and the snapshots from before are as they were.
-    SnapshotFailed {
+    /// All attempts of a save failed. The sandbox keeps running and older checkpoints are intact.
+    #[serde(rename = "snapshot_failed")]
+    CheckpointFailed {
         reason: String,
     },
-    /// Somebody committed: through the workspace, or the agent in a command of its own.
+    /// A commit was made: through the workspace, or by a command in the sandbox.
     PhaseCommitted {
         commit: String,
         message: Option<String>,
     },
-    /// The declared server does not answer yet, and is waited for.
+    /// The declared server does not answer yet; the workspace waits for it.
     DevServerAwaited {
         command: String,
         port: u16,
@@ -79,36 +83,37 @@ pub enum EventKind {
     DevServerFailed {
         reason: String,
     },
-    /// The sandbox lives until then.
+    /// The sandbox's end time was moved to `until`.
     Extended {
         sandbox: String,
         until: Timestamp,
     },
-    /// Another sandbox has taken the place of one whose end had come.
+    /// A new sandbox replaced one that was about to reach its end.
     Rotated {
         from: Option<String>,
         sandbox: String,
         provider: ProviderName,
         took: Duration,
     },
-    /// It is with another provider now.
+    /// The workspace moved to another provider.
     Moved {
         from: ProviderName,
         to: ProviderName,
         sandbox: String,
         took: Duration,
     },
-    /// The sandbox before this one could not be reached. It is not ended, and has what was changed since the snapshot.
+    /// The previous sandbox could not be reached. It still runs, and holds the changes made since
+    /// the checkpoint.
     LeftBehind {
         provider: ProviderName,
         sandbox: String,
         since: Stamp,
     },
-    /// A rotation or move that did not come about; the old sandbox is still in use.
+    /// A rotation or move failed; the old sandbox is still in use.
     HandoverFailed {
         reason: String,
     },
-    /// The files are those of a snapshot again.
+    /// The files were replaced by those of a checkpoint.
     Restored {
         stamp: Stamp,
         sandbox: String,
@@ -117,28 +122,29 @@ pub enum EventKind {
     Paused {
         sandbox: String,
     },
-    /// It runs again, until then; what is declared to run in it may still be starting.
+    /// The sandbox runs again, until then; its dev server may still be starting.
     Resumed {
         sandbox: String,
         until: Timestamp,
         took: Duration,
     },
-    /// The provider has it no more, and nobody here ended it.
+    /// The provider no longer has the sandbox, and no process here stopped it.
     SandboxLost {
         sandbox: String,
     },
-    /// Without a sandbox; a snapshot brings it back.
+    /// The workspace has no sandbox; resuming restores a checkpoint.
     Stopped {
         reason: String,
     },
-    /// A share of a limit is used.
+    /// A warning threshold of a limit was crossed.
     LimitWarning(LimitWarning),
-    /// A limit is used up: the work was saved and is paused until there is more.
+    /// A limit is used up: the workspace is checkpointed and paused until there is more.
     LimitReached {
         limit: Limit,
     },
-    /// Nothing but its snapshots is left.
+    /// Only the checkpoints of the workspace are left.
     Destroyed {
-        snapshot: Option<Stamp>,
+        #[serde(rename = "snapshot")]
+        checkpoint: Option<Stamp>,
     },
 }

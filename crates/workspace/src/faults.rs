@@ -1,12 +1,13 @@
-//! Named places between two steps, where a test may kill the process, end the sandbox or spoil the store.
+//! Fault points: named places between two steps, where a test can kill the process, stop the
+//! sandbox or corrupt the store.
 //!
-//! Nothing can be lost only if every place where work may break off has been tried, so the places have names and a list
-//! ([`Point::ALL`]), and a test that never comes to one of them fails. In a program that was built without the feature
-//! `faults` all this is nothing.
+//! Durability holds only if a crash at every step has been tested. So the points are enumerated in
+//! [`Point::ALL`], and a test that never reaches one of them fails. Without the feature `faults`,
+//! reaching a point does nothing.
 
 macro_rules! points {
     ($($(#[$doc:meta])* $point:ident = $name:literal,)*) => {
-        /// A place between two steps.
+        /// A fault point.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Point {
@@ -14,10 +15,10 @@ macro_rules! points {
         }
 
         impl Point {
-            /// Every place there is, in the order in which work comes to them.
+            /// All fault points, in the order in which work reaches them.
             pub const ALL: &'static [Self] = &[$(Self::$point,)*];
 
-            /// How it is called outside of this program.
+            /// The name used in test output and configuration.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$point => $name,)*
@@ -28,102 +29,102 @@ macro_rules! points {
 }
 
 points! {
-    /// Nothing was done yet.
+    /// Nothing is done yet.
     SaveBegun = "save.begun",
-    /// The snapshot has its stamp, which nobody else knows of.
+    /// The checkpoint has a stamp, known only to this process.
     SaveStamped = "save.stamped",
     /// `tar` runs in the sandbox.
     SaveArchiving = "save.archiving",
-    /// A part of the archive has been handed to the store.
+    /// A part of the archive is uploaded.
     SaveHalfStored = "save.half_stored",
-    /// `tar` has ended and all it said is with us, but the store has not been told that it was all.
+    /// `tar` has exited and its output is received, but the upload is not complete.
     SaveStreamed = "save.streamed",
-    /// The archive is in the store and nothing speaks of it.
+    /// The archive is in the store; no manifest refers to it.
     SaveArchiveStored = "save.archive_stored",
-    /// The snapshot exists.
+    /// The manifest is stored: the checkpoint exists.
     SaveCommitted = "save.committed",
-    /// It was seen to be whole, so that older ones may go.
+    /// The checkpoint is verified, so older ones may be pruned.
     SaveVerified = "save.verified",
-    /// What may go is known.
+    /// The checkpoints to prune are known.
     PruneListed = "prune.listed",
-    /// A snapshot does not exist any more; its archive is still there.
+    /// The manifest is deleted; the archive is still stored.
     PruneManifestDeleted = "prune.manifest_deleted",
-    /// Nothing of a snapshot is left.
+    /// Manifest and archive are deleted.
     PruneArchiveDeleted = "prune.archive_deleted",
-    /// What an interrupted save left behind is gone.
+    /// The leftovers of an interrupted save are deleted.
     PruneOrphanDeleted = "prune.orphan_deleted",
-    /// Nothing was done yet.
+    /// Nothing is done yet.
     RestoreBegun = "restore.begun",
-    /// It is known what the files must be.
+    /// The checkpoint to restore is chosen and its manifest read.
     RestoreChosen = "restore.chosen",
-    /// `tar` waits in the sandbox for the archive.
+    /// `tar` runs in the sandbox and waits for the archive.
     RestoreUnpacking = "restore.unpacking",
-    /// It has a part of it.
+    /// A part of the archive is sent.
     RestoreHalfSent = "restore.half_sent",
-    /// All files lie beside the old ones.
+    /// All files are unpacked in a directory next to the old ones.
     RestoreUnpacked = "restore.unpacked",
-    /// They are as they must be.
+    /// The unpacked files match the manifest.
     RestoreVerified = "restore.verified",
-    /// They have taken the place of the old ones.
+    /// The unpacked files have replaced the old ones.
     RestoreSwapped = "restore.swapped",
-    /// Nobody comes in any more.
-    HandoverFenced = "handover.fenced",
-    /// The files are in a snapshot.
+    /// The sandbox gate is closed.
+    HandoverGateClosed = "handover.fenced",
+    /// The files are in a checkpoint.
     HandoverSaved = "handover.saved",
-    /// The record says that the workspace is between two sandboxes.
+    /// The record says that a handover is under way.
     HandoverRecorded = "handover.recorded",
-    /// The plan has no room for two, and the old one is gone.
+    /// The plan allows no second sandbox, so the old one is stopped first.
     HandoverOldEndedFirst = "handover.old_ended_first",
-    /// There is a successor of which nothing is written.
+    /// The successor runs; the record does not name it yet.
     HandoverMade = "handover.made",
     /// The record names the successor.
     HandoverNoted = "handover.noted",
-    /// It has the files.
+    /// The files are restored in the successor.
     HandoverRestored = "handover.restored",
-    /// What is declared to run runs in it.
+    /// The declared processes run in the successor.
     HandoverServed = "handover.served",
-    /// It is the workspace's sandbox; the old one still lives.
+    /// The successor is the workspace's sandbox; the old one still runs.
     HandoverSwapped = "handover.swapped",
-    /// The old one is gone, and the record still names it.
+    /// The old sandbox is stopped; the record still names it.
     HandoverTornDown = "handover.torn_down",
-    /// What a handover that broke off left is known and not yet ended.
+    /// The leftovers of an interrupted handover are known and not yet stopped.
     HandoverSettled = "handover.settled",
-    /// Nobody comes in any more.
-    PauseFenced = "pause.fenced",
-    /// The files are in a snapshot.
+    /// The sandbox gate is closed.
+    PauseGateClosed = "pause.fenced",
+    /// The files are in a checkpoint.
     PauseSaved = "pause.saved",
-    /// The sandbox is paused, and the record does not say so.
+    /// The sandbox is paused; the record does not say so yet.
     PausePaused = "pause.paused",
-    /// The record says so.
+    /// The record says that it is paused.
     PauseNoted = "pause.noted",
-    /// The sandbox runs again, and the record does not say so.
+    /// The sandbox runs again; the record does not say so yet.
     ResumeConnected = "resume.connected",
-    /// The record says so; nothing that is declared runs yet.
+    /// The record says that it runs; declared processes are not started yet.
     ResumeNoted = "resume.noted",
-    /// The record exists; there is no sandbox.
+    /// The record exists; there is no sandbox yet.
     CreateRecorded = "create.recorded",
-    /// There is a sandbox of which nothing is written.
+    /// The sandbox runs; the record does not name it yet.
     CreateMade = "create.made",
-    /// The record names it.
+    /// The record names the sandbox.
     CreateNoted = "create.noted",
-    /// Nothing is left to be done but to say so.
+    /// Setup is done; the record does not say so yet.
     CreateSetUp = "create.set_up",
-    /// The files are in a snapshot.
+    /// The files are in a checkpoint.
     DestroySaved = "destroy.saved",
-    /// There is no sandbox any more; the record still names it.
+    /// The sandbox is stopped; the record still names it.
     DestroyEnded = "destroy.ended",
 }
 
 #[cfg(feature = "faults")]
 pub use armed::{Hook, scope};
 
-/// Says that work has come to a place. What happens there is for a test to say.
+/// Reports that work reached a point, and runs the test's hook there.
 #[cfg(feature = "faults")]
 pub(crate) async fn reach(point: Point) {
     armed::reach(point).await;
 }
 
-/// Says that work has come to a place.
+/// Reports that work reached a point. Does nothing without the feature `faults`.
 #[cfg(not(feature = "faults"))]
 pub(crate) async fn reach(_point: Point) {}
 
@@ -135,15 +136,15 @@ mod armed {
 
     use super::Point;
 
-    /// What happens when work comes to a place; the work goes on when it has ended.
+    /// Runs when work reaches a point; the work continues when the future completes.
     pub type Hook = Arc<dyn Fn(Point) -> BoxFuture<'static, ()> + Send + Sync>;
 
     tokio::task_local! {
-        /// Belongs to a task and not to the process, so that tests may run side by side.
+        /// Task-local, so that tests can run in parallel in one process.
         static HOOK: Hook;
     }
 
-    /// Does `work`, with `hook` at every place it comes to.
+    /// Runs `work` with `hook` at every fault point it reaches.
     pub async fn scope<F: Future>(hook: Hook, work: F) -> F::Output {
         HOOK.scope(hook, work).await
     }

@@ -1,46 +1,46 @@
-//! Tells the commands that we start in a sandbox for ourselves from those that somebody wanted, by their tags: people are
-//! told what of theirs did not survive, and in their words.
+//! Tags commands that Sandbar starts in a sandbox, to tell them from the user's. Reports about
+//! processes that did not survive name only the user's, by their own command lines.
 
 use sdk::{Command, ProcessInfo};
 
-/// Of commands that are nobody's but ours.
+/// The tag of internal commands.
 const OWN: &str = "sandbar:own";
-/// Before the words of whoever wanted what a command of ours runs.
+/// The prefix of tags of internal commands that run a user's command line.
 const FOR: &str = "sandbar:for ";
-/// Letters of a line that is told.
-const TOLD: usize = 60;
+/// The most characters of a command line in a report.
+const MAX_LABEL: usize = 60;
 
-/// A command of ours, of which nobody is told.
+/// Tags an internal command, which reports omit.
 #[must_use]
-pub fn own(command: Command) -> Command {
+pub fn tag_internal(command: Command) -> Command {
     command.tag(OWN)
 }
 
-/// A command of ours that runs `line` for somebody, who knows it by that.
+/// Tags an internal command that runs `line` for the user; reports name it by that line.
 #[must_use]
-pub fn on_behalf(command: Command, line: &str) -> Command {
+pub fn tag_for_user(command: Command, line: &str) -> Command {
     let line = line.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    command.tag(format!("{FOR}{}", beginning(line.trim())))
+    command.tag(format!("{FOR}{}", truncate(line.trim())))
 }
 
-/// What people know a process by; none when it is ours.
-pub(crate) fn told(process: &ProcessInfo) -> Option<String> {
-    in_words(process.tag.as_deref(), &process.program, &process.arguments)
+/// The name of a process in reports; [`None`] for an internal command.
+pub(crate) fn report_name(process: &ProcessInfo) -> Option<String> {
+    format_name(process.tag.as_deref(), &process.program, &process.arguments)
 }
 
-fn in_words(tag: Option<&str>, program: &str, arguments: &[String]) -> Option<String> {
+fn format_name(tag: Option<&str>, program: &str, arguments: &[String]) -> Option<String> {
     match tag {
         Some(OWN) => None,
         Some(tag) if tag.starts_with(FOR) => Some(tag[FOR.len()..].to_owned()),
         _ => {
             let words: Vec<&str> = std::iter::once(program).chain(arguments.iter().map(String::as_str)).collect();
-            Some(beginning(&words.join(" ")))
+            Some(truncate(&words.join(" ")))
         }
     }
 }
 
-fn beginning(line: &str) -> String {
-    line.chars().take(TOLD).collect()
+fn truncate(line: &str) -> String {
+    line.chars().take(MAX_LABEL).collect()
 }
 
 #[cfg(test)]
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_of_theirs_in_their_words() {
-        let told = |tag| in_words(tag, "/tmp/.sandbar/bin/search-1", &["--run".to_owned(), "x".repeat(100)]);
-        assert_eq!(told(Some(OWN)), None);
-        assert_eq!(told(Some("sandbar:for npm run watch")).as_deref(), Some("npm run watch"));
+    fn reports_name_user_commands_by_their_own_line() {
+        let shown = |tag| format_name(tag, "/tmp/.sandbar/bin/search-1", &["--run".to_owned(), "x".repeat(100)]);
+        assert_eq!(shown(Some(OWN)), None);
+        assert_eq!(shown(Some("sandbar:for npm run watch")).as_deref(), Some("npm run watch"));
         for tag in [None, Some("web")] {
-            let line = told(tag).expect("somebody's");
-            assert!(line.starts_with("/tmp/.sandbar/bin/search-1 --run xx") && line.len() == TOLD, "{line}");
+            let line = shown(tag).expect("a user's command");
+            assert!(line.starts_with("/tmp/.sandbar/bin/search-1 --run xx") && line.len() == MAX_LABEL, "{line}");
         }
     }
 }

@@ -1,12 +1,13 @@
-//! Hides the values of a workspace's variables in whatever is shown, kept or handed to a model.
+//! Masks the values of a workspace's variables in all output that is shown, stored or sent to a
+//! model.
 //!
-//! A value is hidden as it is, and in the forms in which programs repeat it: escaped for JSON, encoded for a URL, in
-//! base64 wherever it begins, and line by line when it has several. Occurrences that overlap are hidden together, so that no
-//! end of one is left.
+//! A value is masked verbatim and in the forms in which programs repeat it: escaped for JSON,
+//! percent-encoded, in base64 at any offset, and line by line when it has several lines.
+//! Overlapping occurrences are masked together, so that no end of one remains visible.
 //!
-//! What is plain would take the text with it: a port, `true`, `production`, and whatever has fewer than [`SHORTEST`] bytes
-//! ([`is_plain`]). Such values are hidden where they stand after their name, as in `NAME=value`, and stay as they are
-//! elsewhere. Nobody should keep a secret in them.
+//! Masking a plain value everywhere would destroy the text: a port, `true`, `production`, and any
+//! value of fewer than [`SHORTEST`] bytes ([`is_plain`]). Plain values are masked only after their
+//! name, as in `NAME=value`, so they must not be used for secrets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,13 +19,13 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// What is shown instead of a value.
+/// Replaces a masked value.
 pub const HIDDEN: &str = "***";
 /// Values below this many bytes are plain.
 pub const SHORTEST: usize = 4;
-/// Numbers of up to so many digits are plain: every port is one.
+/// Numbers of up to this many digits are plain: every port is one.
 const SHORT_NUMBER: usize = 5;
-/// What half of all settings are set to.
+/// Common values of settings.
 const COMMON: [&str; 26] = [
     "true",
     "false",
@@ -53,39 +54,39 @@ const COMMON: [&str; 26] = [
     "error",
     "utf-8",
 ];
-/// A part of a value (a line, an encoded form) is known by no fewer bytes.
+/// The fewest bytes of a part of a value (a line, an encoded form) that is masked on its own.
 const SHORTEST_PART: usize = 8;
 
-/// Whether a value can stand in any text, so that hiding it everywhere would hide nothing but the text: fewer than
-/// [`SHORTEST`] bytes, a number of up to five digits, or a word that half of all settings are set to.
+/// Whether a value is too common to be masked everywhere: fewer than [`SHORTEST`] bytes, a number
+/// of up to five digits, or a common value of settings.
 pub fn is_plain(value: &str) -> bool {
     let number = value.len() <= SHORT_NUMBER && value.bytes().all(|byte| byte.is_ascii_digit());
     value.len() < SHORTEST || number || COMMON.iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// Hides values in texts. Cheap to clone.
+/// Masks values in texts. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Mask(Option<Arc<Patterns>>);
 
 struct Patterns {
     texts: Vec<Vec<u8>>,
-    /// Of each, how many bytes at its beginning are shown.
+    /// For each text, how many of its first bytes stay visible.
     shown: Vec<usize>,
     finder: AhoCorasick,
 }
 
 impl Mask {
-    /// Hides these values.
+    /// Masks these values.
     pub fn new<V: AsRef<str>>(values: impl IntoIterator<Item = V>) -> Self {
         let mut forms = BTreeMap::new();
         for value in values {
             add_forms(value.as_ref(), &mut forms);
         }
-        Self::of(forms)
+        Self::from_forms(forms)
     }
 
-    /// Hides the values of these variables, also plain ones where they stand after their name.
-    pub fn of_variables<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
+    /// Masks the values of these variables; plain ones only after their name.
+    pub fn for_variables<'v>(variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
         let mut forms = BTreeMap::new();
         for (name, value) in variables {
             add_forms(value, &mut forms);
@@ -96,10 +97,10 @@ impl Mask {
                 }
             }
         }
-        Self::of(forms)
+        Self::from_forms(forms)
     }
 
-    fn of(forms: Forms) -> Self {
+    fn from_forms(forms: Forms) -> Self {
         if forms.is_empty() {
             return Self(None);
         }
@@ -110,12 +111,12 @@ impl Mask {
         Self(finder.ok().map(|finder| Arc::new(Patterns { texts, shown, finder })))
     }
 
-    /// Nothing would be hidden in any text.
+    /// Whether no text would be changed.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The text with [`HIDDEN`] in place of the values.
+    /// Replaces all values in the text by [`HIDDEN`].
     pub fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let Some(patterns) = &self.0 else { return Cow::Borrowed(text) };
         let hidden = patterns.occurrences(text.as_bytes());
@@ -125,7 +126,7 @@ impl Mask {
         let mut shown = String::with_capacity(text.len());
         let mut from = 0;
         for Range { start, end } in hidden {
-            // Values are whole characters, and so is what is between them.
+            // Patterns match whole characters, so these are character boundaries.
             shown.push_str(&text[from..start]);
             shown.push_str(HIDDEN);
             from = end;
@@ -134,7 +135,7 @@ impl Mask {
         Cow::Owned(shown)
     }
 
-    /// All strings of a JSON value, names included.
+    /// Masks all strings of a JSON value, including keys.
     pub fn mask_json(&self, value: &mut serde_json::Value) {
         use serde_json::Value;
         if self.is_empty() {
@@ -158,32 +159,33 @@ impl Mask {
         }
     }
 
-    /// For output that comes in pieces, which may cut a value in two.
+    /// Masks output that arrives in chunks, which may split a value.
     pub fn stream(&self) -> MaskStream {
         MaskStream { mask: self.clone(), held: Vec::new(), covered: 0 }
     }
 }
 
-/// The values are left out.
+/// Omits the values.
 impl fmt::Debug for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mask").field("patterns", &self.0.as_ref().map_or(0, |it| it.texts.len())).finish()
     }
 }
 
-/// Hides values in output that comes in pieces: what could be the beginning of one is held back until more has come.
+/// Masks output that arrives in chunks: a possible start of a value is held back until more
+/// arrives.
 ///
-/// All pieces together give what [`Mask::mask`] gives for the whole.
+/// The concatenated output equals [`Mask::mask`] of the whole input.
 #[derive(Debug)]
 pub struct MaskStream {
     mask: Mask,
     held: Vec<u8>,
-    /// So many bytes of `held` belong to an occurrence for which [`HIDDEN`] was given out already.
+    /// How many bytes of `held` belong to an occurrence for which [`HIDDEN`] was already emitted.
     covered: usize,
 }
 
 impl MaskStream {
-    /// What may be shown after this piece.
+    /// The output that is safe to show after this chunk.
     pub fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         let Some(patterns) = self.mask.0.clone() else { return piece.to_vec() };
         self.held.extend_from_slice(piece);
@@ -191,20 +193,20 @@ impl MaskStream {
         self.release(&patterns, keep_from)
     }
 
-    /// The rest, when nothing more comes.
+    /// The rest, at the end of the input.
     pub fn finish(mut self) -> Vec<u8> {
         let Some(patterns) = self.mask.0.clone() else { return Vec::new() };
         let all = self.held.len();
         self.release(&patterns, all)
     }
 
-    /// Gives out what is before `keep_from`.
+    /// Emits what precedes `keep_from`.
     fn release(&mut self, patterns: &Patterns, keep_from: usize) -> Vec<u8> {
         let mut shown = Vec::with_capacity(keep_from);
         let mut from = 0;
         let mut occurrences = patterns.occurrences(&self.held);
         if self.covered > 0 {
-            // The occurrence that was given out goes on with whatever overlaps it.
+            // The occurrence already emitted extends over all that overlap it.
             let mut end = self.covered;
             occurrences.retain(|it| {
                 let joined = it.start < end;
@@ -233,10 +235,10 @@ impl MaskStream {
 }
 
 impl Patterns {
-    /// Where something is to be hidden: in order, overlapping ones joined.
+    /// The ranges to mask, in order, with overlapping ones merged.
     fn occurrences(&self, text: &[u8]) -> Vec<Range<usize>> {
         let mut joined: Vec<Range<usize>> = Vec::new();
-        // Found in the order of their ends.
+        // Matches are ordered by their ends.
         for found in self.finder.find_overlapping_iter(text) {
             let mut found = found.start() + self.shown[found.pattern().as_usize()]..found.end();
             while let Some(last) = joined.last()
@@ -250,7 +252,7 @@ impl Patterns {
         joined
     }
 
-    /// How much of the end of `text` may be the beginning of a value.
+    /// How many bytes at the end of `text` may be the start of a value.
     fn open_end(&self, text: &[u8]) -> usize {
         let longest = self.texts.iter().map(Vec::len).max().unwrap_or(0).saturating_sub(1).min(text.len());
         let begins = |length: &usize| {
@@ -261,10 +263,10 @@ impl Patterns {
     }
 }
 
-/// Texts to be found, and how many bytes at the beginning of each are shown.
+/// Texts to find, and how many of the first bytes of each stay visible.
 type Forms = BTreeMap<String, usize>;
 
-/// What was read from a file often ends with the line.
+/// Strips the final line break that a value read from a file often has.
 fn trimmed(value: &str) -> &str {
     value.trim_matches(['\r', '\n'])
 }
@@ -274,7 +276,7 @@ fn add_forms(value: &str, texts: &mut Forms) {
     if is_plain(value) {
         return;
     }
-    // Keys and certificates are repeated with something before each line.
+    // Programs print keys and certificates with a prefix before each line.
     let lines = value.lines().filter(|line| line.len() >= SHORTEST_PART && *line != value);
     for text in std::iter::once(value).chain(lines) {
         texts.insert(text.to_owned(), 0);
@@ -286,7 +288,7 @@ fn add_forms(value: &str, texts: &mut Forms) {
     texts.extend(base64.map(|form| (form, 0)));
 }
 
-/// As in a query or in the user part of a URL.
+/// Percent-encodes as in a query or the user part of a URL.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -299,8 +301,9 @@ fn percent_encoded(text: &str) -> String {
     encoded
 }
 
-/// What every base64 text has in it that has the value in it, in either alphabet: the value may begin at any of three
-/// places in a group, and its first and last digits may carry bits of its neighbours.
+/// The substrings that every base64 text containing the value contains, in either alphabet. The
+/// value may start at any of three offsets in a group, and its first and last digits may carry bits
+/// of neighbouring bytes.
 fn base64_forms(value: &[u8]) -> impl Iterator<Item = String> {
     (0..3_usize).flat_map(move |before| {
         let mut bytes = vec![0; before];
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_hidden_wherever_they_stand() {
+    fn values_are_masked_at_any_position() {
         check(&["hunter22"], "pw=hunter22, again hunter22!", "pw=***, again ***!");
         check(&["secret", "secretlonger"], "a secretlonger b secret", "a *** b ***");
         check(&["abcdef", "defghi"], "xabcdefghix", "x***x");
@@ -337,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_is_hidden_after_its_name_only() {
+    fn plain_values_are_masked_only_after_their_name() {
         check(
             &["3000", "abc", "true", "Production", ""],
             "abc on 3000: true production",
             "abc on 3000: true production",
         );
         check(&["300012", "30a0", "truest"], "300012 30a0 truest", "*** *** ***");
-        let mask = Mask::of_variables([("PIN", "42"), ("PORT", "3000\n"), ("TOKEN", "hunter22"), ("NONE", "")]);
+        let mask = Mask::for_variables([("PIN", "42"), ("PORT", "3000\n"), ("TOKEN", "hunter22"), ("NONE", "")]);
         let text = "PIN=42 'PIN=\"42\"' declare -x PIN='42'; 42 hunter22 NONE= PORT=3000 localhost:3000";
         let shown = "PIN=*** 'PIN=\"***\"' declare -x PIN='***'; 42 *** NONE= PORT=*** localhost:3000";
         assert_eq!(mask.mask(text), shown);
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_hidden_too() {
+    fn encoded_forms_are_masked() {
         let value = "pa\"ss w/ö\\rd";
         let mask = Mask::new([value]);
         let json = serde_json::json!({ "env": value, value: [value] });
@@ -378,7 +381,7 @@ mod tests {
         assert!(!format!("{mask:?} {:?}", mask.stream()).contains("hunter"));
     }
 
-    /// Texts of few letters, so that values overlap themselves and one another.
+    /// Texts of few letters, so that values overlap themselves and each other.
     fn tight() -> impl Strategy<Value = String> {
         proptest::collection::vec(prop_oneof![Just('a'), Just('b'), Just('é'), Just('"')], 0..60)
             .prop_map(|letters| letters.into_iter().collect())
@@ -386,7 +389,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_is_left(values in proptest::collection::vec("[ab\u{e9}\"]{4,9}", 1..4), text in tight()) {
+        fn no_value_remains(values in proptest::collection::vec("[ab\u{e9}\"]{4,9}", 1..4), text in tight()) {
             let masked = Mask::new(&values).mask(&text).into_owned();
             for value in &values {
                 prop_assert!(!masked.contains(value.as_str()), "{value:?} is in {masked:?}");
@@ -394,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_give_what_the_whole_gives(
+        fn chunks_are_masked_like_the_whole(
             values in proptest::collection::vec("[ab\u{e9}\"]{4,9}", 0..4),
             text in tight(),
             cuts in proptest::collection::vec(0_usize..8, 0..40),
@@ -413,7 +416,7 @@ mod tests {
         }
 
         #[test]
-        fn base64_is_known_wherever_the_value_begins(before in ".{0,8}", value in "[a-zA-Z0-9+/=_-]{10,40}", after in ".{0,8}") {
+        fn base64_is_masked_at_every_offset(before in ".{0,8}", value in "[a-zA-Z0-9+/=_-]{10,40}", after in ".{0,8}") {
             let mask = Mask::new([&value]);
             for text in [STANDARD.encode(format!("{before}{value}{after}")), URL_SAFE_NO_PAD.encode(format!("{before}{value}{after}"))] {
                 prop_assert!(mask.mask(&text).contains(HIDDEN), "{text}");

@@ -1,14 +1,15 @@
-//! Names that people give: of workspaces and providers. Parsed once; they go into paths, metadata and messages.
+//! Names that users give to workspaces and providers. Validated once; they appear in paths,
+//! metadata and messages.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Fits a host label's neighbourhood, a file name and a column.
+/// Fits a host label, a file name and a database column.
 const LONGEST: usize = 63;
 
-/// Not a name.
+/// Not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a name: use 1 to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or digit")]
 pub struct InvalidName(String);
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_parsed_once_and_hostile_ones_refused() {
+    fn invalid_names_are_rejected() {
         for text in ["a", "shop-2", "My_App.v1", "0"] {
             assert_eq!(text.parse::<WorkspaceName>().expect("a name").as_str(), text);
         }

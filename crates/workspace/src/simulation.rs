@@ -8,9 +8,10 @@
 //! - No sandbox is ended that a record names, nor one that alone has acknowledged work.
 //!
 //! The steps of a handover are those of `handover.rs` and `settle.rs`, with a provider and a store
-//! that are numbers. `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs many.
+//! that are numbers. `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs for minutes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,12 +19,14 @@ use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use sdk::SandboxId;
 use serde_json::json;
+use testing::simulation::{Random, Seeds};
 use uuid::Uuid;
 
+use crate::checkpoint::{Checkpoints, Objects, Stamp};
 use crate::clock::{Clock, ManualClock};
 use crate::config::WorkspaceConfig;
-use crate::events::Nobody;
-use crate::house::{House, Parts};
+use crate::context::{Parts, WorkspaceContext};
+use crate::events::NoopObserver;
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::process::Liveness;
@@ -33,36 +36,13 @@ use crate::records::{
     WorkspaceRecord, WorkspaceRecords as _, WorkspaceState,
 };
 use crate::settings::Settings;
-use crate::snapshot::{Objects, Snapshots, Stamp};
-use crate::workspace::{Details, Handover, Holding, Place, Stopped, read_details};
-use crate::workspaces::Named;
+use crate::workspace::{Details, Handover, HeldLease, SandboxRef, StopReason, read_details};
+use crate::workspaces::NamedSandboxes;
 
-const SHORT: usize = 400;
-const LONG: usize = 10_000;
+const SEEDS: Seeds = Seeds { short: 400, soak: Duration::from_secs(120) };
 const STEPS: usize = 400;
 const PROCESSES: usize = 3;
 const WORKSPACE: &str = "shop";
-
-/// SplitMix64: the same numbers for a seed whatever libraries there are.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, most: u64) -> u64 {
-        self.next() % most
-    }
-
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
 
 /// A sandbox of the simulated provider. Its files are the number of the last write.
 struct Machine {
@@ -73,8 +53,8 @@ struct Machine {
 /// One process, with its own handle on the records.
 struct Process {
     owner: String,
-    house: Arc<House>,
-    holding: Option<Holding>,
+    context: Arc<WorkspaceContext>,
+    held_lease: Option<HeldLease>,
     /// As it was read or written last under the lease.
     record: Option<(WorkspaceRecord, Details)>,
     handover: Option<Step>,
@@ -103,7 +83,7 @@ struct World {
     processes: Vec<Process>,
     started: u64,
     machines: BTreeMap<SandboxId, Machine>,
-    snapshot: u64,
+    checkpoint: u64,
     acknowledged: u64,
     /// Which process acted under which lease.
     acted: HashMap<i64, String>,
@@ -126,7 +106,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut world = Self {
             seed,
-            random: Random(seed),
+            random: Random::new(seed),
             now: 0,
             records: Arc::default(),
             clock: Arc::default(),
@@ -134,7 +114,7 @@ impl World {
             processes: Vec::new(),
             started: 0,
             machines: BTreeMap::new(),
-            snapshot: 0,
+            checkpoint: 0,
             acknowledged: 0,
             acted: HashMap::new(),
             trace: Vec::new(),
@@ -151,29 +131,29 @@ impl World {
         self.started += 1;
         let owner = format!("process {}", self.started);
         let records = Arc::clone(&self.records) as Arc<dyn Records>;
-        let mut house = House::from(Parts {
+        let mut context = WorkspaceContext::from(Parts {
             orchestrator: Orchestrator::new(Vec::new(), Arc::clone(&records)),
             ledger: Ledger::new(Arc::clone(&records), &WorkspaceConfig::default()),
             records,
-            snapshots: Snapshots::new(Objects::memory()),
-            observer: Arc::new(Nobody),
+            checkpoints: Checkpoints::new(Objects::memory()),
+            observer: Arc::new(NoopObserver),
             settings: Settings { clock: Clock::Manual(Arc::clone(&self.clock)), ..Settings::default() },
         });
         let gone = Arc::clone(&self.gone);
-        house.owner = owner.clone();
-        house.liveness =
+        context.owner = owner.clone();
+        context.liveness =
             Box::new(
                 move |owner| {
                     if gone.lock().expect("no panic").contains(owner) { Liveness::Gone } else { Liveness::Alive }
                 },
             );
-        Process { owner, house: Arc::new(house), holding: None, record: None, handover: None, stopped_until: 0 }
+        Process { owner, context: Arc::new(context), held_lease: None, record: None, handover: None, stopped_until: 0 }
     }
 
     /// The workspace as `create` leaves it.
     fn set_up(&mut self) {
-        let house = Arc::clone(&self.processes[0].house);
-        let holding = done(Holding::take(house, &name(), Duration::ZERO)).expect("the lease is free");
+        let context = Arc::clone(&self.processes[0].context);
+        let held_lease = done(HeldLease::take(context, &name(), Duration::ZERO)).expect("the lease is free");
         let id = self.make_machine();
         let now = Clock::Manual(Arc::clone(&self.clock)).now();
         let record = WorkspaceRecord {
@@ -190,8 +170,8 @@ impl World {
             env: BTreeMap::new(),
             details: json!({}),
         };
-        done(self.records.insert_workspace(&record, &holding.lease())).expect("it is new");
-        done(holding.release());
+        done(self.records.insert_workspace(&record, &held_lease.lease())).expect("it is new");
+        done(held_lease.release());
     }
 
     fn make_machine(&mut self) -> SandboxId {
@@ -263,17 +243,17 @@ impl World {
 
     /// One step of a process.
     fn act(&mut self, process: &mut Process) {
-        let Some(holding) = &process.holding else {
+        let Some(held_lease) = &process.held_lease else {
             if self.random.one_in(3) {
                 self.open(process);
             }
             return;
         };
-        if !done(holding.holds()) {
+        if !done(held_lease.ensure_valid()) {
             // Whatever was under way under the old lease is not gone on with.
             process.handover = None;
             process.record = None;
-            let again = done(holding.take_again(Duration::ZERO));
+            let again = done(held_lease.retake(Duration::ZERO));
             match again {
                 Ok(()) => self.read(process),
                 Err(LeaseError::Held { .. }) => {}
@@ -292,18 +272,18 @@ impl World {
             (_, 0..7) => self.work(process),
             (_, 7) => self.save(process),
             (_, 8) => self.begin_handover(process),
-            (_, 9) => self.end_retired(process),
+            (_, 9) => self.kill_retired(process),
             _ => {
-                done(holding.release());
-                (process.holding, process.record) = (None, None);
+                done(held_lease.release());
+                (process.held_lease, process.record) = (None, None);
             }
         }
     }
 
     fn open(&mut self, process: &mut Process) {
-        match done(Holding::take(Arc::clone(&process.house), &name(), Duration::ZERO)) {
-            Ok(holding) => {
-                process.holding = Some(holding);
+        match done(HeldLease::take(Arc::clone(&process.context), &name(), Duration::ZERO)) {
+            Ok(held_lease) => {
+                process.held_lease = Some(held_lease);
                 self.read(process);
             }
             Err(LeaseError::Held { .. }) => {}
@@ -314,7 +294,7 @@ impl World {
     fn read(&mut self, process: &mut Process) {
         let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
         let details = read_details(&record).expect("our own");
-        let fence = process.holding.as_ref().expect("just taken").lease().fence;
+        let fence = process.held_lease.as_ref().expect("just taken").lease().fence;
         self.note(&format!("{} has lease {fence}", process.owner));
         process.record = Some((record, details));
         self.assert_newest(process);
@@ -322,11 +302,18 @@ impl World {
 
     /// A process that acts has the newest lease, and no other has acted under it.
     fn assert_newest(&mut self, process: &Process) {
-        let fence = process.holding.as_ref().expect("it acts").lease().fence;
+        let fence = process.held_lease.as_ref().expect("it acts").lease().fence;
         let newest = self.records.newest_lease(&name()).expect("there was one").fence;
-        assert_eq!(fence, newest, "seed {}: {} acts under an old lease\n{}", self.seed, process.owner, self.told());
+        assert_eq!(
+            fence,
+            newest,
+            "seed {}: {} acts under an old lease\n{}",
+            self.seed,
+            process.owner,
+            self.recent_trace()
+        );
         let first = self.acted.entry(fence).or_insert_with(|| process.owner.clone()).clone();
-        assert_eq!(first, process.owner, "seed {}: two act under lease {fence}\n{}", self.seed, self.told());
+        assert_eq!(first, process.owner, "seed {}: two act under lease {fence}\n{}", self.seed, self.recent_trace());
     }
 
     /// Writes the record. False when the lease was lost.
@@ -335,18 +322,18 @@ impl World {
         let (mut record, mut details) = (record.clone(), details.clone());
         change(&mut record, &mut details);
         record.details = serde_json::to_value(&details).expect("plain data");
-        let holding = process.holding.as_ref().expect("it acts");
-        let written = done(self.records.update_workspace(&record, &holding.lease())).is_ok();
+        let held_lease = process.held_lease.as_ref().expect("it acts");
+        let written = done(self.records.update_workspace(&record, &held_lease.lease())).is_ok();
         if written {
             process.record = Some((record, details));
         } else {
-            holding.lose();
+            held_lease.lose();
         }
         written
     }
 
-    fn place(id: &SandboxId) -> Place {
-        Place { provider: provider(), sandbox: id.clone() }
+    fn place(id: &SandboxId) -> SandboxRef {
+        SandboxRef { provider: provider(), sandbox: id.clone() }
     }
 
     /// A write that is acknowledged; a sandbox that is gone is found out thereby.
@@ -361,8 +348,8 @@ impl World {
             None => {
                 self.update(process, |record, details| {
                     (record.sandbox, record.state) = (None, WorkspaceState::Stopped);
-                    details.stopped = Some(Stopped::Lost);
-                    details.note_lost(Self::place(&id));
+                    details.stopped = Some(StopReason::Lost);
+                    details.record_lost(Self::place(&id));
                 });
             }
         }
@@ -371,7 +358,7 @@ impl World {
     fn save(&mut self, process: &Process) {
         let (record, _) = process.record.as_ref().expect("read under the lease");
         if let Some(machine) = record.sandbox.as_ref().and_then(|id| self.machines.get(id)) {
-            self.snapshot = machine.files;
+            self.checkpoint = machine.files;
         }
     }
 
@@ -382,7 +369,7 @@ impl World {
         if old.as_ref().is_some_and(|id| !self.machines.contains_key(id)) {
             return self.work(process);
         }
-        let handover = Handover { old: old.as_ref().map(Self::place), snapshot: None::<Stamp>, successor: None };
+        let handover = Handover { old: old.as_ref().map(Self::place), checkpoint: None::<Stamp>, successor: None };
         let begun = self.update(process, |record, details| {
             record.state = WorkspaceState::Moving;
             details.handover = Some(handover);
@@ -407,7 +394,7 @@ impl World {
             }
             Step::Restore(id) => match self.machines.get_mut(&id) {
                 Some(machine) => {
-                    machine.files = self.snapshot;
+                    machine.files = self.checkpoint;
                     Some(Step::Swap(id))
                 }
                 None => None,
@@ -422,7 +409,7 @@ impl World {
                 swapped.then_some(Step::End)
             }
             Step::End => {
-                self.end_retired(process);
+                self.kill_retired(process);
                 None
             }
         };
@@ -435,22 +422,22 @@ impl World {
         let kept = old.clone().filter(|place| self.machines.contains_key(&place.sandbox));
         let spared: Vec<SandboxId> =
             kept.iter().chain(&details.left_behind).chain(&details.lost).map(|place| place.sandbox.clone()).collect();
-        let strays: Vec<Place> = self.machines.keys().filter(|id| !spared.contains(id)).map(Self::place).collect();
+        let strays: Vec<SandboxRef> = self.machines.keys().filter(|id| !spared.contains(id)).map(Self::place).collect();
         self.update(process, |record, details| {
             record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
             record.state = if kept.is_some() { WorkspaceState::Ready } else { WorkspaceState::Stopped };
             details.handover = None;
             if let Some(place) = old.filter(|_| kept.is_none()) {
-                details.note_lost(place);
+                details.record_lost(place);
             }
             details.retired.extend(successor);
             details.retired.extend(strays);
         });
-        self.end_retired(process);
+        self.kill_retired(process);
     }
 
-    fn end_retired(&mut self, process: &mut Process) {
-        let retired: Vec<Place> = process.record.as_ref().expect("read under the lease").1.retired.clone();
+    fn kill_retired(&mut self, process: &mut Process) {
+        let retired: Vec<SandboxRef> = process.record.as_ref().expect("read under the lease").1.retired.clone();
         for place in &retired {
             self.machines.remove(&place.sandbox);
         }
@@ -463,7 +450,7 @@ impl World {
     /// provider's.
     fn lose_machine(&mut self) {
         let count = self.machines.len() as u64;
-        if count == 0 || self.snapshot < self.acknowledged {
+        if count == 0 || self.checkpoint < self.acknowledged {
             return;
         }
         let at = usize::try_from(self.random.below(count)).expect("small");
@@ -478,7 +465,8 @@ impl World {
         let creations = done(self.records.usage(&UsageQuery::default())).expect("memory").creations;
         let finished: HashMap<SandboxId, Timestamp> =
             creations.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect();
-        let named = Named::new(done(self.records.workspaces_and_unreadable()).expect("memory")).expect("our own");
+        let named =
+            NamedSandboxes::new(done(self.records.workspaces_and_unreadable()).expect("memory")).expect("our own");
         let orphans: Vec<SandboxId> = self
             .machines
             .iter()
@@ -491,9 +479,15 @@ impl World {
         for id in orphans {
             self.note(&format!("{id} is ended as an orphan"));
             let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
-            assert_ne!(record.sandbox.as_ref(), Some(&id), "seed {}: a record names it\n{}", self.seed, self.told());
+            assert_ne!(
+                record.sandbox.as_ref(),
+                Some(&id),
+                "seed {}: a record names it\n{}",
+                self.seed,
+                self.recent_trace()
+            );
             let alone = self.machines.remove(&id).is_some_and(|machine| machine.files > self.safe());
-            assert!(!alone, "seed {}: {id} alone had work\n{}", self.seed, self.told());
+            assert!(!alone, "seed {}: {id} alone had work\n{}", self.seed, self.recent_trace());
         }
     }
 
@@ -504,7 +498,7 @@ impl World {
         let old = details.handover.and_then(|handover| handover.old).map(|place| place.sandbox);
         let files =
             record.sandbox.iter().chain(&old).filter_map(|id| self.machines.get(id)).map(|machine| machine.files);
-        files.max().unwrap_or(0).max(self.snapshot)
+        files.max().unwrap_or(0).max(self.checkpoint)
     }
 
     fn check(&self) {
@@ -513,31 +507,48 @@ impl World {
             safe >= acknowledged,
             "seed {}: write {acknowledged} is lost, {safe} is there\n{}",
             self.seed,
-            self.told()
+            self.recent_trace()
         );
     }
 
-    fn told(&self) -> String {
+    fn recent_trace(&self) -> String {
         let from = self.trace.len().saturating_sub(30);
         self.trace[from..].join("\n")
     }
 }
 
+/// One run from one seed; panics where an invariant does not hold.
+fn run(seed: u64) -> World {
+    let mut world = World::new(seed);
+    for _ in 0..STEPS {
+        world.step();
+    }
+    world
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    for seed in 0..20 {
+        let summary = |World { trace, acknowledged, checkpoint, acted, machines, .. }: World| {
+            let machines: Vec<_> = machines.into_iter().map(|(id, machine)| (id, machine.files)).collect();
+            (trace, acknowledged, checkpoint, acted, machines)
+        };
+        assert_eq!(summary(run(seed)), summary(run(seed)), "seed {seed}");
+    }
+}
+
 #[test]
 fn leases_and_handovers_lose_nothing_from_any_seed() {
-    let only = std::env::var("SANDBAR_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds: Vec<u64> = match only {
-        Some(seed) => vec![seed],
-        None => (0..testing::repeats(SHORT, LONG) as u64).collect(),
-    };
-    let (mut acknowledged, mut leases) = (0, 0);
-    for seed in seeds {
-        let mut world = World::new(seed);
-        for _ in 0..STEPS {
-            world.step();
-        }
-        acknowledged += world.acknowledged;
-        leases += world.acted.len() as u64;
-    }
-    assert!(only.is_some() || (acknowledged > 1000 && leases > 1000), "{acknowledged} writes under {leases} leases");
+    let (acknowledged, leases) = (AtomicU64::new(0), AtomicU64::new(0));
+    SEEDS.simulate(
+        || (),
+        |(), seed| {
+            let world = run(seed);
+            acknowledged.fetch_add(world.acknowledged, Ordering::Relaxed);
+            leases.fetch_add(world.acted.len() as u64, Ordering::Relaxed);
+        },
+    );
+    let (acknowledged, leases) = (acknowledged.into_inner(), leases.into_inner());
+    let few = std::env::var_os("SANDBAR_SEED").is_some();
+    assert!(few || (acknowledged > 1000 && leases > 1000), "{acknowledged} writes under {leases} leases");
 }

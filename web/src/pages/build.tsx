@@ -1,4 +1,4 @@
-// One build: what happens on the left, what comes of it on the right; on a phone, everything in tabs.
+// One build: the timeline on the left, its result on the right; on a phone, everything in tabs.
 
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { api } from "../api";
@@ -19,7 +19,7 @@ import { TopBar } from "../parts/topbar";
 import { TEXT } from "../preview/machine";
 import { PreviewPane } from "../preview/pane";
 import { usePreview } from "../preview/use-preview";
-import { buildPath, go, wantsResume } from "../route";
+import { buildPath, go, hasResumeRequest } from "../route";
 import { TimelineView } from "../timeline/view";
 import { useTimeline } from "../timeline/use-timeline";
 import { isFinished, type Job, type Snapshot } from "../wire";
@@ -32,20 +32,20 @@ export function BuildPage({ id }: { id: string }) {
   const preview = usePreview(id, job?.status ?? null);
   const [version, setVersion] = useState(0);
   const [restores, setRestores] = useState(0);
-  const { timeline, connection } = useTimeline(id, (told) => {
+  const { timeline, connection } = useTimeline(id, (types) => {
     setVersion((before) => before + 1);
     void again();
-    if (told.has("restored")) {
+    if (types.has("restored")) {
       setRestores((before) => before + 1);
       preview.changed();
     }
     void preview.check();
   });
   const wide = useMedia("(min-width: 900px)");
-  // On a phone the timeline comes first, unless somebody came for the preview; on a wide screen it has a place of its own.
-  const [chosen, setTab] = useState<TabName>(() => (wide || wantsResume(id) ? "preview" : "timeline"));
+  // A phone starts with the timeline, unless a resume was requested; a wide screen always shows it.
+  const [chosen, setTab] = useState<TabName>(() => (wide || hasResumeRequest(id) ? "preview" : "timeline"));
   const tab = wide && chosen === "timeline" ? "preview" : chosen;
-  const sleep = useAction();
+  const pause = useAction();
   const [question, setQuestion] = useState<Question | null>(null);
   const [announced, setAnnounced] = useState("");
   const announce = useCallback((text: string) => setAnnounced(text), []);
@@ -70,13 +70,13 @@ export function BuildPage({ id }: { id: string }) {
     yes: "Rebuild",
     action: async () => go(buildPath((await api.rebuild(id)).job_id)),
   });
-  const letSleep = () => void sleep.run(async () => {
+  const pausePreview = () => void pause.run(async () => {
     try {
       await api.pause(id);
       await preview.check();
       preview.touched();
     } finally {
-      // Also when it failed: the sandbox may be gone, or asleep since.
+      // Also after a failure: the sandbox may be gone, or paused by now.
       void again();
       void preview.check();
     }
@@ -113,7 +113,7 @@ export function BuildPage({ id }: { id: string }) {
           {job.stage_label && job.stage_label.toLowerCase() !== job.status && <span class="soft small stage">{job.stage_label}</span>}
           <span class="soft small">{age(job.created_at, now)}</span>
           <span class="figure" aria-label="Cost so far" title="Cost so far">{money(Math.max(timeline.totalCost ?? 0, job.cost_usd ?? 0))}</span>
-          <Menu label="Actions for this build" items={actions(job, { rebuild, letSleep, ask: setQuestion, again })} />
+          <Menu label="Actions for this build" items={actions(job, { rebuild, pausePreview, ask: setQuestion, again })} />
         </div>
         {job.status === "failed" && (
           <p class="build-problem" role="alert">
@@ -122,12 +122,12 @@ export function BuildPage({ id }: { id: string }) {
             <button type="button" class="button small" onClick={rebuild}>Rebuild</button>
           </p>
         )}
-        {sleep.problem && !job.sandbox_paused && preview.state.kind !== "expired" && (
+        {pause.problem && !job.sandbox_paused && preview.state.kind !== "expired" && (
           <p class="build-problem" role="alert">
             <Icon name="alert" />
-            <span>The preview could not be put to sleep. {sleep.problem}</span>
-            <button type="button" class="button small" onClick={letSleep}>Try again</button>
-            <button type="button" class="button quiet icon-only" onClick={sleep.dismiss} aria-label="Dismiss" title="Dismiss"><Icon name="cross" /></button>
+            <span>The preview could not be put to sleep. {pause.problem}</span>
+            <button type="button" class="button small" onClick={pausePreview}>Try again</button>
+            <button type="button" class="button quiet icon-only" onClick={pause.dismiss} aria-label="Dismiss" title="Dismiss"><Icon name="cross" /></button>
           </p>
         )}
       </section>
@@ -146,7 +146,10 @@ export function BuildPage({ id }: { id: string }) {
   );
 }
 
-/** Whose build it was is nobody else's business, so that one page serves for what was deleted, what is another's and what never was. */
+/**
+ * One page for deleted builds, builds of other users and builds that never existed, so that it does
+ * not reveal which it is.
+ */
 function NotHere() {
   return (
     <>
@@ -172,17 +175,17 @@ function terminal(job: Job, preview: string, resume: () => void): { unavailable:
   return { unavailable: null, onResume: null };
 }
 
-interface Deeds {
+interface BuildActions {
   rebuild: () => void;
-  letSleep: () => void;
+  pausePreview: () => void;
   ask: (question: Question) => void;
   again: () => Promise<void>;
 }
 
-function actions(job: Job, { rebuild, letSleep, ask, again }: Deeds): MenuItem[] {
+function actions(job: Job, { rebuild, pausePreview, ask, again }: BuildActions): MenuItem[] {
   const items: MenuItem[] = [];
   if (job.status === "ready" && !job.sandbox_paused && job.sandbox_id) {
-    items.push({ title: "Let the preview sleep", action: letSleep });
+    items.push({ title: "Let the preview sleep", action: pausePreview });
   }
   if (!isFinished(job.status)) {
     return [{

@@ -7,7 +7,7 @@ import { Meter } from "../parts/meter";
 import { Problem, Waiting } from "../parts/spinner";
 import { StatusBadge } from "../parts/status";
 import { TopBar } from "../parts/topbar";
-import { buildPath, resumeOnArrival } from "../route";
+import { buildPath, requestResume } from "../route";
 import { isFinished, type Dashboard, type Job, type Project } from "../wire";
 import { NewBuildForm } from "./new-build";
 
@@ -115,13 +115,13 @@ function JobCard({ job, now }: { job: Job; now: number }) {
       </div>
       {job.status === "failed" && job.error_message && <p class="small problem-text clamp-2">{job.error_message}</p>}
       {sleeping && (
-        <button type="button" class="button wide" onClick={() => resumeOnArrival(job.job_id)}>Resume preview</button>
+        <button type="button" class="button wide" onClick={() => requestResume(job.job_id)}>Resume preview</button>
       )}
     </article>
   );
 }
 
-/** The picture of a preview that runs; none while it sleeps. */
+/** The screenshot of a running preview; none while its sandbox is paused. */
 function Cover({ job, sleeping }: { job: Job; sleeping: boolean }) {
   if (job.screenshot_url && !sleeping) {
     return <img class="cover" src={job.screenshot_url} alt="" loading="lazy" width={1280} height={800} />;

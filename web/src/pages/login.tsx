@@ -6,7 +6,7 @@ import { go } from "../route";
 export function LoginPage({ next }: { next: string }) {
   const [problem, setProblem] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
-  // A real form of the server's own address: it also works for whoever fills it in by machine.
+  // A plain form that also posts without scripts, and works with password managers.
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     const token = String(new FormData(event.currentTarget as HTMLFormElement).get("token") ?? "").trim();

@@ -7,14 +7,14 @@ import { Icon } from "../parts/icon";
 import { buildPath, go } from "../route";
 import type { ApprovalRule, Dashboard, NewBuild } from "../wire";
 
-/** What a person may want to be asked about: whatever changes something. */
+/** Tools that change something, for which a person may want approvals. */
 const CHANGING = ["bash", "write_file", "edit_file"];
 const NEW = "";
 
 export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
   const { busy, problem, run, dismiss } = useAction();
   const [project, setProject] = useState(NEW);
-  /** The name that the server refused, since a project has it. */
+  /** The name that the server refused, because a project has it. */
   const [taken, setTaken] = useState<string | null>(null);
   const credits = dashboard.user.credits;
   const existing = taken === null ? undefined : dashboard.projects.find((each) => each.name === taken);

@@ -1,4 +1,5 @@
-// The files of a build, as they are now or as a snapshot has them, and what changed between two of these. Reading wakes nothing.
+// The files of a build, now or in a snapshot, and the changes between two states. Reading resumes
+// nothing.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, isMissing } from "../api";
@@ -10,33 +11,36 @@ import { Problem, Waiting } from "../parts/spinner";
 import { firstFile, identity, marked, type Mark } from "./listing";
 import type { FileEntry, FileText, Snapshot } from "../wire";
 
-/** What the lists say for "as they are now"; a snapshot's key is never empty. */
+/** The list's value for the current files; a snapshot's key is never empty. */
 const NOW = "";
 const NOTHING = "-";
 
 interface Props {
   job: string;
-  /** Grows when files may have changed, so that they are read anew. */
+  /** Grows when files may have changed, so that they are read again. */
   version: number;
-  /** Whether the panel is looked at. What is done in the terminal no timeline tells, so that every return reads anew. */
+  /**
+   * Whether the panel is visible. The timeline has no events of terminal commands, so every return
+   * to the panel reads the files again.
+   */
   visible: boolean;
-  /** Grows when the files went back to a snapshot. */
+  /** Grows when files were restored from a snapshot. */
   restores: number;
   onRestore: (snapshot: Snapshot) => void;
 }
 
-export function FilesPanel({ job, version: told, visible, restores, onRestore }: Props) {
+export function FilesPanel({ job, version: timelineVersion, visible, restores, onRestore }: Props) {
   const returns = useReturns(visible);
   const [refreshes, setRefreshes] = useState(0);
-  // Each of them only grows, so that their sum is another whenever one of them is.
-  const version = told + returns + refreshes;
+  // Each of them only grows, so that the sum changes whenever one does.
+  const version = timelineVersion + returns + refreshes;
   const [snapshots] = useLoaded(job, () => api.snapshots(job), version);
   const [shown, setShown] = useState(NOW);
   const [against, setAgainst] = useState(NOTHING);
   const [path, setPath] = useSelection(job, restores, version);
   const known = snapshots.state === "loaded" ? [...snapshots.value].sort((a, b) => b.created_at.localeCompare(a.created_at)) : [];
   const chosen = known.find((each) => each.key === shown);
-  // Changes are read from the older to the newer, whichever was chosen first; "now" is the newest of all.
+  // Changes are shown from the older to the newer state; the current files are the newest.
   const place = (key: string) => known.findIndex((each) => each.key === key);
   const otherIs = place(against) > place(shown) ? "older" : "newer";
   const [older, newer] = otherIs === "older" ? [against, shown] : [shown, against];
@@ -83,7 +87,10 @@ export function FilesPanel({ job, version: told, visible, restores, onRestore }:
   );
 }
 
-/** A file that is not in what is shown stays selected, for the way back; but a restore leaves no such way. */
+/**
+ * A file that is missing in the shown state stays selected, for the way back; but a restore leaves
+ * no such way.
+ */
 function useSelection(job: string, restores: number, version: number) {
   const [path, setPath] = useState<string | null>(null);
   const settled = useRef(restores);
@@ -96,7 +103,7 @@ function useSelection(job: string, restores: number, version: number) {
       settled.current = restores;
       setPath(left);
     };
-    // If there is no answer, the next version asks again.
+    // Without a response, the next version asks again.
     selectionAfterRestore(job, path).then(settle, () => {});
     return () => {
       outdated = true;
@@ -113,9 +120,9 @@ interface FolderProps {
   job: string;
   path: string;
   snapshot: string | null;
-  /** The state that is compared with, if any. */
+  /** The state to compare with, if any. */
   other: { snapshot: string | null; is: "older" | "newer" } | null;
-  /** Only the older of the two has this folder. */
+  /** Only the older state has this folder. */
   removed?: boolean;
   version: number;
   current: string | null;
@@ -125,7 +132,7 @@ interface FolderProps {
 function Folder(props: FolderProps) {
   const { job, path, snapshot, other, removed = false, version } = props;
   const [loaded, again] = useLoaded(`${job}/${path}@${snapshot}`, () => entriesOrNothing(job, path, snapshot), version);
-  // Apart, so that the list stands while the other one is awaited, and if it cannot be had.
+  // Loaded separately, so that the list is shown before the other state is loaded, or without it.
   const [compared] = useLoaded(
     `${job}/${path}@${other ? other.snapshot : NOTHING}`,
     async () => (other ? entriesOrNothing(job, path, other.snapshot) : null),
@@ -219,7 +226,7 @@ function Absent({ path, text }: { path: string; text: string }) {
   );
 }
 
-/** The same file if it is still there, or else the first one. */
+/** The same file if it still exists, else the first one. */
 async function selectionAfterRestore(job: string, path: string): Promise<string | null> {
   if (await textOrNothing(job, path, null)) return path;
   return firstFile((await api.files(job, "", null)).entries);

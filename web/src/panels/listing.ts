@@ -1,6 +1,6 @@
-// A directory as it is listed: in order, and with what another state of it has more or less.
-// A snapshot leaves whole folders out that a program makes again (`node_modules`): of a folder that only the newer state has
-// nobody can say that it is new, so that none is called so. Of a file, and of a folder that only the older one has, it is known.
+// A sorted directory listing, marked with the differences to another state. Snapshots exclude
+// folders that a program can recreate (`node_modules`), so a folder that only the newer state has
+// may not be new and is not marked. Files, and folders that only the older state has, are.
 
 import type { FileEntry } from "../wire";
 
@@ -8,11 +8,14 @@ export type Mark = "added" | "removed";
 
 export interface Listed {
   entry: FileEntry;
-  /** Null for what both have, and where nothing is compared. */
+  /** Null for entries of both states, and without a comparison. */
   mark: Mark | null;
 }
 
-/** What is `shown`, and what only the `other` state has; null when there is none to compare with. */
+/**
+ * The entries of `shown`, and those that only `other` has; null when there is nothing to compare
+ * with.
+ */
 export function marked(shown: FileEntry[], other: FileEntry[] | null, otherIs: "older" | "newer"): Listed[] {
   const here = new Set(shown.map(identity));
   const there = other && new Set(other.map(identity));
@@ -30,7 +33,7 @@ export function firstFile(entries: FileEntry[]): string | null {
   return [...entries].sort(inOrder).find((entry) => entry.kind !== "directory")?.path ?? null;
 }
 
-/** A file and a directory of one name are two things; a file and a link are read alike. */
+/** A file and a directory with one name are two entries; a file and a link are read alike. */
 export function identity({ kind, name }: FileEntry): string {
   return kind === "directory" ? `${name}/` : name;
 }

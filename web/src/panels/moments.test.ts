@@ -18,7 +18,7 @@ test("two of one device are two moments, however near", () => {
   assert.deepEqual(ids([shot("a", "desktop", 0), shot("b", "desktop", 1)]), [["b"], ["a"]]);
 });
 
-test("a lonely picture is a moment", () => {
+test("a single screenshot is a moment", () => {
   assert.deepEqual(ids([shot("a", "desktop", 0), shot("b", "mobile", 30)]), [["b"], ["a"]]);
   assert.deepEqual(ids([]), []);
 });

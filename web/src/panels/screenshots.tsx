@@ -1,4 +1,4 @@
-// The app as it was photographed: desktop and mobile of one moment side by side, the newest first.
+// The screenshots of the app: desktop and mobile of one moment side by side, the newest first.
 
 import { useState } from "preact/hooks";
 import { api } from "../api";

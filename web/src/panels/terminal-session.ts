@@ -1,4 +1,5 @@
-// One terminal over one WebSocket: bytes both ways as binary frames, its size as text frames. Loaded on demand.
+// One terminal over one WebSocket: bytes as binary frames in both directions, its size as text
+// frames. Loaded on demand.
 
 import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
@@ -26,7 +27,7 @@ export function openSession(place: HTMLElement, job: string, handlers: Handlers)
   terminal.loadAddon(fit);
   place.replaceChildren();
   terminal.open(place);
-  // Tab belongs to the shell; without a way out the keyboard would never leave the terminal.
+  // The shell gets Tab; Shift and Tab lets the keyboard leave the terminal.
   terminal.attachCustomKeyEventHandler((event) => !(event.key === "Tab" && event.shiftKey));
   fit.fit();
 

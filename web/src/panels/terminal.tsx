@@ -1,4 +1,4 @@
-// The terminal's panel. The terminal itself is large and loaded when somebody first opens it.
+// The terminal's panel. The terminal itself is large and is loaded when it is first opened.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "../parts/icon";
@@ -8,7 +8,7 @@ type State = { kind: "idle" } | { kind: "opening" } | { kind: "open" } | { kind:
 
 interface Props {
   job: string;
-  /** Why there is nothing to connect to, if so. */
+  /** Why no terminal can be opened, if so. */
   unavailable: string | null;
   onResume: (() => void) | null;
 }

@@ -1,4 +1,5 @@
-// A question before something that cannot be taken back. The browser's own dialog: it keeps the focus and closes on Escape.
+// A confirmation before an irreversible action. Uses the browser's dialog, which traps the focus
+// and closes on Escape.
 
 import { useEffect, useId, useRef } from "preact/hooks";
 import { useAction } from "../hooks";
@@ -7,7 +8,7 @@ export interface Question {
   title: string;
   text: string;
   yes: string;
-  /** What changes nothing; "Cancel" unless that could be taken for something else. */
+  /** The title of the button that changes nothing; "Cancel" unless that is ambiguous. */
   no?: string;
   danger?: boolean;
   action: () => Promise<void>;

@@ -1,4 +1,4 @@
-// Our few signs, drawn on one grid of 24 with one stroke.
+// Icons, drawn on one grid of 24 with one stroke.
 
 const PATHS = {
   back: "M15 5l-7 7 7 7",

@@ -8,7 +8,7 @@ interface Props {
   children: ComponentChildren;
 }
 
-/** A real link that changes the page without loading it; with a modifier key it is the browser's. */
+/** A link that navigates without a page load; with a modifier key the browser handles it. */
 export function Link({ to, class: name, label, children }: Props) {
   const onClick = (event: MouseEvent) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || event.button !== 0) return;

@@ -1,4 +1,5 @@
-// Renders again only when a property is another object: a long timeline must not be drawn anew for every word.
+// Renders again only when a property is another object: a long timeline must not be rendered for
+// every delta.
 
 import { Component, h, type ComponentChild } from "preact";
 

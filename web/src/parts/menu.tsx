@@ -1,4 +1,4 @@
-// A few actions behind one button. Escape and a click elsewhere close it; arrows move in it.
+// A few actions behind one button. Escape and a click outside close it; arrow keys move in it.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icon";

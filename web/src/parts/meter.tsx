@@ -1,4 +1,4 @@
-// How much of a limit is used, as a bar with its figures. Without a limit there is only the figure.
+// The used share of a limit, as a bar with its figures. Without a limit, the figure only.
 
 interface Props {
   label: string;

@@ -1,10 +1,12 @@
-// A model's text: paragraphs, fenced code, `code` and **strong**. Everything else is shown as it stands; nothing becomes HTML.
+// A model's text: paragraphs, fenced code, `code` and **strong**. Everything else is shown as text;
+// nothing becomes HTML.
 
 import type { ComponentChild } from "preact";
 import { memo } from "./memo";
 
 export const Prose = memo(function Prose({ text }: { text: string }) {
-  // Odd pieces lie between fences; an unclosed fence is code to its end, as it is while it is being written.
+  // Odd pieces are between fences; an unclosed fence is code to its end, as it is while it is
+  // streamed.
   const pieces = text.split(/^```.*$/m);
   return (
     <div class="prose">

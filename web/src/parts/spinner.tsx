@@ -2,7 +2,7 @@ export function Spinner({ size = 18 }: { size?: number }) {
   return <span class="spinner" style={{ width: `${size}px`, height: `${size}px` }} aria-hidden="true" />;
 }
 
-/** Whatever is being loaded, or the reason why it is not there. */
+/** Shown while something is loading, or why it could not be loaded. */
 export function Waiting({ what }: { what: string }) {
   return <p class="waiting" role="status"><Spinner />{what}</p>;
 }

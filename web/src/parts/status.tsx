@@ -1,4 +1,4 @@
-// How a build stands, in one word and one colour.
+// The status of a build, in one word and one colour.
 
 import type { Status } from "../wire";
 

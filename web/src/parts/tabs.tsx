@@ -1,5 +1,6 @@
-// Tabs as the ARIA practices describe them: one stop for Tab, arrows between them, every panel named by its tab.
-// Panels stay mounted once they were shown: a preview's frame must not be loaded anew because somebody looked at the files.
+// Tabs by the ARIA practices: one stop for Tab, arrow keys between them, every panel named by its
+// tab. Panels stay mounted once they were shown: a preview's frame must not reload because the user
+// viewed the files.
 
 import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";

@@ -1,8 +1,8 @@
-// Where a frame looks.
+// Addresses of frames.
 
 /**
- * What a page of `protocol` can show in a frame. One that came over https may show nothing that comes without, except from this machine
- * itself; the server of a preview speaks both at the same port.
+ * The URL that a page of `protocol` can show in a frame. A page over https can embed nothing over
+ * http, except from this machine; the server of a preview speaks both on one port.
  */
 export function framed(url: string, protocol: string): string {
   if (protocol !== "https:" || !url.startsWith("http://")) return url;

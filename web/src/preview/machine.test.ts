@@ -1,51 +1,51 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { FIRST, TEXT, next, type Happening, type Preview } from "./machine";
+import { FIRST, TEXT, next, type PreviewEvent, type Preview } from "./machine";
 import type { PreviewCheck, PreviewState, Status } from "../wire";
 
 const URL_A = "http://3000-a.localhost";
 const URL_B = "http://3000-b.localhost";
-const LOOKS: readonly PreviewState[] = ["starting", "active", "blocked", "paused", "expired", "unreachable", "none"];
+const PREVIEW_STATES: readonly PreviewState[] = ["starting", "active", "blocked", "paused", "expired", "unreachable", "none"];
 
-function checked(state: PreviewState, url: string | null = null, status: Status = "ready", reason: string | null = null): Happening {
+function checked(state: PreviewState, url: string | null = null, status: Status = "ready", reason: string | null = null): PreviewEvent {
   const check: PreviewCheck = { state, preview_url: url, reason };
   return { type: "checked", check, status };
 }
 
-const run = (start: Preview, ...events: Happening[]) => events.reduce(next, start);
+const run = (start: Preview, ...events: PreviewEvent[]) => events.reduce(next, start);
 const active = (): Preview => run(FIRST, checked("active", URL_A), { type: "frame_loaded", load: 1 });
-/** A ready build whose sandbox runs and whose application does not answer. */
+/** A ready build whose sandbox runs and whose application does not respond. */
 const unanswered = (): Preview => next(FIRST, checked("starting"));
 const silent = (): Preview => next(unanswered(), { type: "start_late" });
-/** The files go back to a snapshot: the build is ready, and there is a stage. */
+/** A restore in progress: the build is ready, and the check has a reason. */
 const restoring = checked("starting", null, "ready", "Restoring the files");
 const resuming = (): Preview => run(FIRST, checked("paused"), { type: "resume" });
 
 test("a preview that runs is loaded, then active", () => {
   const loading = next(FIRST, checked("active", URL_A));
   assert.deepEqual(loading, { kind: "loading", url: URL_A, load: 1 });
-  assert.deepEqual(next(loading, { type: "frame_loaded", load: 1 }), { kind: "active", url: URL_A, load: 1, asleep: false, offered: false });
+  assert.deepEqual(next(loading, { type: "frame_loaded", load: 1 }), { kind: "active", url: URL_A, load: 1, paused: false, offered: false });
 });
 
-test("a word about an earlier frame changes nothing", () => {
+test("an event of an earlier frame is ignored", () => {
   const second = run(active(), checked("active", URL_B));
   assert.deepEqual(second, { kind: "loading", url: URL_B, load: 2 });
   assert.equal(next(second, { type: "frame_loaded", load: 1 }), second);
   assert.equal(next(second, { type: "frame_late", load: 1 }), second);
 });
 
-test("a loaded frame is not touched when its sandbox falls asleep", () => {
-  const asleep = next(active(), checked("paused"));
-  assert.deepEqual(asleep, { kind: "active", url: URL_A, load: 1, asleep: true, offered: false });
-  assert.deepEqual(next(asleep, checked("paused")), asleep);
-  assert.deepEqual(next(asleep, checked("active", URL_A)), active());
+test("a loaded frame is not touched when its sandbox is paused", () => {
+  const paused = next(active(), checked("paused"));
+  assert.deepEqual(paused, { kind: "active", url: URL_A, load: 1, paused: true, offered: false });
+  assert.deepEqual(next(paused, checked("paused")), paused);
+  assert.deepEqual(next(paused, checked("active", URL_A)), active());
 });
 
 test("a resume is offered beside the frame once the person turns to it, or it has loaded another page", () => {
-  const asleep = next(active(), checked("paused"));
+  const paused = next(active(), checked("paused"));
   for (const event of [{ type: "touched" }, { type: "frame_loaded", load: 1 }] as const) {
-    const offered = next(asleep, event);
-    assert.deepEqual(offered, { kind: "active", url: URL_A, load: 1, asleep: true, offered: true });
+    const offered = next(paused, event);
+    assert.deepEqual(offered, { kind: "active", url: URL_A, load: 1, paused: true, offered: true });
     assert.deepEqual(next(offered, checked("paused")), offered);
     assert.deepEqual(next(offered, checked("active", URL_A)), active());
     assert.equal(next(active(), event).kind, "active");
@@ -54,7 +54,7 @@ test("a resume is offered beside the frame once the person turns to it, or it ha
   assert.deepEqual(next({ kind: "paused" }, { type: "touched" }), { kind: "paused" });
 });
 
-test("whoever comes to a sleeping preview finds it paused", () => {
+test("a page opened on a paused preview shows it paused", () => {
   assert.deepEqual(next(FIRST, checked("paused")), { kind: "paused" });
   assert.deepEqual(next({ kind: "blocked", url: URL_A }, checked("paused")), { kind: "paused" });
 });
@@ -64,18 +64,18 @@ test("resuming ends in a fresh frame", () => {
   assert.deepEqual(next(resuming(), { type: "resumed", url: URL_B }), { kind: "loading", url: URL_B, load: 1 });
 });
 
-test("what wakes without a page says so", () => {
+test("a resume without a page is explained", () => {
   const state = next(resuming(), { type: "resumed", url: null });
   assert.deepEqual(state, { kind: "error", message: TEXT.none, next: "nothing" });
 });
 
-test("a sleeping frame can be resumed, too", () => {
+test("a frame with a paused sandbox can be resumed", () => {
   const state = run(active(), checked("paused"), { type: "resume" }, { type: "resumed", url: URL_A });
   assert.equal(state.kind, "loading");
 });
 
 test("while it resumes, nothing but its own end moves the pane", () => {
-  const others: Happening[] = [
+  const others: PreviewEvent[] = [
     { type: "check" },
     { type: "resume" },
     { type: "check_failed", message: "x" },
@@ -83,7 +83,7 @@ test("while it resumes, nothing but its own end moves the pane", () => {
     { type: "frame_late", load: 1 },
     { type: "touched" },
     { type: "start_late" },
-    ...LOOKS.map((state) => checked(state, URL_A)),
+    ...PREVIEW_STATES.map((state) => checked(state, URL_A)),
   ];
   for (const event of others) assert.deepEqual(next(resuming(), event), { kind: "resuming" }, JSON.stringify(event));
 });
@@ -92,7 +92,8 @@ test("each failure of a resume has its own words", () => {
   for (const failure of ["sandbox_expired", "sandbox_unreachable"] as const) {
     const failed = next(resuming(), { type: "resume_refused", failure });
     assert.deepEqual(failed, { kind: "resume_failed", failure });
-    // What is known stays on the screen: a later look does not replace it by a card that says less, or by a spinner.
+    // A known state stays on the screen: a later check does not replace it with a card that says
+    // less, or with a spinner.
     for (const status of ["ready", "building"] as const) {
       for (const seen of ["starting", "paused", "expired", "unreachable", "none"] as const) {
         assert.equal(next(failed, checked(seen, null, status)), failed, `${seen}, ${status}`);
@@ -123,7 +124,7 @@ test("what the server says against a resume can be read, and the resume be tried
   assert.deepEqual(next(denied, { type: "resume" }), { kind: "resuming" });
   assert.deepEqual(next(denied, checked("active", URL_A)), { kind: "loading", url: URL_A, load: 1 });
   assert.deepEqual(next(denied, checked("expired")), { kind: "expired" });
-  // Also where the app did not answer: what the server said is still true.
+  // Also where the app did not respond: the server's message still holds.
   assert.equal(next(denied, checked("starting")), denied);
   assert.equal(next(denied, restoring).kind, "checking");
   assert.deepEqual(next({ kind: "paused" }, { type: "resume_denied", message: "m" }), { kind: "paused" });
@@ -138,7 +139,7 @@ test("an application that does not start is shown with its last output", () => {
   assert.deepEqual(next(failed, { type: "resume" }), { kind: "resuming" });
 });
 
-test("an expired sandbox is said so, over a frame as well", () => {
+test("an expired sandbox is reported, also over a frame", () => {
   assert.deepEqual(next(FIRST, checked("expired")), { kind: "expired" });
   assert.deepEqual(next({ kind: "paused" }, checked("expired")), { kind: "expired" });
   assert.deepEqual(next(active(), checked("expired")), { kind: "expired" });
@@ -165,7 +166,7 @@ test("a restart of the app does not take the frame away", () => {
 test("an app that does not answer for long can be resumed", () => {
   assert.deepEqual(silent(), { kind: "error", message: "The app doesn't answer.", next: "resume", about: ["starting"] });
   assert.deepEqual(next(silent(), { type: "resume" }), { kind: "resuming" });
-  // A look that says the same again does not begin anew; one that says something else is believed.
+  // A check with the same result changes nothing; another result is applied.
   for (const same of [checked("starting"), { type: "start_late" }, { type: "check_failed", message: "m" }] as const) {
     const before = silent();
     assert.equal(next(before, same), before, JSON.stringify(same));
@@ -188,12 +189,12 @@ test("what is under way has all the time it needs", () => {
 
 test("a provider that is briefly out of reach does not take the frame away", () => {
   const loading = next(FIRST, checked("active", URL_A));
-  const asleep = next(active(), checked("paused"));
-  for (const shown of [loading, active(), asleep]) assert.equal(next(shown, checked("unreachable")), shown);
+  const paused = next(active(), checked("paused"));
+  for (const shown of [loading, active(), paused]) assert.equal(next(shown, checked("unreachable")), shown);
   assert.deepEqual(next(FIRST, checked("unreachable")), { kind: "error", message: TEXT.unreachable, next: "retry" });
 });
 
-test("what changed behind the same address is loaded anew", () => {
+test("a change behind the same address reloads the frame", () => {
   assert.deepEqual(next(active(), { type: "changed" }), { kind: "loading", url: URL_A, load: 2 });
   for (const state of [{ kind: "paused" }, { kind: "resuming" }, { kind: "blocked", url: URL_A }] as const) {
     assert.deepEqual(next(state, { type: "changed" }), state);
@@ -212,7 +213,7 @@ test("a frame that never loads is an error", () => {
   assert.equal(next(active(), { type: "frame_late", load: 1 }).kind, "active");
 });
 
-test("somebody else's resume wakes this pane", () => {
+test("a resume by another page updates this pane", () => {
   assert.equal(next({ kind: "paused" }, checked("active", URL_B)).kind, "loading");
   assert.deepEqual(next({ kind: "paused" }, { type: "resumed", url: URL_B }), { kind: "paused" });
 });
@@ -220,13 +221,13 @@ test("somebody else's resume wakes this pane", () => {
 test("every state is reached, and there are nine", () => {
   const reached = new Set<string>();
   const queue: Preview[] = [FIRST];
-  const events: Happening[] = [
+  const events: PreviewEvent[] = [
     { type: "check" }, { type: "changed" }, { type: "resume" }, { type: "resumed", url: URL_A },
     { type: "frame_loaded", load: 1 }, { type: "frame_late", load: 1 }, { type: "touched" },
     { type: "resume_refused", failure: "sandbox_expired" }, { type: "resume_lost", message: "m" },
     { type: "resume_denied", message: "m" },
     { type: "check_failed", message: "m" }, { type: "start_late" }, restoring,
-    ...LOOKS.map((state) => checked(state, URL_A)),
+    ...PREVIEW_STATES.map((state) => checked(state, URL_A)),
   ];
   const seen = new Set<string>();
   for (let state = queue.pop(); state; state = queue.pop()) {

@@ -1,57 +1,57 @@
-// The preview pane's life: nine states, and one pure function from state and event to the next state.
+// The state machine of the preview pane: nine states, and one pure function from state and event to
+// the next state.
 //
-//   checking ─┬─▶ loading ──▶ active          (the frame is shown from `loading` on)
-//             ├─▶ blocked                     (the app forbids frames: offer a tab of its own)
+// checking ─┬─▶ loading ──▶ active          (the frame is shown from `loading` on)
+//             ├─▶ blocked                     (the app forbids frames: offer a new tab)
 //             ├─▶ paused ──▶ resuming ─┬─▶ loading
 //             ├─▶ expired              └─▶ resume_failed
-//             └─▶ error                     (with a way out: look again, resume or rebuild)
+//             └─▶ error                     (with a next step: check again, resume or rebuild)
 //
-// Invariants: a frame that is loaded is not touched because its sandbox falls asleep or is out of
-// reach, and nothing around it changes until the person turns to it; while a resume is under way
-// nothing but its own end moves the pane; every state but `checking` and `resuming` names what a
-// person can do next.
+// Invariants: a loaded frame stays when its sandbox is paused or unreachable, and nothing around it
+// changes until the user focuses it; during a resume only its own end changes the state; every
+// state but `checking` and `resuming` names what the user can do next.
 
 import type { PreviewCheck, PreviewState, Status } from "../wire";
 
 export type Failure = "sandbox_expired" | "sandbox_unreachable";
 
 export type Preview =
-  /** Unanswered: the sandbox runs, nothing is under way, and yet the app does not answer. */
+  /** Unanswered: the sandbox runs, no build is in progress, and yet the app does not respond. */
   | { kind: "checking"; unanswered: boolean }
   | { kind: "loading"; url: string; load: number }
-  /** Asleep: the server behind the frame is stopped. Offered: the pane offers to resume it. */
-  | { kind: "active"; url: string; load: number; asleep: boolean; offered: boolean }
+  /** Paused: the server behind the frame is stopped. Offered: the pane offers to resume it. */
+  | { kind: "active"; url: string; load: number; paused: boolean; offered: boolean }
   | { kind: "blocked"; url: string }
   | { kind: "expired" }
   | { kind: "paused" }
   | { kind: "resuming" }
   | { kind: "resume_failed"; failure: Failure }
   | { kind: "error"; message: string; next: "retry" | "rebuild" | "nothing" }
-  /** Stays while looks say what it is about. */
+  /** Stays while checks report one of these states. */
   | { kind: "error"; message: string; next: "resume"; about: readonly PreviewState[]; output?: string };
 
 export type Kind = Preview["kind"];
 
-export type Happening =
-  /** The page wants to know anew: the person reloads, or the server came back. */
+export type PreviewEvent =
+  /** The page wants a new check: the user reloads, or the server is reachable again. */
   | { type: "check" }
   | { type: "checked"; check: PreviewCheck; status: Status }
   | { type: "check_failed"; message: string }
-  /** The same address shows something else. */
+  /** The content behind the same address changed. */
   | { type: "changed" }
   | { type: "frame_loaded"; load: number }
   | { type: "frame_late"; load: number }
-  /** The person turns to the frame or comes back to the page: what the app asks for now may fail. */
+  /** The user focuses the frame or returns to the page: the app's next request may fail. */
   | { type: "touched" }
-  /** The app has not answered for a while. */
+  /** The app has not responded for a while. */
   | { type: "start_late" }
   | { type: "resume" }
-  /** Without an address: it is awake and there is nothing to look at. */
+  /** Without a URL: the sandbox runs and the build has no page. */
   | { type: "resumed"; url: string | null }
   | { type: "resume_refused"; failure: Failure }
-  /** The server says why it does not even try, or what the application said when it did not start. */
+  /** The server refused the resume, or the application failed to start with this output. */
   | { type: "resume_denied"; message: string; output?: string | undefined }
-  /** Nobody answered: what became of it, a look will tell. */
+  /** No response: the next check reports the result. */
   | { type: "resume_lost"; message: string };
 
 export const FIRST: Preview = { kind: "checking", unanswered: false };
@@ -73,28 +73,28 @@ export const TEXT = {
   cancelled: "This build was cancelled before there was a preview.",
 } as const;
 
-/** Numbers the loads, so that a late word about an earlier frame is not taken for the newest. */
+/** Numbers the loads, so that a late event of an earlier frame is ignored. */
 function load(state: Preview, url: string): Preview {
   const before = state.kind === "loading" || state.kind === "active" ? state.load : 0;
   return { kind: "loading", url, load: before + 1 };
 }
 
-export function next(state: Preview, event: Happening): Preview {
+export function next(state: Preview, event: PreviewEvent): Preview {
   switch (event.type) {
     case "check":
       return state.kind === "resuming" ? state : FIRST;
     case "checked":
       return checked(state, event.check, event.status);
     case "check_failed":
-      // A frame or card that is there stays: not being able to ask says nothing about the preview.
+      // A frame or card stays: a failed check says nothing about the preview.
       return state.kind === "checking" ? { kind: "error", message: event.message, next: "retry" } : state;
     case "changed":
       return showsFrame(state) ? load(state, state.url) : state;
     case "frame_loaded":
       if (state.kind === "loading" && state.load === event.load) {
-        return { kind: "active", url: state.url, load: state.load, asleep: false, offered: false };
+        return { kind: "active", url: state.url, load: state.load, paused: false, offered: false };
       }
-      // The frame has loaded another page, and nothing serves it.
+      // The frame has loaded another page, and no server responds to it.
       return offer(state);
     case "touched":
       return offer(state);
@@ -127,12 +127,12 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
   if (outlasts(state, check)) return state;
   switch (check.state) {
     case "starting":
-      // A reason is a stage: the build, or a restore of one that is ready, is under way.
+      // A reason is a stage: the build, or a restore of a ready build, is in progress.
       return { kind: "checking", unanswered: status === "ready" && !check.reason };
     case "active":
       if (!check.preview_url) return { kind: "error", message: TEXT.unreachable, next: "retry" };
       if (showsFrame(state) && state.url === check.preview_url) {
-        return state.kind === "active" && state.asleep ? { ...state, asleep: false, offered: false } : state;
+        return state.kind === "active" && state.paused ? { ...state, paused: false, offered: false } : state;
       }
       return load(state, check.preview_url);
     case "blocked":
@@ -140,7 +140,7 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
         ? { kind: "blocked", url: check.preview_url }
         : { kind: "error", message: TEXT.blocked, next: "nothing" };
     case "paused":
-      return state.kind === "active" ? { ...state, asleep: true } : { kind: "paused" };
+      return state.kind === "active" ? { ...state, paused: true } : { kind: "paused" };
     case "expired":
       return { kind: "expired" };
     case "unreachable":
@@ -150,17 +150,17 @@ function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
   }
 }
 
-/** Whether what is shown says more than the look does, and stays. */
+/** Whether the shown state says more than the check does, and stays. */
 function outlasts(state: Preview, check: PreviewCheck): boolean {
   switch (state.kind) {
     case "resuming":
       return true;
     case "resume_failed":
-      // Only a preview that did come up after all takes it away.
+      // Only a preview that responds after all replaces it.
       return check.state !== "active" && check.state !== "blocked";
     case "loading":
     case "active":
-      // The app restarts, or nobody knows: neither says anything against the page that is there.
+      // The app restarts, or its state is unknown: neither contradicts the page that is shown.
       return check.state === "starting" || check.state === "unreachable";
     case "error":
       return state.next === "resume" && state.about.includes(check.state) && !check.reason;
@@ -169,7 +169,7 @@ function outlasts(state: Preview, check: PreviewCheck): boolean {
   }
 }
 
-/** No preview: it may still come, or the build is over. */
+/** No preview: the build is in progress, or it is over. */
 function nothing(status: Status): Preview {
   switch (status) {
     case "queued":
@@ -185,9 +185,9 @@ function nothing(status: Status): Preview {
   }
 }
 
-/** A preview that sleeps behind its frame is offered to be resumed once the person may notice that it does. */
+/** Offers to resume a paused preview behind its frame, once the user may notice the pause. */
 function offer(state: Preview): Preview {
-  return state.kind === "active" && state.asleep && !state.offered ? { ...state, offered: true } : state;
+  return state.kind === "active" && state.paused && !state.offered ? { ...state, offered: true } : state;
 }
 
 function canResume(state: Preview): boolean {

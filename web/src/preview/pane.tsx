@@ -1,4 +1,5 @@
-// The preview pane: one view a state of its machine. The frame is sandboxed and of another origin than this page.
+// The preview pane: one view per state of its machine. The frame is sandboxed and has another
+// origin than this page.
 
 import { useEffect } from "preact/hooks";
 import type { ComponentChildren } from "preact";
@@ -9,7 +10,7 @@ import { framed } from "./address";
 import { TEXT, type Preview } from "./machine";
 import type { PreviewControl } from "./use-preview";
 
-/** Scripts and the app's own origin are what an app needs to run; it may not leave its frame for the whole page. */
+/** An app needs scripts and its own origin to run; it may not navigate the whole page. */
 const SANDBOX = "allow-scripts allow-same-origin allow-forms allow-modals allow-popups allow-downloads";
 
 const FRAME_DEADLINE_MS = 30_000;
@@ -38,11 +39,11 @@ export function PreviewPane({ control, status, onRebuild, onAnnounce }: Props) {
 function Bar({ control: { state, recheck, resume, touched } }: { control: PreviewControl }) {
   const url = "url" in state ? state.url : null;
   if (!url) return null;
-  const asleep = state.kind === "active" && state.asleep;
+  const paused = state.kind === "active" && state.paused;
   const offered = state.kind === "active" && state.offered;
-  // A tab of its own would find nothing that serves it.
+  // A new tab would find no server.
   const open = (event: MouseEvent) => {
-    if (!asleep) return;
+    if (!paused) return;
     event.preventDefault();
     touched();
   };
@@ -133,7 +134,10 @@ function Body({ control, status, onRebuild }: Omit<Props, "onAnnounce">) {
   }
 }
 
-/** The deadline is the frame's own: where the pane has not been opened yet, as on a phone, nothing loads and nothing is late. */
+/**
+ * The timeout starts with the frame: a pane that was not opened yet, as on a phone, loads nothing
+ * and is not late.
+ */
 function Frame({ frame, control }: { frame: Extract<Preview, { kind: "loading" | "active" }>; control: PreviewControl }) {
   const { frameLoaded, frameLate } = control;
   const { url, load } = frame;
@@ -164,7 +168,7 @@ function Card({ icon, waiting, children }: { icon?: "moon" | "clock" | "alert" |
   );
 }
 
-/** What a screen reader says when the state changes. */
+/** The announcement of a screen reader when the state changes. */
 function announcement(state: Preview): string {
   switch (state.kind) {
     case "checking":

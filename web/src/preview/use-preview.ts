@@ -1,13 +1,17 @@
-// Drives the pane's machine: asks the server how the preview is, resumes it, watches the frame. Asking never wakes anything.
+// Drives the pane's machine: checks the preview on the server, resumes it, watches the frame. A
+// check never resumes anything.
 
 import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { api, ApiError, explain, isMissing } from "../api";
 import { usePoll } from "../hooks";
-import { takeWantedResume } from "../route";
+import { consumeResumeRequest } from "../route";
 import type { Status } from "../wire";
-import { FIRST, next, type Failure, type Happening, type Preview } from "./machine";
+import { FIRST, next, type Failure, type PreviewEvent, type Preview } from "./machine";
 
-/** How soon to look again, by state. A loaded frame is looked after rarely: the timeline tells most of it. */
+/**
+ * The interval of checks, by state. A loaded frame is checked rarely: the timeline reports most
+ * changes.
+ */
 function interval(state: Preview): number | null {
   switch (state.kind) {
     case "checking":
@@ -26,7 +30,7 @@ function interval(state: Preview): number | null {
   }
 }
 
-/** Most apps answer by then. One that takes longer is shown when it answers, whatever was said meanwhile. */
+/** Most apps respond by then. A slower one is shown as soon as it responds. */
 const START_DEADLINE_MS = 20_000;
 
 export interface PreviewControl {
@@ -44,21 +48,22 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   const [state, dispatch] = useReducer(next, FIRST);
   const known = useRef(status);
   known.current = status;
-  // A build that is not there has no preview, however often one looks.
+  // A build that does not exist has no preview, so the checks stop.
   const [missing, setMissing] = useState(false);
 
-  // One look at a time, so that none overtakes another; whoever asks during one gets a look that began after they asked.
-  const looking = useRef<{ done: Promise<void>; again: boolean } | null>(null);
+  // One check at a time, so that none overtakes another; a call during a check waits for a check
+  // that started after the call.
+  const pendingCheck = useRef<{ done: Promise<void>; again: boolean } | null>(null);
   const check = useCallback(() => {
-    if (looking.current) {
-      looking.current.again = true;
-      return looking.current.done;
+    if (pendingCheck.current) {
+      pendingCheck.current.again = true;
+      return pendingCheck.current.done;
     }
-    const look = { done: Promise.resolve(), again: false };
-    looking.current = look;
-    look.done = (async () => {
+    const current = { done: Promise.resolve(), again: false };
+    pendingCheck.current = current;
+    current.done = (async () => {
       do {
-        look.again = false;
+        current.again = false;
         try {
           const answer = await api.preview(job);
           setMissing(false);
@@ -67,10 +72,10 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
           setMissing(isMissing(error));
           dispatch({ type: "check_failed", message: explain(error) });
         }
-      } while (look.again);
-      looking.current = null;
+      } while (current.again);
+      pendingCheck.current = null;
     })();
-    return look.done;
+    return current.done;
   }, [job]);
 
   const recheck = useCallback(() => {
@@ -80,23 +85,24 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
 
   const changed = useCallback(() => dispatch({ type: "changed" }), []);
 
-  // One call: the server tries again by itself and knows when to give up.
+  // One call: the server retries itself and has its own deadline.
   const resume = useCallback(() => {
     dispatch({ type: "resume" });
     api.resume(job).then(
       ({ preview_url }) => dispatch({ type: "resumed", url: preview_url }),
-      (error: unknown) => dispatch(unresumed(error)),
+      (error: unknown) => dispatch(resumeFailure(error)),
     );
   }, [job]);
 
   useEffect(() => {
     void check();
   }, [check, status]);
-  // The dashboard's "Resume preview" leads here. The machine resumes from `paused`, so the look comes first. Whatever it finds, the
-  // wish is over then: a preview that was awake and falls asleep later is not woken by it.
+  // The dashboard's "Resume preview" navigates here. The machine resumes from `paused`, so the
+  // check comes first. The request is consumed with any result: a preview that is paused later is
+  // not resumed by it.
   useEffect(() => {
     if (state.kind === "checking" || (state.kind === "error" && state.next === "retry")) return;
-    if (takeWantedResume(job) && state.kind === "paused") resume();
+    if (consumeResumeRequest(job) && state.kind === "paused") resume();
   }, [state.kind, job, resume]);
 
   usePoll(check, missing ? null : interval(state));
@@ -108,7 +114,8 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
     return () => clearTimeout(timer);
   }, [unanswered]);
 
-  // A sandbox that fell asleep meanwhile leaves half a page, and the frame says "loaded" all the same: look once more.
+  // A sandbox that was paused meanwhile leaves half a page, and the frame still reports "loaded":
+  // check once more.
   const frameLoaded = useCallback(
     async (which: number) => {
       await check();
@@ -118,44 +125,43 @@ export function usePreview(job: string, status: Status | null): PreviewControl {
   );
   const frameLate = useCallback((which: number) => dispatch({ type: "frame_late", load: which }), []);
 
-  // The server stops what is behind the frame once the frame has what it needs, or can have
-  // nothing.
+  // The server pauses the sandbox once the frame has loaded, or can load nothing.
   const shown = state.kind === "active" ? state.load : state.kind === "blocked" ? 0 : null;
   useEffect(() => {
-    // It waits for no longer than a page may take, so that a call that is lost does no harm.
+    // The server waits no longer than its timeout, so that a lost call does no harm.
     if (shown !== null) api.previewLoaded(job).catch(() => {});
   }, [job, shown]);
 
   const touched = useCallback(() => dispatch({ type: "touched" }), []);
-  const asleep = state.kind === "active" && state.asleep;
+  const paused = state.kind === "active" && state.paused;
   useEffect(() => {
-    if (!asleep) return;
-    // The focus goes into a frame of another origin without any other sign.
-    const looked = () => {
+    if (!paused) return;
+    // Focus moves into a cross-origin frame without any other event.
+    const focusMoved = () => {
       if (document.activeElement instanceof HTMLIFrameElement) touched();
     };
     const returned = () => {
       if (document.visibilityState === "visible") touched();
     };
-    looked();
-    window.addEventListener("blur", looked);
+    focusMoved();
+    window.addEventListener("blur", focusMoved);
     document.addEventListener("visibilitychange", returned);
     return () => {
-      window.removeEventListener("blur", looked);
+      window.removeEventListener("blur", focusMoved);
       document.removeEventListener("visibilitychange", returned);
     };
-  }, [asleep, touched]);
+  }, [paused, touched]);
   return { state, check, recheck, changed, resume, frameLoaded, frameLate, touched };
 }
 
-function unresumed(error: unknown): Happening {
-  const failure = failureOf(error);
+function resumeFailure(error: unknown): PreviewEvent {
+  const failure = refusalOf(error);
   if (failure) return { type: "resume_refused", failure };
   if (!(error instanceof ApiError)) return { type: "resume_lost", message: explain(error) };
   return { type: "resume_denied", message: explain(error), output: error.body.output };
 }
 
-function failureOf(error: unknown): Failure | null {
+function refusalOf(error: unknown): Failure | null {
   if (!(error instanceof ApiError) || error.status !== 503) return null;
   return error.errorType === "sandbox_expired" || error.errorType === "sandbox_unreachable" ? error.errorType : null;
 }

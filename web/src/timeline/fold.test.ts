@@ -5,7 +5,7 @@ import type { TimelineEvent } from "../wire";
 
 const TS = "2026-01-01T10:00:00Z";
 
-/** Numbers the recorded ones and leaves deltas without. */
+/** Numbers recorded events and leaves deltas without a number. */
 function play(...events: Record<string, unknown>[]): Timeline {
   let seq = 0;
   return events
@@ -36,7 +36,7 @@ test("text grows while it is written and is replaced by what was recorded", () =
   assert.deepEqual(done.rows.map((row) => row.kind === "text" && [row.text, row.live]), [["Hello.", false]]);
 });
 
-test("words that come behind their record are not said twice", () => {
+test("late deltas of a recorded message are dropped", () => {
   const timeline = play(
     { type: "turn_started" }, { type: "message", text: "Hello." }, started, { type: "text_delta", text: "Hello." }, finished,
     { type: "tool_output_delta", id: "c1", stream: "stdout", chunk: "late" },
@@ -46,7 +46,7 @@ test("words that come behind their record are not said twice", () => {
   assert.equal(tool(timeline).output, "a\nb");
 });
 
-test("a turn that is begun again is heard again", () => {
+test("a repeated turn is shown again", () => {
   const timeline = play(
     { type: "turn_started" }, { type: "message", text: "One." }, { type: "turn_started" }, { type: "text_delta", text: "One again" },
   );
@@ -65,17 +65,17 @@ test("a replay gives the rows that were watched", () => {
 test("a tool call is one row from start to end", () => {
   assert.equal(tool(play(started)).state, "running");
   const row = tool(play(started, { type: "tool_output_delta", id: "c1", stream: "stdout", chunk: "a" }, finished));
-  assert.deepEqual([row.state, row.output, row.duration, row.pictures.length], ["done", "a\nb", 20, 1]);
+  assert.deepEqual([row.state, row.output, row.duration, row.images.length], ["done", "a\nb", 20, 1]);
   assert.equal(tool(play(started, { ...finished, is_error: true })).state, "failed");
 });
 
-test("a call that goes on after a restart is found by its id", () => {
+test("a call continued after a restart is matched by its id", () => {
   const timeline = play(started, { type: "run_started", run_id: "r", goal: "g", model: "m", resumed: true }, finished);
   assert.deepEqual(kinds(timeline), ["tool", "note"]);
   assert.equal(tool(timeline).state, "done");
 });
 
-test("a question is open until it is answered, by whomever", () => {
+test("a question is open until it is answered", () => {
   const asked = { type: "approval_asked", id: "q", tool: "bash", args: {} };
   const open = play(asked).rows[0]!;
   assert.ok(open.kind === "approval" && open.answer === "open");
@@ -108,7 +108,7 @@ test("a status is noted once, and the newest is known", () => {
   assert.deepEqual([timeline.status?.status, timeline.status?.paused], ["ready", true]);
 });
 
-test("a restore is told as what it is, and a build that stays ready does not become ready again", () => {
+test("a restore has its own row and no second ready row", () => {
   const ready = { type: "job_status", status: "ready", stage_label: "Ready", sandbox_paused: false, preview_url: null };
   const begun = [ready, { ...ready, sandbox_paused: true }, { ...ready, stage_label: "Restoring the files" }];
   const texts = (...events: Record<string, unknown>[]) =>
@@ -130,14 +130,14 @@ test("what the studio adds has a row each", () => {
     { type: "limit_warning", what: "budget", percent: 80 }, { type: "credit", change: -1, balance: 9, reason: "" },
     { type: "screenshots", images: [{ url: "/x", device: "mobile", width: 1, height: 2 }], reason: "ready" },
   );
-  assert.deepEqual(kinds(timeline), ["note", "note", "note", "note", "note", "note", "note", "pictures"]);
+  assert.deepEqual(kinds(timeline), ["note", "note", "note", "note", "note", "note", "note", "images"]);
   assert.deepEqual(
     timeline.rows.flatMap((row) => (row.kind === "note" ? [row.mark] : [])),
     ["snapshot", "rotation", "move", "sleep", "wake", "limit", "credit"],
   );
 });
 
-test("what pauses by itself has no row, unless it could not be paused", () => {
+test("an automatic pause has no row unless it failed", () => {
   const marks = (...events: Record<string, unknown>[]) => play(...events).rows.map((row) => (row.kind === "note" ? row.mark : row.kind));
   assert.deepEqual(marks({ type: "paused", automatic: true }, { type: "paused", problem: null }), []);
   assert.deepEqual(marks({ type: "paused", automatic: false }), ["sleep"]);

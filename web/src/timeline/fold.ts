@@ -1,12 +1,13 @@
-// The timeline: what happened, as the rows a person reads. One pure function from rows and event to rows.
+// The timeline as rows for people. One pure function from rows and event to rows.
 //
-// Invariants: replaying the recorded events gives the same rows as having watched them live (deltas only fill a row that its
-// recorded event then replaces); a tool call is one row from its start to its end; an event this page does not know is left out.
+// Invariants: replaying the recorded events gives the same rows as watching them live (deltas only
+// fill a row that the recorded event then replaces); a tool call is one row from its start to its
+// end; an unknown event is ignored.
 
 import { bytes as size, modelName, moment, thousands } from "../format";
-import type { PictureRef, Status, TimelineEvent } from "../wire";
+import type { ImageRef, Status, TimelineEvent } from "../wire";
 
-export interface Picture {
+export interface TimelineImage {
   url: string;
   device: string | null;
   width: number | null;
@@ -18,7 +19,7 @@ interface Common {
   key: string;
   ts: string;
   turn: number | null;
-  /** What the model's turn cost; stands on the first row of the turn. */
+  /** The cost of the model's turn, on the first row of the turn. */
   cost: number | null;
 }
 
@@ -34,18 +35,18 @@ export type Row = Common &
         state: "running" | "done" | "failed";
         output: string;
         summary: string;
-        pictures: Picture[];
+        images: TimelineImage[];
         duration: number | null;
         truncated: boolean;
       }
     | { kind: "approval"; id: string; tool: string; args: unknown; answer: "open" | "allowed" | "denied"; reason: string | null }
     | { kind: "phase"; phase: number; of: number; goal: string; state: "running" | "done"; commit: string | null }
-    | { kind: "pictures"; pictures: Picture[]; reason: string | null }
+    | { kind: "images"; images: TimelineImage[]; reason: string | null }
     | { kind: "note"; mark: Mark; text: string; detail: string | null }
     | { kind: "end"; outcome: "completed" | "stopped"; text: string; detail: string; files: string[] }
   );
 
-/** What sort of note it is; the page has a sign for each. */
+/** The kind of a note; the page has an icon for each. */
 export type Mark =
   | "status" | "snapshot" | "rotation" | "move" | "sleep" | "wake" | "extend" | "commit" | "limit" | "credit" | "notice"
   | "retry" | "context" | "problem";
@@ -53,18 +54,18 @@ export type Mark =
 export interface Timeline {
   rows: Row[];
   turn: number | null;
-  /** The newest turn whose words are recorded: what still comes of them live is late. */
-  said: number;
+  /** The newest turn whose message is recorded: later deltas of it are late. */
+  recordedTurn: number;
   totalCost: number | null;
   context: { used: number; window: number } | null;
-  /** The newest word about the job, if any. */
+  /** The newest status of the job, if any. */
   status: { status: Status; stage: string | null; paused: boolean; url: string | null; message: string | null } | null;
   seq: number;
 }
 
-export const EMPTY: Timeline = { rows: [], turn: null, said: 0, totalCost: null, context: null, status: null, seq: 0 };
+export const EMPTY: Timeline = { rows: [], turn: null, recordedTurn: 0, totalCost: null, context: null, status: null, seq: 0 };
 
-/** Beyond this the beginning of a running command's output is dropped; the whole of it is in the recorded result. */
+/** The beginning of a longer live output is dropped; the recorded result has the whole. */
 const LIVE_OUTPUT = 32_000;
 
 export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
@@ -99,7 +100,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "tool_call_started":
       return add(spoken(base, turn), {
         ...common, kind: "tool", id: event.id, tool: event.tool, args: event.args, state: "running", output: "", summary: "",
-        pictures: [], duration: null, truncated: false,
+        images: [], duration: null, truncated: false,
       });
     case "tool_output_delta":
       return change(base, "tool", event.id, (row) =>
@@ -111,7 +112,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
         state: event.is_error ? "failed" : "done",
         output: event.output ?? row.output,
         summary: event.summary,
-        pictures: (event.images ?? []).map(picture),
+        images: (event.images ?? []).map(image),
         duration: event.duration_ms,
         truncated: event.truncated,
       }));
@@ -139,7 +140,7 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "phase_committed":
       return note("commit", event.message ?? "Work committed", short(event.commit));
     case "screenshots":
-      return add(base, { ...common, kind: "pictures", pictures: event.images.map(picture), reason: event.reason });
+      return add(base, { ...common, kind: "images", images: event.images.map(image), reason: event.reason });
     case "snapshot_saved":
       return note("snapshot", "Files saved", `${event.files} ${event.files === 1 ? "file" : "files"}, ${size(event.bytes)}`);
     case "restored":
@@ -152,17 +153,17 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
       return note("move", `Moved from ${event.from_provider} to ${event.to_provider}`, event.reason);
     case "paused":
       if (event.problem) return note("problem", "The preview could not be put to sleep", event.problem);
-      // The studio and the run (which names a problem or none) pause silently.
+      // Pauses by the studio, and by the run (which has a `problem` field), have no row.
       return event.automatic || event.problem !== undefined ? base : note("sleep", "Preview asleep");
     case "resumed":
-      // Waking what is awake shows that it answers, and so does a restore.
+      // A resume of a running preview shows that it responds, and so does a restore.
       return note("wake", base.status?.paused === false ? "The preview answers" : "Preview awake again");
     case "extended":
       return note("extend", "Time extended");
     case "limit_warning":
       return note("limit", `${Math.round(event.percent)} % of ${event.what} used`);
     case "credit":
-      // What a build's own credit was used for goes without saying.
+      // The credit of the build itself needs no explanation.
       return note("credit", credit(event.change), `${event.reason && event.change > 0 ? event.reason + " · " : ""}${event.balance} left`);
     case "notice":
       return note("notice", event.text);
@@ -190,14 +191,15 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
           kind: "end",
           outcome: event.stop_reason === "completed" ? "completed" : "stopped",
           text: event.stop_reason === "completed" ? "The model has finished" : "The run has stopped",
-          // Who cancelled it knows why; and unlike a run at a terminal it is not gone on with.
+          // The user who cancelled knows why; and unlike a run in a terminal it cannot be
+          // continued.
           detail: event.stop_reason === "cancelled" ? "" : event.message,
           files: event.files_changed ?? [],
         },
       );
     case "turn_started":
-      // A turn that is begun again after a crash has its words still before it.
-      return turn !== null && turn <= base.said ? { ...base, said: turn - 1 } : base;
+      // A turn that is repeated after a crash comes before its recorded message again.
+      return turn !== null && turn <= base.recordedTurn ? { ...base, recordedTurn: turn - 1 } : base;
     case "observed":
     case "deleted":
       return base;
@@ -210,7 +212,7 @@ function add(timeline: Timeline, row: Row): Timeline {
   return { ...timeline, rows: [...settle(timeline.rows), row] };
 }
 
-/** Whatever comes next, the text before it is no longer being written. */
+/** The text before any new row is complete. */
 function settle(rows: Row[]): Row[] {
   const last = rows.at(-1);
   if (last && (last.kind === "text" || last.kind === "thinking") && last.live) return [...rows.slice(0, -1), { ...last, live: false }];
@@ -218,12 +220,12 @@ function settle(rows: Row[]): Row[] {
 }
 
 function spoken(timeline: Timeline, turn: number | null): Timeline {
-  return { ...timeline, said: Math.max(timeline.said, turn ?? 0) };
+  return { ...timeline, recordedTurn: Math.max(timeline.recordedTurn, turn ?? 0) };
 }
 
-/** Deltas go another way than what is recorded, and may come behind it. */
+/** Deltas bypass the records and may arrive after the recorded event. */
 function late(timeline: Timeline, turn: number | null): boolean {
-  return turn !== null && turn <= timeline.said;
+  return turn !== null && turn <= timeline.recordedTurn;
 }
 
 function stream(timeline: Timeline, common: Common, kind: "text" | "thinking", text: string): Timeline {
@@ -279,7 +281,8 @@ function status(timeline: Timeline, common: Common, event: Extract<TimelineEvent
   const known = { ...timeline, status: after };
   const row = (mark: Mark, text: string, detail: string | null) => add(known, { ...common, kind: "note", mark, text, detail });
   if (event.status === "ready" && before?.status === "ready") {
-    // Ready already: something is being done with it. How that ended is told in words of its own, unless it went wrong.
+    // A ready job has another operation in progress. Its end has an event of its own, unless it
+    // failed.
     if (event.message) return row("problem", event.message, null);
     return event.stage_label && event.stage_label !== before.stage && event.stage_label !== STATUS_TEXT.ready
       ? row("status", event.stage_label, null)
@@ -290,7 +293,7 @@ function status(timeline: Timeline, common: Common, event: Extract<TimelineEvent
   return row(event.status === "failed" ? "problem" : "status", text, event.message ?? null);
 }
 
-function picture(image: string | PictureRef): Picture {
+function image(image: string | ImageRef): TimelineImage {
   if (typeof image === "string") return { url: image, device: null, width: null, height: null };
   return { url: image.url, device: image.device ?? null, width: image.width ?? null, height: image.height ?? null };
 }

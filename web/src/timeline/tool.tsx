@@ -1,4 +1,4 @@
-// A tool call: one line that says what was done, and everything behind it.
+// A tool call: one line with what it did, and the details behind it.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -6,14 +6,14 @@ import { DiffLines } from "../parts/diff-lines";
 import { duration } from "../format";
 import { Icon, type IconName } from "../parts/icon";
 import { Spinner } from "../parts/spinner";
-import { Pictures } from "./pictures";
+import { Images } from "./images";
 import type { Row } from "./fold";
 
 export type ToolRow = Extract<Row, { kind: "tool" }>;
 
 type Args = Record<string, unknown>;
 
-const LOOKS: Record<string, { icon: IconName; verb: string; subject: string }> = {
+const TOOL_LABELS: Record<string, { icon: IconName; verb: string; subject: string }> = {
   bash: { icon: "terminal", verb: "Run", subject: "command" },
   read_file: { icon: "file", verb: "Read", subject: "path" },
   write_file: { icon: "file", verb: "Write", subject: "path" },
@@ -28,16 +28,16 @@ const args = (value: unknown): Args => (typeof value === "object" && value !== n
 
 /** A call in a few words: its verb, and what it acts on. */
 export function describe(tool: string, given: unknown): { icon: IconName; verb: string; subject: string } {
-  const look = LOOKS[tool];
-  if (!look) return { icon: "dot", verb: tool, subject: "" };
-  const subject = text(args(given)[look.subject]).replace(/^\/home\/user\/(project\/)?/, "");
-  return { ...look, subject: subject.split("\n")[0] ?? "" };
+  const label = TOOL_LABELS[tool];
+  if (!label) return { icon: "dot", verb: tool, subject: "" };
+  const subject = text(args(given)[label.subject]).replace(/^\/home\/user\/(project\/)?/, "");
+  return { ...label, subject: subject.split("\n")[0] ?? "" };
 }
 
 export function ToolCall({ row }: { row: ToolRow }) {
-  // Open by itself when there is something to see, until somebody decides otherwise.
+  // Open by default when it has images, until the user opens or closes it.
   const [chosen, setChosen] = useState<boolean | null>(null);
-  const open = chosen ?? row.pictures.length > 0;
+  const open = chosen ?? row.images.length > 0;
   const { icon, verb, subject } = describe(row.tool, row.args);
   return (
     <details class={`tool ${row.state}`} open={open} data-tool={row.tool} data-state={row.state}>
@@ -60,24 +60,24 @@ export function ToolCall({ row }: { row: ToolRow }) {
 
 function Inside({ row }: { row: ToolRow }) {
   const given = args(row.args);
-  // Beside the pictures themselves, the text about where they are says nothing.
-  const output = row.tool === "take_screenshot" && row.pictures.length > 0 ? "" : row.output;
+  // The text about the images' paths adds nothing beside the images.
+  const output = row.tool === "take_screenshot" && row.images.length > 0 ? "" : row.output;
   return (
     <div class="tool-inside">
       <Asked tool={row.tool} given={given} />
-      {row.pictures.length > 0 && <Pictures pictures={row.pictures} />}
+      {row.images.length > 0 && <Images images={row.images} />}
       {output && (
         <Block title={row.state === "running" ? "Output so far" : "Output"}>
           <pre class={`output ${row.state === "failed" ? "bad" : ""}`} tabIndex={0}>{output}</pre>
         </Block>
       )}
-      {!output && row.summary && !row.pictures.length && <p class="soft small">{row.summary}</p>}
+      {!output && row.summary && !row.images.length && <p class="soft small">{row.summary}</p>}
       {row.truncated && <p class="soft small">The output was longer; this is what the model saw of it.</p>}
     </div>
   );
 }
 
-/** What the call was asked to do, where the one line does not say it all. */
+/** The input of the call, where the one line does not show all of it. */
 export function Asked({ tool, given }: { tool: string; given: Args }) {
   switch (tool) {
     case "bash":

@@ -1,4 +1,4 @@
-// A job's timeline, live. Events are folded once a frame, however many come: a replay of thousands is one drawing.
+// A job's timeline, live. Events are folded in batches: a replay of thousands is one render.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api } from "../api";
@@ -9,8 +9,8 @@ import { EMPTY, fold, type Timeline } from "./fold";
 
 export type Connection = "connecting" | "live" | "reconnecting" | "gone";
 
-/** After these the job's own record, its files or its preview may be another. */
-const TELLING: readonly TimelineEvent["type"][] = [
+/** After these events the job, its files or its preview may have changed. */
+const REFRESHING: readonly TimelineEvent["type"][] = [
   "job_status", "paused", "resumed", "restored", "rotated", "moved", "screenshots", "run_finished", "background_exited", "tool_call_finished",
 ];
 
@@ -22,8 +22,8 @@ interface Live {
 export function useTimeline(job: string, onTelling: (types: Set<TimelineEvent["type"]>) => void): Live {
   const [timeline, setTimeline] = useState<Timeline>(EMPTY);
   const [connection, setConnection] = useState<Connection>("connecting");
-  const telling = useRef(onTelling);
-  telling.current = onTelling;
+  const onRefresh = useRef(onTelling);
+  onRefresh.current = onTelling;
   useEffect(() => {
     let waiting: TimelineEvent[] = [];
     let timer = 0;
@@ -32,20 +32,20 @@ export function useTimeline(job: string, onTelling: (types: Set<TimelineEvent["t
       const events = waiting;
       waiting = [];
       setTimeline((before) => events.reduce(fold, before));
-      const told = new Set(events.map((event) => event.type).filter((type) => TELLING.includes(type)));
-      if (told.size) telling.current(told);
+      const pending = new Set(events.map((event) => event.type).filter((type) => REFRESHING.includes(type)));
+      if (pending.size) onRefresh.current(pending);
     };
     const stop = watch(api.eventsPath(job), {
       onEvents(events) {
         if (events.some((event) => event.type === "deleted")) setConnection("gone");
         waiting.push(...events);
-        // A timer, not an animation frame: those stand still in a tab that nobody looks at, and events would pile up.
+        // A timer, not an animation frame: those stop in a hidden tab, and events would pile up.
         timer ||= window.setTimeout(flush, 30);
       },
       onConnection(state) {
         setConnection(state);
-        // Whatever happened while nobody told: look once.
-        if (state === "live") telling.current(new Set());
+        // Events may have been missed while the stream was down: refresh once.
+        if (state === "live") onRefresh.current(new Set());
       },
       onSignedOut: toLogin,
       onGone: () => setConnection("gone"),

@@ -1,4 +1,4 @@
-// The timeline as people read it, newest last. It follows what happens until somebody scrolls up.
+// The timeline's view, newest last. It scrolls with new rows until the user scrolls up.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { api } from "../api";
@@ -9,7 +9,7 @@ import { memo } from "../parts/memo";
 import { Prose } from "../parts/prose";
 import { Spinner, Waiting } from "../parts/spinner";
 import type { Mark, Row, Timeline } from "./fold";
-import { Pictures } from "./pictures";
+import { Images } from "./images";
 import { Asked, describe, ToolCall } from "./tool";
 import type { Connection } from "./use-timeline";
 
@@ -20,13 +20,14 @@ interface Props {
   working: boolean;
 }
 
-/** So near to the end counts as being there. */
+/** A distance from the end that counts as the end. */
 const NEAR_PX = 80;
 
 export function TimelineView({ job, timeline, connection, working }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [following, setFollowing] = useState(true);
-  // What is true now, not when an effect was made: heights change between a click and the next drawing.
+  // A ref, not the value of an effect's closure: heights change between a click and the next
+  // render.
   const follows = useRef(true);
   const follow = (wanted: boolean) => {
     follows.current = wanted;
@@ -36,7 +37,7 @@ export function TimelineView({ job, timeline, connection, working }: Props) {
     if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   };
   useLayoutEffect(toEnd, [timeline, following]);
-  // Pictures and opened calls change the height without an event.
+  // Images and opened calls change the height without an event.
   useEffect(() => {
     const inner = box.current?.firstElementChild;
     if (!inner) return;
@@ -49,10 +50,12 @@ export function TimelineView({ job, timeline, connection, working }: Props) {
     return () => observer.disconnect();
   }, []);
   const onScroll = () => {
-    const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    // The browser may deliver a scroll event after the page was left.
+    if (!box.current) return;
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
     follow(scrollHeight - scrollTop - clientHeight < NEAR_PX);
   };
-  // Whoever opens a call wants to read it where it stands: the newest may wait.
+  // A user who opens a call wants to read it: new rows do not scroll it away.
   const onClick = (event: MouseEvent) => {
     if ((event.target as Element).closest("summary")) follow(false);
   };
@@ -117,11 +120,11 @@ function Content({ row, job }: { row: Row; job: string }) {
           {row.state === "done" && <span class="phase-done"><Icon name="check" size={14} /><span class="visually-hidden">done</span></span>}
         </div>
       );
-    case "pictures":
+    case "images":
       return (
         <div class="note-block">
           <p class="note"><span class="mark"><Icon name="camera" size={15} /></span><span>Screenshots{row.reason && <span class="soft"> · {row.reason}</span>}</span></p>
-          <Pictures pictures={row.pictures} />
+          <Images images={row.images} />
         </div>
       );
     case "note":

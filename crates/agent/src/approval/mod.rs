@@ -1,17 +1,17 @@
-//! Which calls may be made: a policy by tool and pattern, and somebody to ask.
+//! Approval of tool calls: a policy by tool and pattern, and an approver to ask.
 
-mod desk;
+mod queue;
 
 use async_trait::async_trait;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use desk::{Desk, Reply};
+pub use queue::{ApprovalQueue, Reply};
 
 use crate::records::RunId;
 
-/// What to do about a call.
+/// What a policy decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
@@ -21,7 +21,7 @@ pub enum Decision {
     Deny,
 }
 
-/// The first rule that fits a call decides; none: `otherwise`.
+/// The first matching rule decides; without one, `otherwise` does.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
@@ -32,15 +32,16 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The tool's name, or `*`.
+    /// The name of a tool, or `*`.
     pub tool: String,
-    /// A regular expression that fits somewhere in the command or path, or else in the input's JSON; absent: always.
+    /// A regular expression that is searched in the command or path, else in the input's JSON.
+    /// Absent, it matches every call.
     #[serde(default)]
     pub pattern: Option<String>,
     pub decision: Decision,
 }
 
-/// A pattern that is no regular expression.
+/// A pattern that is not a regular expression.
 #[derive(Debug, thiserror::Error)]
 #[error("the pattern `{pattern}` of an approval rule is no regular expression")]
 pub struct InvalidPattern {
@@ -48,14 +49,14 @@ pub struct InvalidPattern {
     pub source: regex::Error,
 }
 
-/// A policy that is ready to decide.
+/// A policy with compiled patterns.
 #[derive(Debug, Clone)]
-pub(crate) struct Judge {
+pub(crate) struct CompiledPolicy {
     rules: Vec<(String, Option<Regex>, Decision)>,
     otherwise: Decision,
 }
 
-impl Judge {
+impl CompiledPolicy {
     pub(crate) fn new(policy: &Policy) -> Result<Self, InvalidPattern> {
         let compile = |rule: &Rule| {
             let pattern = rule.pattern.as_ref().map(|pattern| {
@@ -77,38 +78,38 @@ impl Judge {
     }
 }
 
-/// A call that waits for somebody's word.
+/// A call that waits for approval.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     pub run: RunId,
-    /// The call's.
+    /// The id of the call.
     pub id: String,
     pub tool: String,
     pub input: Value,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ApprovalAnswer {
     Allow,
-    /// With what the model is told.
+    /// With a reason for the model.
     Deny(Option<String>),
 }
 
-/// Somebody who can be asked.
+/// Answers questions about calls.
 #[async_trait]
 pub trait Approver: Send + Sync {
     /// Waits for the answer; the run waits with it. Dropping the future withdraws the question.
-    async fn ask(&self, question: Question) -> Answer;
+    async fn ask(&self, question: Question) -> ApprovalAnswer;
 }
 
-/// Nobody is there: what would be asked is denied.
+/// Denies every call that needs approval.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Nobody;
+pub struct DenyAll;
 
 #[async_trait]
-impl Approver for Nobody {
-    async fn ask(&self, _question: Question) -> Answer {
-        Answer::Deny(Some("Nobody is there to approve it.".into()))
+impl Approver for DenyAll {
+    async fn ask(&self, _question: Question) -> ApprovalAnswer {
+        ApprovalAnswer::Deny(Some("There is no approver for this run.".into()))
     }
 }
 
@@ -118,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn first_matching_rule_decides() {
         let policy: Policy = serde_json::from_value(json!({
             "rules": [
                 { "tool": "bash", "pattern": "^git push", "decision": "ask" },
@@ -129,7 +130,7 @@ mod tests {
             "otherwise": "ask",
         }))
         .expect("a policy");
-        let judge = Judge::new(&policy).expect("good patterns");
+        let compiled = CompiledPolicy::new(&policy).expect("good patterns");
         for (tool, input, expected) in [
             ("bash", json!({ "command": "git push origin" }), Decision::Ask),
             ("bash", json!({ "command": "sudo rm -rf /" }), Decision::Deny),
@@ -137,12 +138,12 @@ mod tests {
             ("bash", json!({ "command": "ls" }), Decision::Allow),
             ("grep", json!({ "pattern": "x" }), Decision::Ask),
         ] {
-            assert_eq!(judge.decide(tool, &input), expected, "{tool} {input}");
+            assert_eq!(compiled.decide(tool, &input), expected, "{tool} {input}");
         }
         let wrong = Policy {
             rules: vec![Rule { tool: "*".into(), pattern: Some("(".into()), decision: Decision::Deny }],
             ..policy
         };
-        assert!(Judge::new(&wrong).is_err());
+        assert!(CompiledPolicy::new(&wrong).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! The input of a tool call, out of what a model has said.
+//! Parses the input of a tool call from a model's response.
 
 use serde_json::{Value, json};
 
 use super::Fault;
 
-/// The input of a call, and what is wrong with it.
-pub(super) fn input_of(json: &str, cut: bool) -> (Value, Option<Fault>) {
+/// The input of a call, and its fault if it is invalid.
+pub(super) fn parse_input(json: &str, cut: bool) -> (Value, Option<Fault>) {
     const BEGINNING: usize = 200;
     let problem = match serde_json::from_str(json) {
         Ok(Value::Object(fields)) => return (Value::Object(fields), None),

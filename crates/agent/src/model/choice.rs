@@ -1,4 +1,4 @@
-//! Which model is meant: `anthropic:NAME`, `openai:NAME@URL` or `scripted:FILE`.
+//! Parses the choice of a model: `anthropic:NAME`, `openai:NAME@URL` or `scripted:FILE`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub enum Choice {
     Scripted { file: PathBuf },
 }
 
-/// What the environment has for providers. The program reads it; nothing here does.
+/// Provider settings from the environment. The program reads them; this crate reads no environment.
 #[derive(Debug, Clone, Default)]
 pub struct Keys {
     /// `ANTHROPIC_API_KEY`.
@@ -56,7 +56,7 @@ impl FromStr for Choice {
             "anthropic" => Ok(Self::Anthropic { model: rest.to_owned() }),
             "scripted" => Ok(Self::Scripted { file: rest.into() }),
             "openai" => {
-                // A model's name may have an `@` in it; a URL of this kind does not.
+                // The name of a model may contain an `@`; these URLs do not.
                 let (model, url) = rest.rsplit_once('@').filter(|(model, _)| !model.is_empty()).ok_or_else(unknown)?;
                 Ok(Self::OpenAi { model: model.to_owned(), url: parse(url)? })
             }
@@ -82,7 +82,8 @@ impl fmt::Display for Choice {
 
 impl Choice {
     /// # Errors
-    /// A key is missing, a URL is none, or the script is none.
+    /// [`ChoiceError::Key`] if a key is missing, [`ChoiceError::Url`] or [`ChoiceError::Script`] if
+    /// the URL or script is invalid, [`ChoiceError::Model`] if the client cannot be created.
     pub fn model(&self, keys: &Keys) -> Result<Arc<dyn Model>, ChoiceError> {
         Ok(match self {
             Self::Anthropic { model } => {
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_form_is_understood_and_written_the_same() {
+    fn every_form_parses_and_displays_the_same() {
         for text in [
             "anthropic:claude-opus-5-5",
             "openai:qwen@3@http://127.0.0.1:8000/v1",

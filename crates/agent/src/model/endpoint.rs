@@ -1,4 +1,4 @@
-//! A model that is reached over HTTP: what all families of endpoints share.
+//! Shared parts of models that are reached over HTTP.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use super::sse::SseEvent;
 
 pub(super) struct Endpoint {
     client: Client,
-    /// As [`Choice`](super::Choice) writes it.
+    /// In the syntax of [`Choice`](super::Choice).
     pub(super) name: String,
-    /// As the endpoint calls it.
+    /// The endpoint's own name of the model.
     pub(super) model: String,
     base: Url,
 }
@@ -24,7 +24,7 @@ impl Endpoint {
         Ok(Self { client: http::client()?, name, model, base })
     }
 
-    /// A request to a path below the base.
+    /// A POST request to a path below the base URL.
     pub(super) fn post(&self, path: &str) -> RequestBuilder {
         self.client.post(format!("{}/{path}", self.base.as_str().trim_end_matches('/')))
     }
@@ -36,7 +36,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// What an event carries.
+/// Parses the data of an event.
 pub(super) fn json(event: &SseEvent) -> Result<Value, ModelError> {
     serde_json::from_str(&event.data).map_err(|error| ModelError::Interrupted(format!("an event is no JSON: {error}")))
 }

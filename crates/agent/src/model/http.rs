@@ -1,4 +1,4 @@
-//! What all providers share: one HTTP client, one way to stream, and statuses in our words.
+//! Shared HTTP code of all providers: client, streaming and error mapping.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use tokio::time::timeout;
 use super::ModelError;
 use super::sse::{Sse, SseEvent};
 
-const CONNECT: Duration = Duration::from_secs(20);
-/// Until the answer begins: long prompts are read before the first token comes.
-const FIRST_BYTE: Duration = Duration::from_secs(300);
-/// Between two pieces of an answer. Providers send pings meanwhile.
-const SILENCE: Duration = Duration::from_secs(180);
-/// Of an error's body; what follows says nothing more.
-const LONGEST_ERROR: usize = 64 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Until the response begins: long prompts are processed before the first token.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Between two chunks of a response. Providers send pings meanwhile.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Bytes of an error body that are read.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 pub(super) fn client() -> Result<Client, ModelError> {
     let built = Client::builder()
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .user_agent(concat!("sandbar/", env!("CARGO_PKG_VERSION")))
-        // A redirect would carry the key elsewhere.
+        // A redirect would send the API key to another host.
         .redirect(reqwest::redirect::Policy::none())
         .build();
     built.map_err(|error| ModelError::Refused(format!("no HTTP client could be made: {error}")))
 }
 
-/// Sends a request; an answer other than success is an error.
+/// Sends a request; a status other than success is an error.
 pub(super) async fn send(request: RequestBuilder, body: String) -> Result<Response, ModelError> {
     let sent = request.header(CONTENT_TYPE, "application/json").body(body).send();
-    let response = match timeout(FIRST_BYTE, sent).await {
-        Err(_) => return Err(ModelError::Interrupted(format!("no answer within {} s", FIRST_BYTE.as_secs()))),
+    let response = match timeout(FIRST_BYTE_TIMEOUT, sent).await {
+        Err(_) => return Err(ModelError::Interrupted(format!("no answer within {} s", FIRST_BYTE_TIMEOUT.as_secs()))),
         Ok(Err(error)) => return Err(ModelError::Interrupted(reason(&error))),
         Ok(Ok(response)) => response,
     };
@@ -44,7 +44,7 @@ pub(super) async fn send(request: RequestBuilder, body: String) -> Result<Respon
     let status = response.status();
     let retry_after = retry_after(response.headers());
     let body = error_body(response).await;
-    let message = match message_of(&body) {
+    let message = match error_message(&body) {
         Some(message) => format!("{message} (status {})", status.as_u16()),
         None => format!("status {}", status.as_u16()),
     };
@@ -56,13 +56,13 @@ fn failure(status: StatusCode, message: String, retry_after: Option<Duration>) -
         // 529 is Anthropic's "overloaded".
         408 | 409 | 425 | 429 | 500.. => ModelError::Busy { message, retry_after },
         413 => ModelError::TooLong(message),
-        400 if too_long(&message) => ModelError::TooLong(message),
+        400 if is_too_long(&message) => ModelError::TooLong(message),
         _ => ModelError::Refused(message),
     }
 }
 
-/// Providers have no code for it.
-fn too_long(message: &str) -> bool {
+/// Recognises a prompt that is too long by its message, since providers have no code for it.
+fn is_too_long(message: &str) -> bool {
     let message = message.to_lowercase();
     [
         "prompt is too long",
@@ -76,7 +76,7 @@ fn too_long(message: &str) -> bool {
     .any(|words| message.contains(words))
 }
 
-/// Seconds, or the date until which to wait; Anthropic's and OpenAI's own headers have milliseconds.
+/// Seconds or an HTTP date; Anthropic's and OpenAI's own headers use milliseconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
@@ -93,17 +93,17 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 async fn error_body(response: Response) -> Vec<u8> {
     let mut body = Vec::new();
     let mut stream = response.bytes_stream();
-    while let Ok(Some(Ok(chunk))) = timeout(CONNECT, stream.next()).await {
+    while let Ok(Some(Ok(chunk))) = timeout(CONNECT_TIMEOUT, stream.next()).await {
         body.extend_from_slice(&chunk);
-        if body.len() > LONGEST_ERROR {
+        if body.len() > MAX_ERROR_BYTES {
             break;
         }
     }
     body
 }
 
-/// Both families of providers put it at the same place.
-fn message_of(body: &[u8]) -> Option<String> {
+/// The error message, which both families of providers put at the same place.
+fn error_message(body: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(body).ok()?;
     value["error"]["message"]
         .as_str()
@@ -111,7 +111,7 @@ fn message_of(body: &[u8]) -> Option<String> {
         .map(|text| text.chars().take(500).collect())
 }
 
-/// Without the URL, which may have more in it than people should see.
+/// The reason of an error without its URL, which may contain secrets.
 fn reason(error: &reqwest::Error) -> String {
     let mut text = if error.is_connect() { "cannot connect".to_owned() } else { "the connection failed".to_owned() };
     let mut source = std::error::Error::source(error);
@@ -122,13 +122,14 @@ fn reason(error: &reqwest::Error) -> String {
     text
 }
 
-/// What a handler makes of one event.
+/// Result of handling one event.
 pub(super) enum Step {
     Next,
     Done,
 }
 
-/// Hands over each event of an answer until `take` says that it was the last; what ends earlier was interrupted.
+/// Passes each event of a response to `take` until it reports the last one. A stream that ends
+/// earlier is an error.
 pub(super) async fn events(
     response: Response,
     mut take: impl FnMut(SseEvent) -> Result<Step, ModelError> + Send,
@@ -136,8 +137,8 @@ pub(super) async fn events(
     let mut sse = Sse::default();
     let mut stream = response.bytes_stream();
     loop {
-        let chunk = match timeout(SILENCE, stream.next()).await {
-            Err(_) => return Err(ModelError::Interrupted(format!("silence for {} s", SILENCE.as_secs()))),
+        let chunk = match timeout(IDLE_TIMEOUT, stream.next()).await {
+            Err(_) => return Err(ModelError::Interrupted(format!("silence for {} s", IDLE_TIMEOUT.as_secs()))),
             Ok(None) => return Err(ModelError::Interrupted("the stream ended too early".into())),
             Ok(Some(Err(error))) => return Err(ModelError::Interrupted(reason(&error))),
             Ok(Some(Ok(chunk))) => chunk,
@@ -151,14 +152,14 @@ pub(super) async fn events(
     }
 }
 
-/// An error that comes inside a stream, by its name.
-pub(super) fn failure_named(kind: &str, message: &str) -> ModelError {
+/// Maps an error event inside a stream by its kind.
+pub(super) fn error_from_kind(kind: &str, message: &str) -> ModelError {
     let message = format!("{message} ({kind})");
     match kind {
         "overloaded_error" | "rate_limit_error" | "api_error" | "timeout_error" | "server_error" => {
             ModelError::Busy { message, retry_after: None }
         }
-        "invalid_request_error" if too_long(&message) => ModelError::TooLong(message),
+        "invalid_request_error" if is_too_long(&message) => ModelError::TooLong(message),
         _ => ModelError::Refused(message),
     }
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_wait_for_is_read_in_every_form() {
+    fn retry_after_is_parsed_in_every_form() {
         let of = |name: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().expect("a header"));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_say_what_to_do() {
+    fn statuses_map_to_error_variants() {
         let of =
             |status: u16, message: &str| failure(StatusCode::from_u16(status).expect("a status"), message.into(), None);
         assert!(matches!(of(529, ""), ModelError::Busy { .. }) && matches!(of(429, ""), ModelError::Busy { .. }));

@@ -1,4 +1,4 @@
-//! Models: one small trait, and three ways to get one.
+//! Models: one small trait with three implementations.
 
 pub mod anthropic;
 mod call_input;
@@ -19,40 +19,47 @@ use serde_json::Value;
 
 use crate::message::{Block, Message};
 
-pub use catalog::{InvalidPrice, Known, Price, known};
+pub use catalog::{InvalidPrice, ModelInfo, Price, find_model};
 pub use choice::{Choice, ChoiceError, Keys};
 pub use priced::with_price;
 
-/// Something that takes turns.
+/// A language model.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// As [`Choice`] writes it, for example `anthropic:claude-opus-5-5`.
+    /// In the syntax of [`Choice`], for example `anthropic:claude-opus-5-5`.
     fn name(&self) -> &str;
 
-    /// How many tokens fit into one conversation.
+    /// Context window in tokens.
     fn window(&self) -> u64;
 
-    /// The most tokens of one answer.
-    fn longest_answer(&self) -> u64;
+    /// Most tokens of one response.
+    fn max_answer_tokens(&self) -> u64;
 
-    /// [`None`] when the price is unknown: then no budget in money can be kept. [`with_price`] sets
-    /// one.
+    /// [`None`] if the price is unknown: then no budget in dollars can be enforced. [`with_price`]
+    /// sets one.
     fn price(&self) -> Option<Price>;
 
-    /// Takes one turn, whole or not at all. `tell` hears of it as it comes; after an error it was told too much. Dropping the
-    /// future ends the request.
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError>;
+    /// Requests one response, whole or not at all. `tell` receives deltas as they arrive; after an
+    /// error they are void. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// [`ModelError`], whose variants tell whether to retry.
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError>;
 
-    /// How many tokens a request is, where the provider tells.
+    /// The number of tokens of a request, if the provider counts them.
+    ///
+    /// # Errors
+    /// [`ModelError`] if the provider fails.
     async fn count(&self, _request: Request<'_>) -> Result<Option<u64>, ModelError> {
         Ok(None)
     }
 }
 
-/// What a model is asked. The order of fields is the order of the prefix: what changes most comes last.
+/// A request to a model. The order of fields is the order of the cached prefix: what changes most
+/// comes last.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// In the form that Anthropic takes.
+    /// In Anthropic's format.
     pub tools: &'a [Value],
     pub system: &'a str,
     pub messages: &'a [Message],
@@ -60,63 +67,63 @@ pub struct Request<'a> {
     pub purpose: Purpose,
 }
 
-/// What a turn is for.
+/// Purpose of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     Work,
-    /// The last message asks for a summary of all before it.
+    /// The last message asks for a summary of the conversation.
     Summary,
 }
 
-/// A piece of an answer on its way.
+/// A part of a response in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delta<'a> {
     Text(&'a str),
     Thinking(&'a str),
 }
 
-/// Who hears of an answer while it comes.
-pub type Tell<'t> = &'t (dyn for<'a> Fn(Delta<'a>) + Send + Sync);
+/// Receives the deltas of a response.
+pub type DeltaSink<'t> = &'t (dyn for<'a> Fn(Delta<'a>) + Send + Sync);
 
-/// An answer.
+/// A model's response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     pub content: Vec<Block>,
     pub stop: ModelStop,
     pub usage: Usage,
-    /// Calls in `content` that must not be made, by id. Their inputs are empty objects.
+    /// Calls in `content` that must not be executed, by id. Their inputs are empty objects.
     pub faults: Vec<(String, Fault)>,
 }
 
 /// What is wrong with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The answer ended before the call did.
+    /// The response ended before the call did.
     Unfinished,
-    /// What should be its input is no JSON object.
+    /// The input is not a JSON object.
     Invalid { problem: String, begins: String },
 }
 
-/// Why a model stopped speaking.
+/// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelStop {
     EndTurn,
     ToolUse,
-    /// The answer was as long as it may be.
+    /// The response reached its token limit.
     MaxTokens,
-    /// It wants to go on in another turn.
+    /// The model continues in another turn.
     PauseTurn,
     Refusal,
-    /// The conversation is full.
+    /// The context window is full.
     ContextFull,
 }
 
-/// Tokens of one turn, or of many.
+/// Token counts of one turn, or of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Read anew.
+    /// Not read from the cache.
     pub input_tokens: u64,
     pub output_tokens: u64,
     pub cache_read_tokens: u64,
@@ -124,7 +131,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Everything the model has read.
+    /// All tokens that the model has read.
     pub fn prompt(self) -> u64 {
         self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
     }
@@ -141,19 +148,19 @@ impl Usage {
     }
 }
 
-/// A turn that was not taken. No message has a key in it.
+/// A turn that failed. No message contains a key.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// Try again, not before the time it names.
+    /// Retry, not before the given time.
     #[error("the model's provider is busy: {message}")]
     Busy { message: String, retry_after: Option<Duration> },
-    /// The answer broke off or made no sense. Try again.
+    /// The response broke off or was invalid. Retry.
     #[error("the model's answer broke off: {0}")]
     Interrupted(String),
-    /// Say less, then try again.
+    /// Shorten the conversation, then retry.
     #[error("the conversation is too long for the model: {0}")]
     TooLong(String),
-    /// Trying again leads to the same.
+    /// A retry would fail the same way.
     #[error("the model's provider refuses the request: {0}")]
     Refused(String),
 }

@@ -1,18 +1,18 @@
-//! A model with a given price: for models that the list does not have, or that cost something else
+//! Overrides the price of a model: for models that the catalog lacks, or that cost something else
 //! here.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Model, ModelError, Price, Request, Tell, Turn};
+use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
 
 struct Priced {
     model: Arc<dyn Model>,
     price: Price,
 }
 
-/// The same model at this price, whatever the list says.
+/// The same model at this price, whatever the catalog says.
 pub fn with_price(model: Arc<dyn Model>, price: Price) -> Arc<dyn Model> {
     Arc::new(Priced { model, price })
 }
@@ -27,15 +27,15 @@ impl Model for Priced {
         self.model.window()
     }
 
-    fn longest_answer(&self) -> u64 {
-        self.model.longest_answer()
+    fn max_answer_tokens(&self) -> u64 {
+        self.model.max_answer_tokens()
     }
 
     fn price(&self) -> Option<Price> {
         Some(self.price)
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         self.model.turn(request, tell).await
     }
 

@@ -1,27 +1,29 @@
-//! A model that says what a file tells it to, for demonstrations and tests: no key, no network, the same every time.
+//! A model that follows a script, for demonstrations and tests: no key, no network, deterministic.
 //!
 //! The file is JSON or YAML:
 //!
 //! ```yaml
 //! turns:
-//!   - text: I make a page.                       # what it says; may be absent
-//!     tool_calls:                                # what it calls; may be absent
+//! | //! - text: I make a page. # the response's text; optional
+//! | //! tool_calls: # its calls; optional
 //!       - name: write_file
 //!         input: { path: index.html, content: "<h1>Hello</h1>" }
-//!   - expect: Created                            # must be in the results of the turn before, else the run ends
+//! | //! - expect: Created # must be in the previous results, else the run ends
 //!     tool_calls:
 //!       - { name: bash, input: { command: "ls" } }
-//!     if_interrupted:                            # is done first when a crash or Ctrl-C left a call of the turn before open
+//! | //! if_interrupted: # runs first if a crash or Ctrl-C left a call open
 //!       tool_calls:
 //!         - { name: bash, input: { command: "test -f index.html && echo there" } }
 //!   - text: Done.
-//!     stop_reason: end_turn                      # end_turn, tool_use, max_tokens or refusal; follows from the rest if absent
+//! | //! stop_reason: end_turn # end_turn, tool_use, max_tokens or refusal; optional
 //! ```
 //!
-//! What is done about an interruption may be interrupted too, and is then done again: let it look before it repeats.
+//! The handling of an interruption may be interrupted too, and is then repeated: let it check
+//! before it repeats an effect.
 //!
-//! `expect` is a text or a list of texts. After the last turn it says that the script has ended. Where it is in the script it
-//! reads from its own last answer in the conversation, so it goes on after a crash where it was.
+//! `expect` is a text or a list of texts. After its last turn the model says that the script has
+//! ended. It finds its position in its own last response of the conversation, so it continues after
+//! a crash.
 
 use std::path::Path;
 
@@ -29,18 +31,18 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Delta, Model, ModelError, ModelStop, Price, Purpose, Request, Tell, Turn, Usage};
+use super::{Delta, DeltaSink, Model, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
 use crate::message::{Block, Message, Role, ToolUse};
 
 const WINDOW: u64 = 200_000;
-const LONGEST_ANSWER: u64 = 32_000;
-/// Marks its place in the script; a block that no other model says.
+const MAX_ANSWER_TOKENS: u64 = 32_000;
+/// Type of the block that stores the position in the script; no other model produces it.
 const PLACE: &str = "script_turn";
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Script {
-    /// For people.
+    /// For the reader of the script.
     #[serde(default, rename = "description")]
     _description: Option<String>,
     turns: Vec<ScriptTurn>,
@@ -86,7 +88,7 @@ enum ScriptStop {
     Refusal,
 }
 
-/// A script that cannot be followed.
+/// A script that cannot be read or parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
     #[error("cannot read the script {file}")]
@@ -105,7 +107,8 @@ pub struct Scripted {
 
 impl Scripted {
     /// # Errors
-    /// The file cannot be read, or is no script.
+    /// [`ScriptError::Unreadable`] if the file cannot be read, [`ScriptError::Malformed`] if it is
+    /// not a script.
     pub fn open(file: &Path) -> Result<Self, ScriptError> {
         let shown = file.display().to_string();
         let text =
@@ -114,9 +117,9 @@ impl Scripted {
     }
 
     /// # Errors
-    /// The text is no script.
+    /// [`ScriptError::Malformed`] if the text is not a script.
     pub fn new(name: &str, text: &str) -> Result<Self, ScriptError> {
-        // YAML has JSON in it, but says less clearly what is wrong with JSON.
+        // YAML includes JSON, but its parser reports errors in JSON less clearly.
         let script = if text.trim_start().starts_with('{') {
             serde_json::from_str(text).map_err(|error| ScriptError::Malformed(error.to_string()))
         } else {
@@ -125,13 +128,13 @@ impl Scripted {
         Ok(Self { name: name.to_owned(), script, window: WINDOW })
     }
 
-    /// Takes it for a model with such a window.
+    /// Sets the context window.
     #[must_use]
     pub fn with_window(self, window: u64) -> Self {
         Self { window, ..self }
     }
 
-    /// The turn to take now: its number, and whether it is the one for interruptions.
+    /// The next turn: its number, and whether it is the one for interruptions.
     fn place(&self, messages: &[Message]) -> (usize, bool) {
         let marks = messages.iter().rev().filter(|message| message.role == Role::Assistant);
         let last = marks.flat_map(|message| &message.content).find_map(|block| match block {
@@ -143,7 +146,7 @@ impl Scripted {
             None => (0, false),
             Some(mark) => {
                 let turn = mark["turn"].as_u64().and_then(|turn| usize::try_from(turn).ok()).unwrap_or(0);
-                // After what was done about an interruption, the turn itself comes.
+                // The turn itself follows the handling of its interruption.
                 let next = if mark["interrupted"] == true { turn } else { turn + 1 };
                 let has_answer = self.script.turns.get(next).is_some_and(|turn| turn.if_interrupted.is_some());
                 (next, interrupted && has_answer)
@@ -152,7 +155,7 @@ impl Scripted {
     }
 }
 
-/// Whether nobody knows what a call did, or it was stopped on its way.
+/// Whether the outcome of a call is unknown, or it was cancelled.
 fn was_interrupted(result: &crate::message::ToolOutcome) -> bool {
     let text = result.text();
     result.is_error
@@ -178,16 +181,16 @@ impl Model for Scripted {
         self.window
     }
 
-    fn longest_answer(&self) -> u64 {
-        LONGEST_ANSWER
+    fn max_answer_tokens(&self) -> u64 {
+        MAX_ANSWER_TOKENS
     }
 
-    /// Nothing.
+    /// Free of charge.
     fn price(&self) -> Option<Price> {
         Some(Price { input: 0.0, output: 0.0, cache_write: 0.0, cache_read: 0.0, long: None })
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         let prompt = request.messages.iter().map(Message::tokens).sum::<u64>();
         let usage = |content: &[Block]| {
             let answer = Message { role: Role::Assistant, content: content.to_vec() };
@@ -258,7 +261,7 @@ turns:
 ";
 
     #[test]
-    fn yaml_and_json_are_the_same_script_and_mistakes_are_named() {
+    fn yaml_and_json_scripts_are_equal() {
         let yaml = Scripted::new("s", SCRIPT).expect("a script");
         assert_eq!(yaml.script.turns[0].tool_calls[1].name, "take_screenshot");
         assert_eq!(yaml.script.turns[1].expect.all(), ["a", "b"]);

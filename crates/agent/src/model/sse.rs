@@ -1,4 +1,4 @@
-//! Server-sent events out of bytes that may be cut anywhere.
+//! Parses server-sent events from a byte stream that may be split anywhere.
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -7,24 +7,24 @@ pub(super) struct SseEvent {
     pub(super) data: String,
 }
 
-/// More than this in one event is no answer of a model.
-const LONGEST: usize = 64 * 1024 * 1024;
+/// Limit for one event; no model sends more.
+const MAX_EVENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// An event that never ends.
+/// An event exceeded its size limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Endless;
+pub(super) struct EventTooLong;
 
 #[derive(Debug, Default)]
 pub(super) struct Sse {
-    /// An unfinished line.
+    /// An incomplete line.
     line: Vec<u8>,
     event: SseEvent,
     has_data: bool,
 }
 
 impl Sse {
-    /// Takes what came, and gives the events that are complete with it.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, Endless> {
+    /// Adds bytes and returns the events that they complete.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, EventTooLong> {
         let mut events = Vec::new();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -34,7 +34,7 @@ impl Sse {
             events.extend(self.take(line.strip_suffix(b"\r").unwrap_or(&line)));
         }
         self.line.extend_from_slice(rest);
-        if self.line.len() + self.event.data.len() > LONGEST { Err(Endless) } else { Ok(events) }
+        if self.line.len() + self.event.data.len() > MAX_EVENT_BYTES { Err(EventTooLong) } else { Ok(events) }
     }
 
     fn take(&mut self, line: &[u8]) -> Option<SseEvent> {
@@ -54,7 +54,7 @@ impl Sse {
                 self.event.data.push_str(value);
                 self.has_data = true;
             }
-            // A comment, or nothing for us.
+            // A comment, or an unused field.
             _ => {}
         }
         None
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_the_same_wherever_the_bytes_are_cut() {
+    fn events_do_not_depend_on_chunk_boundaries() {
         let text = "\u{feff}: hi\r\nevent: a\r\ndata: {\"x\":\"ü\"}\r\n\r\n: ping\n\nevent: b\ndata: 1\ndata:2\n\nevent: none\n\n";
         let expected = [
             SseEvent { name: "a".into(), data: "{\"x\":\"ü\"}".into() },

@@ -1,4 +1,5 @@
-//! Records in the database that has the workspaces: one SQLite file, or Postgres. What is acknowledged is on the disk.
+//! Run records in the database of the workspaces: a SQLite file, or Postgres. A successful write is
+//! durable.
 
 use std::error::Error;
 
@@ -11,12 +12,12 @@ use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder
 
 use super::entity::{answer, entry, run};
 use super::migration::Migrator;
-use super::port::{AppendError, Entry, Head, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
-use crate::approval::Answer;
+use super::port::{AppendError, Head, JournalEntry, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
+use crate::approval::ApprovalAnswer;
 use crate::plan::Plan;
 use crate::stop::StopReason;
 
-/// Records in SQLite or Postgres.
+/// Run records in SQLite or Postgres.
 #[derive(Debug, Clone)]
 pub struct DatabaseRunRecords {
     database: Database,
@@ -26,21 +27,21 @@ pub struct DatabaseRunRecords {
 type Damage = Box<dyn Error + Send + Sync>;
 
 fn cannot<E: Into<Damage>>(what: &'static str) -> impl Fn(E) -> RunRecordsError {
-    move |error| RunRecordsError { what, source: database::cause(error.into()) }
+    move |error| RunRecordsError { what, source: database::unwrap_cause(error.into()) }
 }
 
 impl DatabaseRunRecords {
-    /// Opens what a URL names, the same as for workspaces.
+    /// Opens the database at a URL, in the syntax of workspace records.
     ///
     /// # Errors
-    /// It cannot be reached, or is not what the URL says.
+    /// [`RunRecordsError`] if the database cannot be reached or opened.
     pub async fn open(url: &Secret) -> Result<Self, RunRecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
         Ok(Self { database, set_aside: SetAside::default() })
     }
 
-    /// Ends its connections. Dropping it does so too, without waiting.
+    /// Closes the connections. Dropping it does so too, without waiting.
     pub async fn close(self) -> Result<(), RunRecordsError> {
         self.database.close().await.map_err(cannot("close"))
     }
@@ -64,7 +65,7 @@ impl RunRecords for DatabaseRunRecords {
         Ok(())
     }
 
-    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError> {
+    async fn append(&self, id: &RunId, count: u64, entries: &[JournalEntry], head: &Head) -> Result<(), AppendError> {
         let first = number(count);
         let rows: Result<Vec<_>, Damage> = entries
             .iter()
@@ -76,7 +77,7 @@ impl RunRecords for DatabaseRunRecords {
             .collect();
         let rows = rows.map_err(cannot("write"))?;
         let usage = serde_json::to_string(&head.usage).map_err(cannot("write"))?;
-        // Every transaction begins with a write; this one also shows whether somebody else has written since.
+        // Every transaction starts with a write; this one also detects a concurrent writer.
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let moved = run::Entity::update_many()
             .col_expr(run::Column::Entries, Expr::value(first + number(rows.len() as u64)))
@@ -119,7 +120,7 @@ impl RunRecords for DatabaseRunRecords {
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
-    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
+    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<JournalEntry>, RunRecordsError> {
         let rows = entry::Entity::find()
             .filter(entry::Column::Run.eq(id.as_str()))
             .filter(entry::Column::Number.gte(number(skip)))
@@ -130,8 +131,9 @@ impl RunRecords for DatabaseRunRecords {
         rows.iter().map(|row| serde_json::from_str(&row.entry).map_err(cannot("understand"))).collect()
     }
 
-    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
-        // The database finds what speaks of the call in any way; of that, what is about it is few.
+    async fn entries_of_call(&self, id: &RunId, call: &str) -> Result<Vec<JournalEntry>, RunRecordsError> {
+        // The query finds every row that contains the id of the call; the few matches are filtered
+        // here.
         let rows = entry::Entity::find()
             .filter(entry::Column::Run.eq(id.as_str()))
             .filter(entry::Column::Entry.contains(call))
@@ -139,15 +141,15 @@ impl RunRecords for DatabaseRunRecords {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let entries: Result<Vec<Entry>, _> = rows.iter().map(|row| serde_json::from_str(&row.entry)).collect();
-        let about = |entry: &Entry| entry.happened.event.call() == Some(call);
+        let entries: Result<Vec<JournalEntry>, _> = rows.iter().map(|row| serde_json::from_str(&row.entry)).collect();
+        let about = |entry: &JournalEntry| entry.happened.event.call() == Some(call);
         Ok(entries.map_err(cannot("understand"))?.into_iter().filter(about).collect())
     }
 
-    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
+    async fn record_answer(&self, id: &RunId, call: &str, answer: &ApprovalAnswer) -> Result<bool, RunRecordsError> {
         let (allowed, reason) = match answer {
-            Answer::Allow => (true, None),
-            Answer::Deny(reason) => (false, reason.clone()),
+            ApprovalAnswer::Allow => (true, None),
+            ApprovalAnswer::Deny(reason) => (false, reason.clone()),
         };
         let row = answer::Model { run: id.to_string(), call: call.to_owned(), allowed, reason }.into_active_model();
         let key = [answer::Column::Run, answer::Column::Call];
@@ -156,13 +158,13 @@ impl RunRecords for DatabaseRunRecords {
         Ok(written > 0)
     }
 
-    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
+    async fn find_answer(&self, id: &RunId, call: &str) -> Result<Option<ApprovalAnswer>, RunRecordsError> {
         let key = (id.to_string(), call.to_owned());
         let row = answer::Entity::find_by_id(key).one(&self.database).await.map_err(cannot("read"))?;
-        Ok(row.map(|row| if row.allowed { Answer::Allow } else { Answer::Deny(row.reason) }))
+        Ok(row.map(|row| if row.allowed { ApprovalAnswer::Allow } else { ApprovalAnswer::Deny(row.reason) }))
     }
 
-    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
+    async fn update_plan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
         let plan = serde_json::to_string(plan).map_err(cannot("write"))?;
         run::Entity::update_many()
             .col_expr(run::Column::Plan, Expr::value(plan))
@@ -185,15 +187,15 @@ impl RunRecords for DatabaseRunRecords {
         transaction.commit().await.map_err(cannot("change"))
     }
 
-    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
+    async fn request_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
         self.set_cancel(id, true).await
     }
 
-    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError> {
+    async fn clear_cancel_request(&self, id: &RunId) -> Result<(), RunRecordsError> {
         self.set_cancel(id, false).await.map(|_| ())
     }
 
-    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
+    async fn heartbeat(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
         run::Entity::update_many()
             .col_expr(run::Column::SeenAtUs, Expr::value(now.as_microsecond()))
             .filter(run::Column::Id.eq(id.as_str()))

@@ -1,5 +1,5 @@
-//! The rows of the database, the same on SQLite and Postgres. Times are microseconds since the epoch, structured values
-//! are JSON texts, money is billionths of a dollar.
+//! Rows of the database, the same on SQLite and Postgres. Times are microseconds since the epoch,
+//! structured values are JSON, money is billionths of a dollar.
 #![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
 
 pub(super) mod run {

@@ -1,4 +1,4 @@
-//! Records that end with the process, for tests.
+//! Run records in memory, for tests.
 
 use std::collections::{BTreeMap, btree_map};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,23 +6,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::port::{AppendError, Entry, Head, RunId, RunRecord, RunRecords, RunRecordsError};
-use crate::approval::Answer;
+use super::port::{AppendError, Head, JournalEntry, RunId, RunRecord, RunRecords, RunRecordsError};
+use crate::approval::ApprovalAnswer;
 use crate::plan::Plan;
 
-/// A memory in this process.
 #[derive(Debug, Default)]
 pub struct MemoryRunRecords {
-    runs: Mutex<BTreeMap<RunId, (RunRecord, Vec<Entry>)>>,
-    answers: Mutex<BTreeMap<(RunId, String), Answer>>,
+    runs: Mutex<BTreeMap<RunId, (RunRecord, Vec<JournalEntry>)>>,
+    answers: Mutex<BTreeMap<(RunId, String), ApprovalAnswer>>,
 }
 
 impl MemoryRunRecords {
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<RunId, (RunRecord, Vec<Entry>)>> {
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<RunId, (RunRecord, Vec<JournalEntry>)>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answers(&self) -> MutexGuard<'_, BTreeMap<(RunId, String), Answer>> {
+    fn answers(&self) -> MutexGuard<'_, BTreeMap<(RunId, String), ApprovalAnswer>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -41,7 +40,7 @@ impl RunRecords for MemoryRunRecords {
         }
     }
 
-    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError> {
+    async fn append(&self, id: &RunId, count: u64, entries: &[JournalEntry], head: &Head) -> Result<(), AppendError> {
         let mut runs = self.runs();
         match runs.get_mut(id) {
             Some((run, held)) if run.entries == count => {
@@ -64,17 +63,17 @@ impl RunRecords for MemoryRunRecords {
         Ok(all)
     }
 
-    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError> {
+    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<JournalEntry>, RunRecordsError> {
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         Ok(self.runs().get(id).map(|(_, held)| held.iter().skip(skip).cloned().collect()).unwrap_or_default())
     }
 
-    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError> {
+    async fn entries_of_call(&self, id: &RunId, call: &str) -> Result<Vec<JournalEntry>, RunRecordsError> {
         let all = self.entries(id, 0).await?;
         Ok(all.into_iter().filter(|entry| entry.happened.event.call() == Some(call)).collect())
     }
 
-    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError> {
+    async fn record_answer(&self, id: &RunId, call: &str, answer: &ApprovalAnswer) -> Result<bool, RunRecordsError> {
         match self.answers().entry((id.clone(), call.to_owned())) {
             btree_map::Entry::Vacant(place) => {
                 place.insert(answer.clone());
@@ -84,11 +83,11 @@ impl RunRecords for MemoryRunRecords {
         }
     }
 
-    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError> {
+    async fn find_answer(&self, id: &RunId, call: &str) -> Result<Option<ApprovalAnswer>, RunRecordsError> {
         Ok(self.answers().get(&(id.clone(), call.to_owned())).cloned())
     }
 
-    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
+    async fn update_plan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError> {
         if let Some((run, _)) = self.runs().get_mut(id) {
             run.plan = plan.clone();
         }
@@ -101,18 +100,18 @@ impl RunRecords for MemoryRunRecords {
         Ok(())
     }
 
-    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
+    async fn request_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError> {
         Ok(self.runs().get_mut(id).map(|(run, _)| run.cancel_asked = true).is_some())
     }
 
-    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError> {
+    async fn clear_cancel_request(&self, id: &RunId) -> Result<(), RunRecordsError> {
         if let Some((run, _)) = self.runs().get_mut(id) {
             run.cancel_asked = false;
         }
         Ok(())
     }
 
-    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
+    async fn heartbeat(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError> {
         Ok(self.runs().get_mut(id).is_some_and(|(run, _)| {
             run.head.seen_at = now;
             run.cancel_asked

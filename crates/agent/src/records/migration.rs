@@ -1,5 +1,5 @@
-//! The form of the tables, one step after the other. Steps are only ever added, and each can be done again: see the records
-//! of workspaces, which are kept in the same database.
+//! Schema migrations. They are only ever appended, and each is idempotent: see the records of
+//! workspaces, which share the database.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{big_integer, boolean, string, string_null, text, text_null};
@@ -18,7 +18,7 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// Runs and their entries.
+/// Tables of runs and their entries.
 struct Runs;
 
 impl MigrationName for Runs {
@@ -58,7 +58,7 @@ impl MigrationTrait for Runs {
     }
 }
 
-/// Answers to questions about calls.
+/// Table of approval answers.
 struct Answers;
 
 impl MigrationName for Answers {

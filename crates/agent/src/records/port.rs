@@ -1,4 +1,5 @@
-//! What the loop needs of a memory that outlives the process. Every implementation passes the contract in `tests/agent`.
+//! Port to the persistent records of runs. Every implementation passes the contract in
+//! `tests/agent`.
 
 use std::error::Error;
 use std::fmt;
@@ -8,20 +9,20 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::approval::Answer;
+use crate::approval::ApprovalAnswer;
 use crate::change::Change;
 use crate::event::Happened;
 use crate::model::Usage;
 use crate::plan::Plan;
 use crate::stop::StopReason;
 
-/// Names a run.
+/// Identifies a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(String);
 
 impl RunId {
-    /// A new one.
+    /// Generates a new id.
     #[expect(clippy::new_without_default, reason = "no two are the same")]
     pub fn new() -> Self {
         Self(format!("run_{:016x}", rand::random::<u64>()))
@@ -38,7 +39,7 @@ impl fmt::Display for RunId {
     }
 }
 
-/// No run has such a name.
+/// The text is not the id of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no run's id; they look like run_0123456789abcdef")]
 pub struct InvalidRunId(String);
@@ -55,30 +56,30 @@ impl FromStr for RunId {
     }
 }
 
-/// A run as a list shows it.
+/// A run as listed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
     pub id: RunId,
     pub plan: Plan,
     pub created_at: Timestamp,
     pub head: Head,
-    /// Somebody wants it to stop.
+    /// A cancellation was requested.
     pub cancel_asked: bool,
-    /// How many entries it has.
+    /// Number of its entries.
     pub entries: u64,
 }
 
-/// Where a run stands.
+/// Progress of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     pub state: RunState,
-    /// Of a finished run.
+    /// Set for a finished run.
     pub stop_reason: Option<StopReason>,
     pub turns: u64,
     pub usage: Usage,
-    /// Billionths of a dollar.
+    /// In billionths of a dollar.
     pub cost_nanos: u64,
-    /// When its process was heard of last.
+    /// Time of the last heartbeat.
     pub seen_at: Timestamp,
 }
 
@@ -90,15 +91,15 @@ pub enum RunState {
     Finished,
 }
 
-/// One thing that happened, and what it changed.
+/// An event, and the change it made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct JournalEntry {
     pub happened: Happened,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
 }
 
-/// The memory itself failed. Nothing is known to be written.
+/// The records failed. It is unknown whether anything was written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} the records of runs")]
 pub struct RunRecordsError {
@@ -109,51 +110,55 @@ pub struct RunRecordsError {
 /// Entries that were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// Somebody else goes on with the run. Stop acting on it.
+    /// Another process has continued the run. The caller must stop acting on it.
     #[error("another process drives run {0}")]
     Taken(RunId),
     #[error(transparent)]
     Records(#[from] RunRecordsError),
 }
 
-/// Runs and what happened in them.
+/// Runs and their journals. Methods fail with [`RunRecordsError`] if the storage does.
 #[async_trait]
 pub trait RunRecords: Send + Sync {
     async fn begin(&self, run: &RunRecord) -> Result<(), RunRecordsError>;
 
-    /// Writes entries after the first `count`, and where the run stands with them: all or nothing. Of two that write after
-    /// the same entries one succeeds.
-    async fn append(&self, id: &RunId, count: u64, entries: &[Entry], head: &Head) -> Result<(), AppendError>;
+    /// Appends entries after the first `count` and updates the progress, atomically. Of two writers
+    /// that append after the same entries, one succeeds (compare-and-swap).
+    ///
+    /// # Errors
+    /// [`AppendError::Taken`] if another writer came first.
+    async fn append(&self, id: &RunId, count: u64, entries: &[JournalEntry], head: &Head) -> Result<(), AppendError>;
 
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, RunRecordsError>;
 
-    /// The newest first.
+    /// Newest first.
     async fn runs(&self) -> Result<Vec<RunRecord>, RunRecordsError>;
 
     /// In order, without the first `skip`.
-    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<Entry>, RunRecordsError>;
+    async fn entries(&self, id: &RunId, skip: u64) -> Result<Vec<JournalEntry>, RunRecordsError>;
 
-    /// What was told of one call, in order.
-    async fn of_call(&self, id: &RunId, call: &str) -> Result<Vec<Entry>, RunRecordsError>;
+    /// The entries about one call, in order.
+    async fn entries_of_call(&self, id: &RunId, call: &str) -> Result<Vec<JournalEntry>, RunRecordsError>;
 
-    /// Keeps the answer to the question about a call. False when there is one already: the first counts.
-    async fn answer(&self, id: &RunId, call: &str, answer: &Answer) -> Result<bool, RunRecordsError>;
+    /// Records the answer to the question about a call. False if there already is one: the first
+    /// counts.
+    async fn record_answer(&self, id: &RunId, call: &str, answer: &ApprovalAnswer) -> Result<bool, RunRecordsError>;
 
     /// The answer to the question about a call.
-    async fn answered(&self, id: &RunId, call: &str) -> Result<Option<Answer>, RunRecordsError>;
+    async fn find_answer(&self, id: &RunId, call: &str) -> Result<Option<ApprovalAnswer>, RunRecordsError>;
 
-    /// Replaces the limits of a run that is to go on.
-    async fn replan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError>;
+    /// Replaces the plan of a run that will be resumed.
+    async fn update_plan(&self, id: &RunId, plan: &Plan) -> Result<(), RunRecordsError>;
 
-    /// Removes a run with all that was recorded of it. Removing what is absent succeeds.
+    /// Deletes a run and its journal. Idempotent.
     async fn remove(&self, id: &RunId) -> Result<(), RunRecordsError>;
 
-    /// Asks whoever drives it to stop. False when there is no such run.
-    async fn ask_to_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError>;
+    /// Requests cancellation by the process that drives the run. False if the run does not exist.
+    async fn request_cancel(&self, id: &RunId) -> Result<bool, RunRecordsError>;
 
-    /// Takes such a wish back: the run is to go on.
-    async fn forget_cancel(&self, id: &RunId) -> Result<(), RunRecordsError>;
+    /// Withdraws such a request, so that the run can be resumed.
+    async fn clear_cancel_request(&self, id: &RunId) -> Result<(), RunRecordsError>;
 
-    /// The driver lives at `now`. True when somebody wants it to stop.
-    async fn touch(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError>;
+    /// Records that the driver lives at `now`. True if cancellation was requested.
+    async fn heartbeat(&self, id: &RunId, now: Timestamp) -> Result<bool, RunRecordsError>;
 }

@@ -1,5 +1,6 @@
-//! Makes the calls of an answer. What only reads runs side by side; what writes waits for all before it, and all after it
-//! wait for it: the outcome is that of one call after the other.
+//! Executes the tool calls of a response. Read-only calls run concurrently; a writing call waits
+//! for all calls before it, and later calls wait for it, so the outcome equals sequential
+//! execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,27 +11,28 @@ use tools::text::{Provenance, Saved};
 use tools::{ErrorCode, ToolResult, Watch};
 
 use super::execute::{execute, output};
-use super::observe::{self, Shaped};
+use super::observe::{self, TruncatedResult};
 use super::stuck::Verdict;
-use super::{End, LAST_TURN, MOST_FORMAT_ERRORS, Next, Run, RunError};
-use crate::approval::{Answer, Decision, Question};
-use crate::change::{Change, Ended, Fact, Strikes};
+use super::{End, LAST_TURN, MAX_FORMAT_ERRORS, Next, Run, RunError};
+use crate::approval::{ApprovalAnswer, Decision, Question};
+use crate::change::{Change, Fact, FinishedCall, Strikes};
 use crate::event::{Event, Image};
-use crate::ledger::facts;
 use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
 use crate::stop::StopReason;
+use crate::work_summary::extract_facts;
 
-/// Reads side by side.
-const MOST_AT_ONCE: usize = 8;
-/// Answers in a row from a sandbox that is not there.
-const MOST_UNAVAILABLE: u32 = 3;
+/// Read-only calls that run at the same time.
+const MAX_CONCURRENT_READS: usize = 8;
+/// Consecutive results without a sandbox that end the run.
+const MAX_UNAVAILABLE: u32 = 3;
 
 const CANCELLED: &str = "Not executed: cancelled.";
 const OUT_OF_TIME: &str = "Not executed: the time for this run is up.";
 const AFTER_LAST_TURN: &str = "Not executed: this was the last turn.";
 
 impl Run {
-    /// Makes the calls that are open, and puts their results into the conversation. Nothing is open: nothing happens.
+    /// Executes the open calls and adds their results to the conversation. Does nothing without
+    /// open calls.
     pub(super) async fn act(&mut self) -> Result<Next, RunError> {
         if self.state.open.is_none() {
             return Ok(Next::GoOn);
@@ -43,14 +45,14 @@ impl Run {
         let calls = self.calls();
         let mut at = 0;
         while at < calls.len() && !self.is_over() {
-            let end = match reads(&calls[at].name) {
-                true => at + calls[at..].iter().take_while(|call| reads(&call.name)).count(),
+            let end = match is_read_only(&calls[at].name) {
+                true => at + calls[at..].iter().take_while(|call| is_read_only(&call.name)).count(),
                 false => at + 1,
             };
-            self.group(&calls[at..end]).await?;
+            self.run_concurrently(&calls[at..end]).await?;
             at = end;
         }
-        self.fill_missing(if self.time_is_up().is_some() { OUT_OF_TIME } else { CANCELLED });
+        self.fill_missing(if self.check_deadline().is_some() { OUT_OF_TIME } else { CANCELLED });
         Ok(self.observe())
     }
 
@@ -59,7 +61,7 @@ impl Run {
     }
 
     fn is_over(&self) -> bool {
-        self.parts.cancel.is_cancelled() || self.time_is_up().is_some()
+        self.parts.cancel.is_cancelled() || self.check_deadline().is_some()
     }
 
     fn is_settled(&self, id: &str) -> bool {
@@ -70,11 +72,11 @@ impl Run {
         self.state.open.as_ref().is_some_and(|open| open.begun.contains(id))
     }
 
-    /// Makes some calls side by side.
-    async fn group(&mut self, calls: &[ToolUse]) -> Result<(), RunError> {
+    /// Executes calls concurrently.
+    async fn run_concurrently(&mut self, calls: &[ToolUse]) -> Result<(), RunError> {
         let mut allowed = Vec::new();
         for call in calls.iter().filter(|call| !self.is_settled(&call.id)).cloned().collect::<Vec<_>>() {
-            if self.allows(&call).await? {
+            if self.check_approval(&call).await? {
                 allowed.push(call);
             }
             if self.is_over() {
@@ -85,36 +87,37 @@ impl Run {
             return Ok(());
         }
         for call in &allowed {
-            // A read that was begun before a crash is begun only once in the record.
+            // A read that started before a crash already has its start in the journal.
             if !self.has_begun(&call.id) {
-                let event = self.started(call);
-                self.note(event, Some(Change::CallBegun { id: call.id.clone() }));
+                let event = self.started_event(call);
+                self.record(event, Some(Change::CallBegun { id: call.id.clone() }));
             }
         }
         self.flush().await?;
         let mut left = allowed.len();
-        let (tools, teller) = (Arc::clone(&self.parts.tools), self.journal.teller());
-        // Ends with the run's, or when its time is up.
+        let (tools, delta_sender) = (Arc::clone(&self.parts.tools), self.journal.delta_sender());
+        // Cancelled with the run, or at its deadline.
         let cancel = self.parts.cancel.child_token();
         let work = allowed.into_iter().map(|call| {
-            let watch = Watch { cancel: cancel.clone(), output: Some(output(&teller, &call.id)), ..Watch::default() };
+            let watch =
+                Watch { cancel: cancel.clone(), output: Some(output(&delta_sender, &call.id)), ..Watch::default() };
             execute(Arc::clone(&tools), call, watch)
         });
-        let mut work = stream::iter(work).buffer_unordered(MOST_AT_ONCE);
+        let mut work = stream::iter(work).buffer_unordered(MAX_CONCURRENT_READS);
         let mut in_time = true;
         loop {
             let ended = tokio::select! {
                 ended = work.next() => ended,
-                _ = self.out_of_time(), if in_time => {
+                _ = self.wait_for_deadline(), if in_time => {
                     in_time = false;
                     cancel.cancel();
                     continue;
                 }
             };
             let Some((call, result, took)) = ended else { break };
-            self.ended(&call, &result, took).await;
+            self.record_result(&call, &result, took).await;
             left -= 1;
-            // The last one is written with what follows from it.
+            // The last result is written together with its consequences.
             if left > 0 {
                 self.flush().await?;
             }
@@ -122,7 +125,7 @@ impl Run {
         Ok(())
     }
 
-    fn started(&self, call: &ToolUse) -> Event {
+    fn started_event(&self, call: &ToolUse) -> Event {
         let args = self.mask_json(&call.input);
         Event::ToolCallStarted { id: call.id.clone(), tool: call.name.clone(), args }
     }
@@ -136,14 +139,14 @@ impl Run {
         }
     }
 
-    /// Whether a call may be made. One that may not is settled here.
-    async fn allows(&mut self, call: &ToolUse) -> Result<bool, RunError> {
-        let denied = match self.judge.decide(&call.name, &call.input) {
+    /// Whether the policy or the approver allows a call. A denied call gets its result here.
+    async fn check_approval(&mut self, call: &ToolUse) -> Result<bool, RunError> {
+        let denied = match self.policy.decide(&call.name, &call.input) {
             Decision::Allow => return Ok(true),
             Decision::Deny => "Denied: the policy of this run does not allow this call. Find another way.".to_owned(),
             Decision::Ask => {
                 let args = self.mask_json(&call.input);
-                self.note(Event::ApprovalAsked { id: call.id.clone(), tool: call.name.clone(), args }, None);
+                self.record(Event::ApprovalAsked { id: call.id.clone(), tool: call.name.clone(), args }, None);
                 self.flush().await?;
                 let question = Question {
                     run: self.id.clone(),
@@ -155,14 +158,14 @@ impl Run {
                     biased;
                     () = self.parts.cancel.cancelled() => return Ok(false),
                     answer = self.parts.approver.ask(question) => answer,
-                    _ = self.out_of_time() => return Ok(false),
+                    _ = self.wait_for_deadline() => return Ok(false),
                 };
                 let (allowed, reason) = match answer {
-                    Answer::Allow => (true, None),
-                    Answer::Deny(reason) => (false, reason),
+                    ApprovalAnswer::Allow => (true, None),
+                    ApprovalAnswer::Deny(reason) => (false, reason),
                 };
                 let event = Event::ApprovalAnswered { id: call.id.clone(), allowed, reason: reason.clone() };
-                self.note(event, None);
+                self.record(event, None);
                 if allowed {
                     return Ok(true);
                 }
@@ -176,9 +179,9 @@ impl Run {
         Ok(false)
     }
 
-    /// Takes in what a call has given.
-    async fn ended(&mut self, call: &ToolUse, result: &ToolResult, took: Duration) {
-        let mut facts = facts(call, result);
+    /// Records the result of a call.
+    async fn record_result(&mut self, call: &ToolUse, result: &ToolResult, took: Duration) {
+        let mut facts = extract_facts(call, result);
         for fact in &mut facts {
             self.mask_fact(fact);
         }
@@ -189,7 +192,7 @@ impl Run {
                 *text = self.mask(text);
                 take_notices(text, &facts, &mut notices);
                 if text.trim().is_empty() {
-                    // The API takes no empty text.
+                    // The API rejects an empty text.
                     *text = "(no text)".into();
                 }
             }
@@ -197,27 +200,28 @@ impl Run {
         if content.is_empty() {
             content.push(Part::Text("(no text)".into()));
         }
-        let mut provenance = Provenance::of_result(&call.name, result);
+        let mut provenance = Provenance::for_result(&call.name, result);
         let is_whole = result.structured["truncated"] != true && provenance.saved == Saved::Nowhere;
-        let kept = if call.name == "bash" && is_whole { self.keep_whole(call, &content).await } else { None };
+        let kept = if call.name == "bash" && is_whole { self.spill_text(call, &content).await } else { None };
         if let Some(path) = &kept {
             provenance.saved = Saved::Whole { path };
         }
         let budget = self.plan.settings.result_budget;
-        let Shaped { content, truncated } = observe::shape(call, content, result.is_error, provenance, budget);
+        let TruncatedResult { content, truncated } =
+            observe::truncate_result(call, content, result.is_error, provenance, budget);
         let truncated = truncated || result.structured["truncated"] == true;
         let code = result.code.map(|code| code.as_str().to_owned());
         for fact in &facts {
             if let Fact::TaskEnded { task, exit_code, output } = fact {
                 let (task_id, exit_code, output_path) = (task.clone(), *exit_code, output.clone());
-                self.note(Event::BackgroundExited { task_id, exit_code, output_path }, None);
+                self.record(Event::BackgroundExited { task_id, exit_code, output_path }, None);
             }
         }
         let outcome = ToolOutcome { tool_use_id: call.id.clone(), content, is_error: result.is_error };
         let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let ended = Ended { outcome, code, facts, notices };
-        let event = finished(call, &ended, duration_ms, truncated, images(result));
-        self.note(event, Some(Change::CallEnded { ended }));
+        let ended = FinishedCall { outcome, code, facts, notices };
+        let event = finished_event(call, &ended, duration_ms, truncated, images(result));
+        self.record(event, Some(Change::CallEnded { ended }));
     }
 
     fn mask_fact(&self, fact: &mut Fact) {
@@ -230,39 +234,39 @@ impl Run {
         }
     }
 
-    /// A text that the dispatcher found short enough and the loop does not is kept in the sandbox, where the model can
-    /// read all of it.
-    async fn keep_whole(&self, call: &ToolUse, content: &[Part]) -> Option<String> {
+    /// Saves a text in the sandbox if the loop's budget cuts it though the dispatcher's did not, so
+    /// that the model can read all of it.
+    async fn spill_text(&self, call: &ToolUse, content: &[Part]) -> Option<String> {
         let text = content.iter().find_map(Part::as_text)?;
         if text.chars().count() <= self.plan.settings.result_budget {
             return None;
         }
         let safe: String = call.id.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
         let path = format!("/tmp/.sandbar-agent/{safe}.log");
-        let kept = self.aside("write_file", serde_json::json!({ "path": path, "content": text })).await;
+        let kept = self.call_internally("write_file", serde_json::json!({ "path": path, "content": text })).await;
         (!kept.is_error).then_some(path)
     }
 
-    /// A call of our own, which the model does not hear of.
-    pub(super) async fn aside(&self, tool: &str, input: Value) -> ToolResult {
+    /// Calls a tool for the loop itself; the model does not see it.
+    pub(super) async fn call_internally(&self, tool: &str, input: Value) -> ToolResult {
         let call = ToolUse { id: String::new(), name: tool.to_owned(), input, extra: serde_json::Map::new() };
         let watch = Watch { cancel: self.parts.cancel.child_token(), ..Watch::default() };
         execute(Arc::clone(&self.parts.tools), call, watch).await.1
     }
 
-    /// Settles a call that is not made, or whose outcome nobody knows.
+    /// Records a result for a call that was not executed, or whose outcome is unknown.
     pub(super) fn settle_call(&mut self, call: &ToolUse, code: &str, text: &str) {
         if !self.has_begun(&call.id) {
-            let event = self.started(call);
-            self.note(event, None);
+            let event = self.started_event(call);
+            self.record(event, None);
         }
         let outcome =
             ToolOutcome { tool_use_id: call.id.clone(), content: vec![Part::Text(self.mask(text))], is_error: true };
-        let ended = Ended { outcome, code: Some(code.to_owned()), facts: Vec::new(), notices: Vec::new() };
-        self.note(finished(call, &ended, 0, false, Vec::new()), Some(Change::CallEnded { ended }));
+        let ended = FinishedCall { outcome, code: Some(code.to_owned()), facts: Vec::new(), notices: Vec::new() };
+        self.record(finished_event(call, &ended, 0, false, Vec::new()), Some(Change::CallEnded { ended }));
     }
 
-    /// Gives every call that has no result one.
+    /// Records a result for every call that has none.
     pub(super) fn fill_missing(&mut self, text: &str) {
         for call in self.calls() {
             if !self.is_settled(&call.id) {
@@ -271,20 +275,20 @@ impl Run {
         }
     }
 
-    /// Puts all results into the conversation, and says whether it can go on.
+    /// Adds all results to the conversation and decides whether the run can continue.
     pub(super) fn observe(&mut self) -> Next {
         let calls = self.calls();
         let mut open = self.state.open.take().unwrap_or_default();
         let mut results = Vec::with_capacity(calls.len());
         let (mut notices, mut end) = (Vec::new(), None);
         for call in calls {
-            let mut ended = open.ended.remove(&call.id).unwrap_or_else(|| missing(&call.id));
+            let mut ended = open.ended.remove(&call.id).unwrap_or_else(|| missing_result(&call.id));
             if self.plan.settings.stuck_detection {
-                match self.stuck.look(&call, &ended) {
+                match self.stuck.check(&call, &ended) {
                     Verdict::Fine => {}
                     Verdict::Nudge(text) => {
                         ended.outcome.content.push(Part::Text(text.clone()));
-                        self.note(Event::Nudge { text }, None);
+                        self.record(Event::Nudge { text }, None);
                     }
                     Verdict::Stuck(why) => {
                         end = Some(End::new(StopReason::Stuck, format!("The model goes in circles: {why}.")));
@@ -301,19 +305,19 @@ impl Run {
             content.push(Block::Text(LAST_TURN.into()));
         }
         let (message, strikes) = (Message { role: Role::User, content }, self.state.strikes);
-        self.note(Event::Observed {}, Some(Change::Observed { message, strikes }));
+        self.record(Event::Observed {}, Some(Change::Observed { message, strikes }));
         if self.parts.cancel.is_cancelled() {
             return Next::Stop(End::cancelled());
         }
-        match end.or_else(|| self.given_up()) {
+        match end.or_else(|| self.failure_limit()) {
             Some(end) => Next::Stop(end),
             None => Next::GoOn,
         }
     }
 
-    fn given_up(&self) -> Option<End> {
+    fn failure_limit(&self) -> Option<End> {
         let Strikes { format_errors, unfinished, timeouts, unavailable } = self.state.strikes;
-        if format_errors >= MOST_FORMAT_ERRORS || unfinished > MOST_FORMAT_ERRORS {
+        if format_errors >= MAX_FORMAT_ERRORS || unfinished > MAX_FORMAT_ERRORS {
             return Some(End::new(
                 StopReason::FormatErrors,
                 "The model's calls could not be understood, several times in a row.",
@@ -323,7 +327,7 @@ impl Run {
             let message = format!("{timeouts} calls in a row took longer than they may.");
             return Some(End::new(StopReason::ConsecutiveTimeouts, message));
         }
-        if unavailable >= MOST_UNAVAILABLE {
+        if unavailable >= MAX_UNAVAILABLE {
             return Some(End::new(StopReason::SandboxLost, "The sandbox does not answer any more."));
         }
         None
@@ -331,17 +335,23 @@ impl Run {
 }
 
 /// Whether a tool changes nothing.
-pub(super) fn reads(tool: &str) -> bool {
+pub(super) fn is_read_only(tool: &str) -> bool {
     matches!(tool, "read_file" | "grep" | "glob" | "take_screenshot")
 }
 
-fn missing(id: &str) -> Ended {
+fn missing_result(id: &str) -> FinishedCall {
     let content = vec![Part::Text(CANCELLED.into())];
     let outcome = ToolOutcome { tool_use_id: id.to_owned(), content, is_error: true };
-    Ended { outcome, code: Some(ErrorCode::Cancelled.as_str().into()), facts: Vec::new(), notices: Vec::new() }
+    FinishedCall { outcome, code: Some(ErrorCode::Cancelled.as_str().into()), facts: Vec::new(), notices: Vec::new() }
 }
 
-fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool, images: Vec<Image>) -> Event {
+fn finished_event(
+    call: &ToolUse,
+    ended: &FinishedCall,
+    duration_ms: u64,
+    truncated: bool,
+    images: Vec<Image>,
+) -> Event {
     Event::ToolCallFinished {
         id: call.id.clone(),
         tool: call.name.clone(),
@@ -356,18 +366,19 @@ fn finished(call: &ToolUse, ended: &Ended, duration_ms: u64, truncated: bool, im
 }
 
 fn images(result: &ToolResult) -> Vec<Image> {
-    let pictures = result.content.iter().filter_map(|block| match block {
+    let found = result.content.iter().filter_map(|block| match block {
         tools::Block::Image(image) => Some(image),
         tools::Block::Text(_) => None,
     });
-    let image = |picture: &tools::Image| {
-        let (width, height) = picture.size().unwrap_or_default();
-        Image { media_type: picture.media_type.to_owned(), width, height }
+    let image = |source: &tools::Image| {
+        let (width, height) = source.size().unwrap_or_default();
+        Image { media_type: source.media_type.to_owned(), width, height }
     };
-    pictures.map(image).collect()
+    found.map(image).collect()
 }
 
-/// Exits of background tasks are told once, after all results, and not inside of one.
+/// Moves exit notices of background tasks out of the text, so that each is sent once, after all
+/// results.
 fn take_notices(text: &mut String, facts: &[Fact], notices: &mut Vec<String>) {
     for fact in facts {
         let Fact::TaskEnded { task, .. } = fact else { continue };

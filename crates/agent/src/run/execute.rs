@@ -1,4 +1,4 @@
-//! One call, from its beginning to a result.
+//! Executes one tool call and always returns a result.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -6,28 +6,29 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use tokio::time::timeout;
-use tools::{ErrorCode, Said, ToolDispatcher, ToolResult, Watch};
+use tools::{ErrorCode, OutputChunk, ToolDispatcher, ToolResult, Watch};
 
-use super::journal::Teller;
+use super::journal::DeltaSender;
 use crate::event::Event;
 use crate::message::ToolUse;
 
-/// For a dispatcher to end what was cancelled; with the rest of the work this stays within two seconds.
+/// Time for a dispatcher to stop a cancelled call; together with the rest of the work it stays
+/// within two seconds.
 const CANCEL_GRACE: Duration = Duration::from_millis(1500);
-/// A call that takes this much longer than it may has been forgotten.
-const BACKSTOP: Duration = Duration::from_secs(600);
-const BASH_DEFAULT: u64 = 60;
+/// A call that exceeds its own timeout by this much is abandoned.
+const BACKSTOP_TIMEOUT: Duration = Duration::from_secs(600);
+const BASH_DEFAULT_TIMEOUT: u64 = 60;
 
-/// Tells what a call's command says while it runs.
-pub(super) fn output(teller: &Teller, id: &str) -> Arc<dyn Fn(Said) + Send + Sync> {
-    let (teller, id) = (teller.clone(), id.to_owned());
-    Arc::new(move |Said { stream, text }: Said| {
+/// Publishes a command's output while it runs.
+pub(super) fn output(delta_sender: &DeltaSender, id: &str) -> Arc<dyn Fn(OutputChunk) + Send + Sync> {
+    let (delta_sender, id) = (delta_sender.clone(), id.to_owned());
+    Arc::new(move |OutputChunk { stream, text }: OutputChunk| {
         let (id, stream) = (id.clone(), stream.as_str().to_owned());
-        teller.delta(|chunk| Event::ToolOutputDelta { id, stream, chunk }, &text);
+        delta_sender.delta(|chunk| Event::ToolOutputDelta { id, stream, chunk }, &text);
     })
 }
 
-/// Makes one call. Whatever happens, there is a result.
+/// Executes one call. It returns a result whatever happens.
 pub(super) async fn execute(
     tools: Arc<dyn ToolDispatcher>,
     call: ToolUse,
@@ -35,7 +36,7 @@ pub(super) async fn execute(
 ) -> (ToolUse, ToolResult, Duration) {
     let begun = Instant::now();
     let cancel = watch.cancel.clone();
-    let limit = call.input["timeout"].as_u64().unwrap_or(BASH_DEFAULT).min(3600);
+    let limit = call.input["timeout"].as_u64().unwrap_or(BASH_DEFAULT_TIMEOUT).min(3600);
     let work = AssertUnwindSafe(tools.dispatch_watched(&call.name, call.input.clone(), watch)).catch_unwind();
     let too_late = async {
         cancel.cancelled().await;
@@ -43,7 +44,7 @@ pub(super) async fn execute(
     };
     let result = tokio::select! {
         biased;
-        result = timeout(Duration::from_secs(limit) + BACKSTOP, work) => match result {
+        result = timeout(Duration::from_secs(limit) + BACKSTOP_TIMEOUT, work) => match result {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => failure(ErrorCode::Internal, "The tool failed because of a mistake in itself."),
             Err(_) => failure(ErrorCode::Timeout, "outcome unknown: the call did not come back long after its time was up."),

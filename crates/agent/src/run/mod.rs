@@ -1,18 +1,19 @@
 //! One run: think, act, observe, repeat.
 //!
-//! Invariants. Every tool call has exactly one result, in order, in the message after its answer, on every path out of this
-//! module. What is acted on was written down before. Nothing before the newest message changes, except by `room.rs`.
+//! Invariants. On every path out of this module, each tool call has exactly one result, in order,
+//! in the message after the response. A change is journaled before it takes effect. Only
+//! `compaction.rs` changes anything before the newest message.
 
 mod act;
-mod check;
-mod ending;
+mod compaction;
 mod execute;
-mod faulty;
+mod finish;
+mod invalid_calls;
 mod journal;
 mod observe;
 mod phases;
-mod room;
-mod settle;
+mod recovery;
+mod response;
 mod state;
 mod stuck;
 mod think;
@@ -28,8 +29,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tools::ToolDispatcher;
 use workspace::ledger::Usd;
 
-use crate::approval::{Approver, InvalidPattern, Judge};
+use crate::approval::{Approver, CompiledPolicy, InvalidPattern};
 use crate::change::Change;
+use crate::checkpoint::Checkpointer;
 use crate::event::Event;
 use crate::feed::Feed;
 use crate::message::{Message, Role};
@@ -37,42 +39,41 @@ use crate::model::{Model, ModelStop, Usage};
 use crate::plan::Plan;
 use crate::records::{Head, RunId, RunRecord, RunRecords, RunRecordsError, RunState};
 use crate::stop::StopReason;
-use crate::workplace::Workplace;
 use journal::Journal;
 use state::State;
 use stuck::Stuck;
 use think::Thought;
 
-/// How often the driver shows that it lives, and looks whether it is to stop.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Answers in a row that could not be understood.
-const MOST_FORMAT_ERRORS: u32 = 3;
+/// Interval of heartbeats, which also check for a request to cancel.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Consecutive responses without a valid call that end the run.
+const MAX_FORMAT_ERRORS: u32 = 3;
 
 const CONTINUE: &str = "Continue.";
 const LAST_TURN: &str = "This is your last turn; answer now without tools.";
 
-/// What a run works with.
+/// Dependencies of a run.
 #[derive(Clone)]
 pub struct Parts {
     pub model: Arc<dyn Model>,
     pub tools: Arc<dyn ToolDispatcher>,
-    pub workplace: Arc<dyn Workplace>,
+    pub checkpointer: Arc<dyn Checkpointer>,
     pub records: Arc<dyn RunRecords>,
     pub approver: Arc<dyn Approver>,
-    /// Where everything that happens is told.
+    /// Publishes every event.
     pub feed: Feed,
-    /// Cancelled: the run ends within two seconds, with a valid conversation.
+    /// Once cancelled, the run ends within two seconds, with a valid conversation.
     pub cancel: CancellationToken,
 }
 
-/// A run that could not begin, or cannot go on being recorded.
+/// A run that could not start, or can no longer be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("there is no run {0}")]
     NotFound(RunId),
     #[error("run {0} has completed; there is nothing to go on with")]
     Completed(RunId),
-    /// Leave it to them.
+    /// The caller must stop: the other process owns the run.
     #[error("another process drives run {0}")]
     Taken(RunId),
     #[error(
@@ -91,22 +92,22 @@ pub enum RunError {
 pub struct Report {
     pub run: RunId,
     pub stop_reason: StopReason,
-    /// What there is to say about it, in a sentence.
+    /// A sentence about the reason.
     pub message: String,
     pub turns: u64,
     pub usage: Usage,
-    /// [`None`] when nobody knows the model's price.
+    /// [`None`] if the price of the model is unknown.
     pub cost: Option<Usd>,
-    /// The model's last words.
+    /// The model's final text.
     pub text: String,
     pub files_changed: Vec<String>,
-    /// Still running, as far as is known.
+    /// Still running, as far as known.
     pub background_tasks: Vec<String>,
-    /// The whole conversation, valid as it is.
+    /// The whole conversation, valid for a model as it is.
     pub conversation: Vec<Message>,
 }
 
-/// Why to stop, and what to say about it.
+/// Why the run ends, and the message about it.
 #[derive(Debug)]
 struct End {
     reason: StopReason,
@@ -123,28 +124,28 @@ impl End {
     }
 }
 
-/// What a step leads to.
+/// What follows a step.
 enum Next {
     GoOn,
     Stop(End),
 }
 
-/// A run that is being driven.
+/// A run that this process drives.
 pub struct Run {
     parts: Parts,
     id: RunId,
     plan: Plan,
     tools: Vec<Value>,
-    judge: Judge,
+    policy: CompiledPolicy,
     state: State,
     journal: Journal,
     stuck: Stuck,
     deadline: Option<Instant>,
     run_state: RunState,
     stop_reason: Option<StopReason>,
-    /// Answers in a row without a call, although the model was asked to go on.
+    /// Consecutive responses without a call, although the model was asked to continue.
     idle: u32,
-    /// The provider said that the conversation is too long.
+    /// The provider reported that the conversation is too long.
     full: bool,
 }
 
@@ -152,7 +153,8 @@ impl Run {
     /// Records a new run.
     ///
     /// # Errors
-    /// Its limits cannot be kept, or nothing can be recorded.
+    /// [`RunError::NoPrice`] for a budget in dollars on a model without a price,
+    /// [`RunError::Policy`] for an invalid pattern, [`RunError::Records`] if the records fail.
     pub async fn begin(parts: Parts, id: RunId, plan: Plan) -> Result<Self, RunError> {
         let head = Head {
             state: RunState::Running,
@@ -165,19 +167,20 @@ impl Run {
         let mut run = Self::new(parts, id.clone(), plan.clone(), 0, 0)?;
         let record = RunRecord { id, plan, created_at: Timestamp::now(), head, cancel_asked: false, entries: 0 };
         run.parts.records.begin(&record).await?;
-        run.announce(false, Some(Message::user(run.task())));
-        if let Some((index, phase)) = run.phase() {
-            let event = run.phase_started(index, &phase);
-            run.note(event, None);
+        run.record_start(false, Some(Message::user(run.task())));
+        if let Some((index, phase)) = run.current_phase() {
+            let event = run.phase_started_event(index, &phase);
+            run.record(event, None);
         }
         run.flush().await?;
         Ok(run)
     }
 
-    /// Goes on with a run that another process has left. Only a completed one has nothing to go on with.
+    /// Continues a run of another process. Only a completed run cannot continue.
     ///
     /// # Errors
-    /// There is no such run, it has completed, or the records cannot be read.
+    /// [`RunError::NotFound`] if the run does not exist, [`RunError::Completed`] if it has
+    /// completed, [`RunError::Records`] if the records fail.
     pub async fn resume(parts: Parts, id: RunId) -> Result<Self, RunError> {
         let record = parts.records.run(&id).await?.ok_or_else(|| RunError::NotFound(id.clone()))?;
         if record.head.stop_reason == Some(StopReason::Completed) {
@@ -186,17 +189,17 @@ impl Run {
         let entries = parts.records.entries(&id, 0).await?;
         let next = entries.last().map_or(0, |entry| entry.happened.seq + 1);
         let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
-        parts.records.forget_cancel(&id).await?;
+        parts.records.clear_cancel_request(&id).await?;
         let mut run = Self::new(parts, id, record.plan, count, next)?;
         for change in entries.iter().filter_map(|entry| entry.change.as_ref()) {
-            run.retrace(change);
+            run.replay(change);
             run.state.apply(change);
         }
-        run.journal.at_turn(run.state.turns);
-        // Missing only when the process ended before the task was written down.
+        run.journal.set_turn(run.state.turns);
+        // Empty only if the process died before the task was recorded.
         let task = run.state.messages.is_empty().then(|| Message::user(run.task()));
         let fresh = task.is_some();
-        run.announce(true, task);
+        run.record_start(true, task);
         if !fresh && record.head.state == RunState::Finished && run.state.open.is_none() {
             run.note_to_model("The run was stopped and goes on now.");
         }
@@ -204,19 +207,19 @@ impl Run {
         Ok(run)
     }
 
-    /// What the process before remembered without writing it down: it follows from what it wrote.
-    fn retrace(&mut self, change: &Change) {
+    /// Rebuilds the state that is derived from journaled changes but not journaled itself.
+    fn replay(&mut self, change: &Change) {
         match change {
             Change::Observed { .. } => {
                 self.idle = 0;
                 let open = self.state.open.clone().unwrap_or_default();
                 for call in self.calls() {
                     if let Some(ended) = open.ended.get(&call.id) {
-                        self.stuck.look(&call, ended);
+                        self.stuck.check(&call, ended);
                     }
                 }
             }
-            Change::Said { message } => self.idle = if message.text() == CONTINUE { self.idle + 1 } else { 0 },
+            Change::UserMessage { message } => self.idle = if message.text() == CONTINUE { self.idle + 1 } else { 0 },
             _ => {}
         }
     }
@@ -231,12 +234,12 @@ impl Run {
             Arc::clone(&parts.records),
             id.clone(),
             parts.feed.clone(),
-            Arc::clone(&parts.workplace),
+            Arc::clone(&parts.checkpointer),
             count,
             seq,
         );
         Ok(Self {
-            judge: Judge::new(&plan.policy)?,
+            policy: CompiledPolicy::new(&plan.policy)?,
             state: State::new(u64::try_from(overhead / 4).unwrap_or(u64::MAX)),
             deadline: plan.settings.wall_clock.map(|time| Instant::now() + time),
             run_state: RunState::Running,
@@ -256,23 +259,25 @@ impl Run {
         &self.id
     }
 
-    /// Drives the run to its end. Dropping the future leaves it as a crash would: recorded, and ready to be resumed.
+    /// Drives the run to its end. Dropping the future acts like a crash: the run is recorded and
+    /// can be resumed.
     ///
     /// # Errors
-    /// It cannot be recorded any more, or another process has taken it.
+    /// [`RunError::Records`] if the records fail, [`RunError::Taken`] if another process has taken
+    /// over the run.
     pub async fn drive(mut self) -> Result<Report, RunError> {
         let _heart = self.heartbeat();
         let End { reason, message } = self.work().await?;
         self.finish(reason, message).await
     }
 
-    /// Shows that the run is alive, and hears of wishes to stop it.
+    /// Records heartbeats, and cancels the run on request.
     fn heartbeat(&self) -> AbortOnDropHandle<()> {
         let (records, id, cancel) = (Arc::clone(&self.parts.records), self.id.clone(), self.parts.cancel.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(HEARTBEAT).await;
-                match records.touch(&id, Timestamp::now()).await {
+                tokio::time::sleep(HEARTBEAT_INTERVAL).await;
+                match records.heartbeat(&id, Timestamp::now()).await {
                     Ok(true) => cancel.cancel(),
                     Ok(false) => {}
                     Err(error) => tracing::debug!(%error, "a heartbeat was not recorded"),
@@ -285,21 +290,21 @@ impl Run {
         if let Next::Stop(end) = self.act().await? {
             return Ok(end);
         }
-        // An answer without calls that was not acted on: what follows from it follows now.
+        // The crash hit between a response without calls and its handling.
         if self.state.messages.last().is_some_and(|last| last.role == Role::Assistant)
-            && let Next::Stop(end) = self.settle(self.state.last_stop.unwrap_or(ModelStop::EndTurn)).await?
+            && let Next::Stop(end) = self.handle_response(self.state.last_stop.unwrap_or(ModelStop::EndTurn)).await?
         {
             return Ok(end);
         }
         loop {
-            if let Some(end) = self.limits() {
+            if let Some(end) = self.check_limits() {
                 return Ok(end);
             }
-            if let Next::Stop(end) = self.make_room().await? {
+            if let Next::Stop(end) = self.compact_if_needed().await? {
                 return Ok(end);
             }
-            self.journal.at_turn(self.state.turns + 1);
-            self.note(Event::TurnStarted {}, None);
+            self.journal.set_turn(self.state.turns + 1);
+            self.record(Event::TurnStarted {}, None);
             self.flush().await?;
             let turn = match self.think().await? {
                 Thought::Turn(turn) => turn,
@@ -310,14 +315,14 @@ impl Run {
                 Thought::Stop(end) => return Ok(end),
             };
             let stop = turn.stop;
-            self.answered(turn);
-            if let Next::Stop(end) = self.settle(stop).await? {
+            self.record_response(turn);
+            if let Next::Stop(end) = self.handle_response(stop).await? {
                 return Ok(end);
             }
         }
     }
 
-    fn announce(&mut self, resumed: bool, task: Option<Message>) {
+    fn record_start(&mut self, resumed: bool, task: Option<Message>) {
         let event = Event::RunStarted {
             run_id: self.id.to_string(),
             goal: self.mask(&self.plan.goal),
@@ -325,25 +330,25 @@ impl Run {
             workspace: self.plan.workspace.clone(),
             resumed,
         };
-        self.note(event, task.map(|message| Change::Said { message }));
+        self.record(event, task.map(|message| Change::UserMessage { message }));
     }
 
-    /// Says something in the user's name.
-    fn say(&mut self, text: String) {
+    /// Adds a message in the user's name.
+    fn add_user_message(&mut self, text: String) {
         let event = Event::Nudge { text: self.mask(&text) };
-        self.note(event, Some(Change::Said { message: Message::user(text) }));
+        self.record(event, Some(Change::UserMessage { message: Message::user(text) }));
     }
 
-    /// Adds to what the model hears next.
+    /// Appends to what the model receives next.
     fn note_to_model(&mut self, text: &str) {
-        self.note(Event::Nudge { text: text.to_owned() }, Some(Change::Noted { text: text.to_owned() }));
+        self.record(Event::Nudge { text: text.to_owned() }, Some(Change::Noted { text: text.to_owned() }));
     }
 
-    fn note(&mut self, event: Event, change: Option<Change>) {
+    fn record(&mut self, event: Event, change: Option<Change>) {
         if let Some(change) = &change {
             self.state.apply(change);
         }
-        self.journal.note(event, change);
+        self.journal.record(event, change);
     }
 
     async fn flush(&mut self) -> Result<(), RunError> {
@@ -363,6 +368,6 @@ impl Run {
     }
 
     fn mask(&self, text: &str) -> String {
-        self.parts.workplace.mask(text)
+        self.parts.checkpointer.mask(text)
     }
 }

@@ -1,28 +1,28 @@
-//! Results on their way to the model: cleaned, cut to the loop's own budget, and fitted together.
+//! Prepares results for the model: cleans them and cuts them to the loop's budget.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
-use tools::text::{Ended, Provenance, Truncation, collapse_repeats, fold_overwrites, truncate};
+use tools::text::{ExitKind, Provenance, Truncation, collapse_repeats, fold_overwrites, truncate};
 
 use crate::message::{Part, ToolOutcome, ToolUse};
 
 /// A result that may have been cut.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Shaped {
+pub(super) struct TruncatedResult {
     pub(super) content: Vec<Part>,
     pub(super) truncated: bool,
 }
 
-/// Cuts all texts of a result to `budget` characters together. `provenance` completes the notice about a text that was not
-/// cut before; one that was keeps what its notice says.
-pub(super) fn shape(
+/// Cuts all texts of a result to `budget` characters in total. `provenance` completes the notice of
+/// a text that was not cut before; the notice of an earlier cut stays.
+pub(super) fn truncate_result(
     call: &ToolUse,
     content: Vec<Part>,
     is_error: bool,
     provenance: Provenance<'_>,
     budget: usize,
-) -> Shaped {
+) -> TruncatedResult {
     let mut left = budget;
     let mut truncated = false;
     let content = content
@@ -38,41 +38,42 @@ pub(super) fn shape(
             other => other,
         })
         .collect();
-    Shaped { content, truncated }
+    TruncatedResult { content, truncated }
 }
 
-/// Cuts a text, but not its last lines: notices, and how a command ended.
+/// Cuts a text but keeps its last lines: notices, and the exit code.
 fn fit(text: &str, budget: usize, is_error: bool, provenance: Provenance<'_>) -> String {
     if text.chars().count() <= budget {
         return text.to_owned();
     }
-    let (body, foot) = split_foot(text);
-    let uncut = uncut(body);
-    let room = budget.saturating_sub(foot.chars().count() + usize::from(!foot.is_empty()));
-    let ended = if is_error { Ended::Badly } else { Ended::Well };
+    let (body, footer) = split_footer(text);
+    let uncut = reconstruct(body);
+    let body_budget = budget.saturating_sub(footer.chars().count() + usize::from(!footer.is_empty()));
+    let ended = if is_error { ExitKind::Failure } else { ExitKind::Success };
     let explanation = earlier_explanation(body).map_or_else(|| provenance.explain(), str::to_owned);
-    let how = Truncation { budget: room, ended, explanation: &explanation };
+    let how = Truncation { budget: body_budget, exit: ended, explanation: &explanation };
     let mut cut = truncate(uncut.as_deref().unwrap_or(body), how).text;
-    // The model is told the limit, not what the last lines left of it.
-    cut = cut.replace(&format!("output truncated at {room} chars"), &format!("output truncated at {budget} chars"));
-    if !foot.is_empty() {
+    // The notice states the whole limit, not what the footer leaves of it.
+    cut = cut
+        .replace(&format!("output truncated at {body_budget} chars"), &format!("output truncated at {budget} chars"));
+    if !footer.is_empty() {
         if !cut.ends_with('\n') {
             cut.push('\n');
         }
-        cut.push_str(foot);
+        cut.push_str(footer);
     }
     cut
 }
 
-/// Lines in brackets at the end, a few at most.
-fn split_foot(text: &str) -> (&str, &str) {
-    const MOST_LINES: usize = 8;
-    const MOST_BYTES: usize = 2000;
+/// Splits off the last lines in brackets, a few at most.
+fn split_footer(text: &str) -> (&str, &str) {
+    const MAX_LINES: usize = 8;
+    const MAX_BYTES: usize = 2000;
     let mut start = text.len();
-    for line in text.split_inclusive('\n').rev().take(MOST_LINES) {
+    for line in text.split_inclusive('\n').rev().take(MAX_LINES) {
         let shown = line.trim_end();
         let is_note = shown.starts_with('[') && shown.ends_with(']') && !NOTICE.is_match(shown);
-        if !is_note || text.len() - (start - line.len()) > MOST_BYTES {
+        if !is_note || text.len() - (start - line.len()) > MAX_BYTES {
             break;
         }
         start -= line.len();
@@ -85,18 +86,19 @@ static NOTICE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(notice).expect("the expression is constant and tested")
 });
 
-/// What stands in for a text that the dispatcher has cut: its head and tail are what they were, the important lines are at
-/// their numbers, and blanks fill the rest, so that a further cut counts in lines and characters of the whole.
-fn uncut(text: &str) -> Option<String> {
-    /// More would take longer than it is worth.
-    const MOST: usize = 32 * 1024 * 1024;
+/// Rebuilds a placeholder for a text that the dispatcher has cut: head, tail and salient lines at
+/// their original positions, blanks elsewhere. A further cut then counts lines and characters of
+/// the original.
+fn reconstruct(text: &str) -> Option<String> {
+    /// Larger placeholders would take too long.
+    const MAX: usize = 32 * 1024 * 1024;
     const SALIENT_TITLE: &str = "[Lines of the omitted part that look important:]\n";
     const SALIENT_END: &str = "[… the end of the output follows:]\n";
     let notice = NOTICE.captures(text)?;
     let whole = notice.get(0)?;
     let number = |index: usize| notice.get(index)?.as_str().parse::<usize>().ok();
     let (lines, chars, first) = (number(1)?, number(2)?, number(3)?);
-    if chars > MOST || lines > chars + 1 {
+    if chars > MAX || lines > chars + 1 {
         return None;
     }
     let head = &text[..whole.start()];
@@ -105,7 +107,7 @@ fn uncut(text: &str) -> Option<String> {
         Some((salient, tail)) => (salient, tail),
         None => ("", rest),
     };
-    // The notice stands again at the end.
+    // The notice is repeated at the end.
     let tail = tail.trim_end_matches('\n').strip_suffix(whole.as_str())?;
     let important: Vec<(usize, &str)> = salient
         .lines()
@@ -114,9 +116,9 @@ fn uncut(text: &str) -> Option<String> {
             Some((number.parse::<usize>().ok()?.checked_sub(first)?, line))
         })
         .collect();
-    // Each line has its end; what else there was is spread from the first line on.
-    let said: usize = important.iter().map(|(_, line)| line.chars().count()).sum();
-    let mut blanks = chars.checked_sub(lines + said)?;
+    // Each line has a newline; the remaining characters are spread from the first line on.
+    let kept: usize = important.iter().map(|(_, line)| line.chars().count()).sum();
+    let mut blanks = chars.checked_sub(lines + kept)?;
     let mut middle = String::with_capacity(chars);
     let mut important = important.into_iter().peekable();
     for line in 0..lines {
@@ -142,7 +144,7 @@ pub(super) fn fit_batch(results: &mut [(ToolUse, ToolOutcome)], budget: usize) {
     if lengths.iter().sum::<usize>() <= budget {
         return;
     }
-    // The highest cap under which all fit: the small ones stay whole.
+    // The highest cap under which all fit, so that small results stay whole.
     lengths.sort_unstable();
     let (mut left, mut cap) = (budget, 0);
     for (at, length) in lengths.iter().enumerate() {
@@ -154,18 +156,18 @@ pub(super) fn fit_batch(results: &mut [(ToolUse, ToolOutcome)], budget: usize) {
     }
     for (call, outcome) in results.iter_mut().filter(|(_, outcome)| length(outcome) > cap) {
         let content = std::mem::take(&mut outcome.content);
-        outcome.content = shape(call, content, outcome.is_error, Provenance::UNSAVED_DOCUMENT, cap).content;
+        outcome.content = truncate_result(call, content, outcome.is_error, Provenance::UNSAVED_DOCUMENT, cap).content;
     }
 }
 
-/// What the notice of an earlier cut says about the omitted part. It is the last line of a text that was cut; elsewhere it
+/// The explanation of an earlier cut. Its notice is the last line of a cut text; anywhere else it
 /// is part of the output.
 fn earlier_explanation(text: &str) -> Option<&str> {
     let last = text.trim_end_matches('\n').lines().next_back()?;
     NOTICE.captures(last)?.get(6).map(|explanation| explanation.as_str())
 }
 
-/// One line of a result, for people.
+/// One line of a result, for display.
 pub(super) fn summary(outcome: &ToolOutcome) -> String {
     const WIDTH: usize = 200;
     let text = outcome.text();
@@ -179,12 +181,12 @@ pub(super) fn summary(outcome: &ToolOutcome) -> String {
     line.chars().take(WIDTH).collect()
 }
 
-/// The text of a result for those who watch: whole, or its beginning and its end.
+/// The text of a result for watchers: whole, or its beginning and end.
 pub(super) fn excerpt(outcome: &ToolOutcome) -> String {
-    const MOST: usize = 16 * 1024;
-    const SIDE: usize = MOST / 2 - 64;
+    const MAX: usize = 16 * 1024;
+    const SIDE: usize = MAX / 2 - 64;
     let text = outcome.text();
-    if text.len() <= MOST {
+    if text.len() <= MAX {
         return text;
     }
     let (head, tail) = (text.floor_char_boundary(SIDE), text.ceil_char_boundary(text.len() - SIDE));
@@ -197,7 +199,7 @@ mod tests {
     use serde_json::{Map, json};
 
     #[test]
-    fn an_excerpt_keeps_both_ends_and_its_limit() {
+    fn excerpt_keeps_both_ends_within_its_limit() {
         let of = |text: &str| {
             excerpt(&ToolOutcome { tool_use_id: "a".into(), content: vec![Part::Text(text.into())], is_error: false })
         };
@@ -220,19 +222,19 @@ mod tests {
     }
 
     #[test]
-    fn a_second_cut_is_the_cut_of_the_whole() {
+    fn second_cut_equals_a_cut_of_the_whole() {
         let whole = numbered(10_000);
         let cut = |text: &str, budget| {
-            truncate(text, Truncation { budget, ended: Ended::Well, explanation: "It is in /o." }).text
+            truncate(text, Truncation { budget, exit: ExitKind::Success, explanation: "It is in /o." }).text
         };
         let by_dispatcher = cut(&whole, 50_000);
-        let again = uncut(&by_dispatcher).expect("it was cut");
+        let again = reconstruct(&by_dispatcher).expect("it was cut");
         assert_eq!(again.chars().count(), whole.chars().count());
         assert_eq!(cut(&again, 30_000), cut(&whole, 30_000));
     }
 
     #[test]
-    fn the_exit_line_stays_last_and_the_limit_is_kept() {
+    fn exit_line_stays_last_within_the_limit() {
         for (text, explanation) in [
             (format!("{}[note]\n[exit 1]", numbered(5000)), "The rest was not kept; narrow what is asked for."),
             (
@@ -240,15 +242,20 @@ mod tests {
                     "{}\n[exit 0]",
                     truncate(
                         &numbered(20_000),
-                        Truncation { budget: 49_000, ended: Ended::Well, explanation: "Gone." }
+                        Truncation { budget: 49_000, exit: ExitKind::Success, explanation: "Gone." }
                     )
                     .text
                 ),
                 "Gone.",
             ),
         ] {
-            let Shaped { content, truncated } =
-                shape(&call("bash"), vec![Part::Text(text.clone())], true, Provenance::UNSAVED_DOCUMENT, 3000);
+            let TruncatedResult { content, truncated } = truncate_result(
+                &call("bash"),
+                vec![Part::Text(text.clone())],
+                true,
+                Provenance::UNSAVED_DOCUMENT,
+                3000,
+            );
             let [Part::Text(shown)] = content.as_slice() else { panic!("one text") };
             assert!(truncated && shown.chars().count() <= 3000, "{}", shown.chars().count());
             assert_eq!(shown.lines().last(), text.lines().last());
@@ -260,14 +267,15 @@ mod tests {
     fn progress_bars_are_folded_in_commands_only() {
         let text = "10%\r20%\r30%\n".to_owned() + &"same\n".repeat(9);
         let of = |name: &str| {
-            shape(&call(name), vec![Part::Text(text.clone())], false, Provenance::UNSAVED_DOCUMENT, 1000).content
+            truncate_result(&call(name), vec![Part::Text(text.clone())], false, Provenance::UNSAVED_DOCUMENT, 1000)
+                .content
         };
         assert_eq!(of("bash"), [Part::Text("30%\nsame\n[previous line repeated 8 more times]\n".into())]);
         assert_eq!(of("read_file"), [Part::Text(text.clone())]);
     }
 
     #[test]
-    fn the_largest_of_a_batch_shrink_first() {
+    fn largest_results_of_a_batch_shrink_first() {
         let outcome = |length: usize| ToolOutcome {
             tool_use_id: "a".into(),
             content: vec![Part::Text("x".repeat(length))],

@@ -1,43 +1,43 @@
-//! Where a run stands: the sum of its changes. The process that drives a run and the one that continues it after a crash
-//! get it in the same way.
+//! State of a run: the sum of its changes. The process that drives a run and the one that resumes
+//! it build it in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use workspace::ledger::Usd;
 
-use crate::change::{Change, Ended, Strikes};
-use crate::ledger::Ledger;
+use crate::change::{Change, FinishedCall, Strikes};
 use crate::message::{Block, Message, Role, ToolOutcome};
 use crate::model::{ModelStop, Usage};
+use crate::work_summary::WorkSummary;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     pub(crate) messages: Vec<Message>,
-    /// Answers of the model so far.
+    /// Responses of the model so far.
     pub(crate) turns: u64,
     pub(crate) usage: Usage,
     pub(crate) cost: Usd,
-    /// Tokens of the conversation as it is now, as far as the provider has told, and estimated beyond that.
+    /// Tokens of the current conversation: counted by the provider, estimated for what came later.
     pub(crate) context: u64,
-    /// Of what is before all messages.
+    /// Tokens before all messages: tools and system prompt.
     pub(crate) overhead: u64,
-    pub(crate) ledger: Ledger,
+    pub(crate) work_summary: WorkSummary,
     pub(crate) phases_done: u64,
-    /// The calls of the last answer, until their results are in the conversation.
+    /// The calls of the last response, until their results are in the conversation.
     pub(crate) open: Option<Open>,
     pub(crate) last_text: String,
     pub(crate) last_stop: Option<ModelStop>,
     pub(crate) compactions: u64,
-    /// Something was changed or learnt since the last compaction.
+    /// Whether anything changed or was learnt since the last compaction.
     pub(crate) progress: bool,
     pub(crate) strikes: Strikes,
 }
 
-/// An answer whose calls are being made.
+/// A response whose calls are being executed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Open {
     pub(crate) begun: BTreeSet<String>,
-    pub(crate) ended: BTreeMap<String, Ended>,
+    pub(crate) ended: BTreeMap<String, FinishedCall>,
 }
 
 impl State {
@@ -47,17 +47,17 @@ impl State {
 
     pub(crate) fn apply(&mut self, change: &Change) {
         match change {
-            Change::Said { message } => self.hear(message),
+            Change::UserMessage { message } => self.add_user_message(message),
             Change::Observed { message, strikes } => {
                 self.strikes = *strikes;
-                self.hear(message);
+                self.add_user_message(message);
             }
             Change::Answered { message, stop, usage, cost_nanos } => {
                 self.turns += 1;
                 self.last_stop = Some(*stop);
                 self.spend(*usage, *cost_nanos);
                 self.messages.push(message.clone());
-                // Some endpoints count nothing.
+                // Some endpoints report no usage.
                 self.context = if usage.total() == 0 { self.estimate() } else { usage.total() };
                 let text = message.text();
                 if !text.is_empty() {
@@ -71,7 +71,7 @@ impl State {
             Change::CallEnded { ended } => {
                 self.strikes.count(ended.code.as_deref());
                 for fact in &ended.facts {
-                    self.progress |= self.ledger.apply(fact);
+                    self.progress |= self.work_summary.apply(fact);
                 }
                 self.open.get_or_insert_default().ended.insert(ended.outcome.tool_use_id.clone(), ended.clone());
             }
@@ -87,7 +87,7 @@ impl State {
                 let scale = self.scale();
                 self.spend(*usage, *cost_nanos);
                 self.messages.clone_from(messages);
-                self.context = context.unwrap_or_else(|| scale.of(self.estimate()));
+                self.context = context.unwrap_or_else(|| scale.apply(self.estimate()));
                 self.compactions += 1;
                 self.progress = false;
             }
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    fn hear(&mut self, message: &Message) {
+    fn add_user_message(&mut self, message: &Message) {
         self.open = None;
         self.context += message.tokens();
         self.messages.push(message.clone());
@@ -116,22 +116,22 @@ impl State {
                 *result = (*new).clone();
             }
         }
-        let gain = scale.of(before.saturating_sub(self.estimate()));
+        let gain = scale.apply(before.saturating_sub(self.estimate()));
         self.context = self.context.saturating_sub(gain);
     }
 
-    /// About how many tokens the conversation is, by its length alone.
+    /// Approximate tokens of the conversation, by its length alone.
     pub(crate) fn estimate(&self) -> u64 {
         self.overhead + self.messages.iter().map(Message::tokens).sum::<u64>()
     }
 
-    /// How the provider's tokens compare to estimated ones.
+    /// Ratio of the provider's token counts to estimates.
     pub(crate) fn scale(&self) -> Scale {
         Scale { known: self.context.max(1), estimated: self.estimate().max(1) }
     }
 }
 
-/// A ratio between two ways to count, within reason.
+/// A bounded ratio between counted and estimated tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     known: u64,
@@ -139,7 +139,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    pub(crate) fn of(self, estimated: u64) -> u64 {
+    pub(crate) fn apply(self, estimated: u64) -> u64 {
         let scaled = u128::from(estimated) * u128::from(self.known) / u128::from(self.estimated);
         u64::try_from(scaled).unwrap_or(u64::MAX).clamp(estimated / 2, estimated.saturating_mul(4))
     }

@@ -1,5 +1,6 @@
-//! Notices when a model goes in circles: the same call with the same result, the same error at the same place, two calls in
-//! turn. Different inputs or different results never count, and a change that worked starts all counts anew.
+//! Detects a model that repeats itself: the same call with the same result, the same error at the
+//! same place, or two alternating calls. Different inputs or results never count, and a successful
+//! change resets all counts.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::LazyLock;
@@ -8,7 +9,7 @@ use regex::Regex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::change::{Ended, Fact};
+use crate::change::{Fact, FinishedCall};
 use crate::message::ToolUse;
 
 const SAME_NUDGE: usize = 3;
@@ -21,7 +22,7 @@ const TURNS_STUCK: usize = 12;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
-    /// To be said to the model with the result.
+    /// A text for the model, added to the result.
     Nudge(String),
     /// Why the run ends.
     Stuck(String),
@@ -31,13 +32,13 @@ type Key = [u8; 32];
 
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
-    /// The last calls, the newest last.
+    /// The last calls, newest last.
     last: VecDeque<Key>,
     errors: HashMap<(String, String), usize>,
 }
 
-/// What differs although nothing did: durations, process and task numbers.
-static PASSING: LazyLock<Regex> = LazyLock::new(|| {
+/// Parts of a result that differ on every call: durations, process ids, task numbers.
+static VOLATILE: LazyLock<Regex> = LazyLock::new(|| {
     let passing =
         r"(?i)\b\d+(\.\d+)?\s?(ns|µs|us|ms|s|secs?|seconds?|min|minutes?)\b|\b(pid|group|task)\s+\S+|\bc[0-9a-f]{16}\b";
     Regex::new(passing).expect("the expression is constant and tested")
@@ -45,8 +46,8 @@ static PASSING: LazyLock<Regex> = LazyLock::new(|| {
 
 fn key(call: &ToolUse, text: &str) -> Key {
     let mut hash = Sha256::new();
-    // The input's fields are in order: serde_json sorts them.
-    for part in [call.name.as_str(), &canonical(&call.input), &PASSING.replace_all(text, "#")] {
+    // The fields of the input are ordered: serde_json sorts them.
+    for part in [call.name.as_str(), &canonical(&call.input), &VOLATILE.replace_all(text, "#")] {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -58,8 +59,8 @@ fn canonical(value: &Value) -> String {
 }
 
 impl Stuck {
-    /// Looks at a result, in the order of the calls.
-    pub(super) fn look(&mut self, call: &ToolUse, ended: &Ended) -> Verdict {
+    /// Checks a result, in the order of the calls.
+    pub(super) fn check(&mut self, call: &ToolUse, ended: &FinishedCall) -> Verdict {
         if ended.facts.iter().any(|fact| matches!(fact, Fact::Changed { .. })) {
             *self = Self::default();
             return Verdict::Fine;
@@ -93,7 +94,7 @@ impl Stuck {
         self.error(call, ended)
     }
 
-    fn error(&mut self, call: &ToolUse, ended: &Ended) -> Verdict {
+    fn error(&mut self, call: &ToolUse, ended: &FinishedCall) -> Verdict {
         let Some(path) = call.input["path"].as_str() else { return Verdict::Fine };
         let Some(code) = ended.code.clone().filter(|_| ended.outcome.is_error) else {
             self.errors.retain(|(_, failed), _| failed != path);
@@ -119,7 +120,7 @@ impl Stuck {
         self.last.iter().rev().take_while(|key| Some(*key) == newest).count()
     }
 
-    /// How many of the last calls are two different ones in turn.
+    /// How many of the last calls are two alternating ones.
     fn alternating(&self) -> usize {
         let mut newest = self.last.iter().rev();
         let (Some(a), Some(b)) = (newest.next(), newest.next()) else { return 0 };
@@ -140,24 +141,24 @@ mod tests {
         ToolUse { id: "a".into(), name: name.into(), input, extra: Map::new() }
     }
 
-    fn ended(text: &str, code: Option<&str>) -> Ended {
+    fn ended(text: &str, code: Option<&str>) -> FinishedCall {
         let outcome =
             ToolOutcome { tool_use_id: "a".into(), content: vec![Part::Text(text.into())], is_error: code.is_some() };
-        Ended { outcome, code: code.map(str::to_owned), facts: Vec::new(), notices: Vec::new() }
+        FinishedCall { outcome, code: code.map(str::to_owned), facts: Vec::new(), notices: Vec::new() }
     }
 
-    fn verdicts(steps: impl IntoIterator<Item = (ToolUse, Ended)>) -> Vec<char> {
+    fn verdicts(steps: impl IntoIterator<Item = (ToolUse, FinishedCall)>) -> Vec<char> {
         let mut stuck = Stuck::default();
         let letter = |verdict| match verdict {
             Verdict::Fine => '.',
             Verdict::Nudge(_) => 'n',
             Verdict::Stuck(_) => 's',
         };
-        steps.into_iter().map(|(call, ended)| letter(stuck.look(&call, &ended))).collect()
+        steps.into_iter().map(|(call, ended)| letter(stuck.check(&call, &ended))).collect()
     }
 
     #[test]
-    fn the_same_call_with_the_same_result_is_a_circle() {
+    fn same_call_with_same_result_is_stuck() {
         let step =
             |ms: u32| (call("bash", json!({ "command": "make" })), ended(&format!("took {ms} ms, pid {ms}"), None));
         assert_eq!(verdicts((1..=5).map(step)), ['.', '.', 'n', '.', 's']);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_worked_starts_anew() {
+    fn successful_change_resets_the_counts() {
         let step = || (call("bash", json!({ "command": "make" })), ended("fails", None));
         let mut changed = ended("Edited", None);
         changed.facts.push(Fact::Changed { path: "/x".into(), added: 1, removed: 1 });
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn two_calls_in_turn_are_a_circle_too() {
+    fn two_alternating_calls_are_stuck() {
         let step = |number: usize| {
             let command = if number.is_multiple_of(2) { "a" } else { "b" };
             (call("bash", json!({ "command": command })), ended("x", None))
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_error_at_the_same_place_counts_with_any_input() {
+    fn same_error_at_same_place_counts_with_any_input() {
         let step = |number: usize| {
             let input = json!({ "path": "/x", "old_string": number.to_string() });
             (call("edit_file", input), ended(&format!("old_string not found {number}x"), Some("no_match")))

@@ -1,4 +1,5 @@
-//! The Messages API over real HTTP: whatever the wire does, the next request is one that the real service would take.
+//! The Messages API over real HTTP: whatever happens on the wire, the next request is one that the
+//! real service accepts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ async fn run(replies: Vec<Reply>) -> (Report, Vec<Happened>, WireServer, Rig) {
     let server = WireServer::start(replies).await;
     let rig = Rig::new();
     let (report, events) = rig.run(model(&server, "claude-opus-5-5"), plan(quick())).await;
-    assert!(!format!("{report:?}{events:?}").contains(KEY), "the key was told");
+    assert!(!format!("{report:?}{events:?}").contains(KEY), "the key leaked");
     (report, events, server, rig)
 }
 
@@ -37,7 +38,7 @@ fn done() -> Reply {
 }
 
 #[tokio::test]
-async fn an_answer_is_the_same_however_it_is_cut_into_pieces() {
+async fn response_does_not_depend_on_chunk_boundaries() {
     let thinking = json!({ "type": "thinking", "thinking": "hm, ü", "signature": "c2ln" });
     let redacted = json!({ "type": "redacted_thinking", "data": "xyz" });
     let strange = json!({ "type": "something_new", "x": [1, 2] });
@@ -50,7 +51,7 @@ async fn an_answer_is_the_same_however_it_is_cut_into_pieces() {
         let (report, _, server, _) = run(vec![Reply::Stream { body: first.clone(), pieces }, done()]).await;
         assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
         let bodies = server.bodies();
-        // What the model thought comes back to it untouched.
+        // Thinking is sent back to the model unchanged.
         assert_eq!(
             bodies[1]["messages"][1]["content"],
             json!([thinking, redacted, strange, text("I look. 😀"), bash("a", "echo hi")])
@@ -62,7 +63,7 @@ async fn an_answer_is_the_same_however_it_is_cut_into_pieces() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_anywhere_is_asked_for_again_and_no_tool_runs_twice() {
+async fn truncated_stream_is_retried_without_repeating_tools() {
     let body = answer(&[text("Now."), bash("a", "echo x >> log")], "tool_use");
     let end = body.find("event: message_stop").expect("an end");
     for after in
@@ -79,7 +80,7 @@ async fn a_stream_that_is_cut_anywhere_is_asked_for_again_and_no_tool_runs_twice
 }
 
 #[tokio::test]
-async fn a_busy_provider_is_asked_again_when_it_says_so() {
+async fn busy_provider_is_retried_after_its_delay() {
     let overloaded =
         json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } }).to_string();
     let inside = format!("event: error\ndata: {overloaded}\n\n");
@@ -107,7 +108,7 @@ async fn a_busy_provider_is_asked_again_when_it_says_so() {
 }
 
 #[tokio::test]
-async fn patience_ends_and_refusals_are_final() {
+async fn retries_are_limited_and_refusals_are_final() {
     let busy = || Reply::Status { status: 503, headers: "", body: "{}".into() };
     let (report, _, server, _) = run((0..9).map(|_| busy()).collect()).await;
     assert_eq!((report.stop_reason, server.asked().len()), (StopReason::ProviderError, 6));
@@ -123,7 +124,7 @@ async fn patience_ends_and_refusals_are_final() {
 }
 
 #[tokio::test]
-async fn calls_that_cannot_be_made_get_results_that_say_why() {
+async fn invalid_calls_get_error_results() {
     let broken = json!({ "type": "tool_use", "id": "a", "name": "bash", "json": "{\"command\": \"ls" });
     let unknown = json!({ "type": "tool_use", "id": "b", "name": "fly", "input": { "to": "moon" } });
     let list = json!({ "type": "tool_use", "id": "c", "name": "grep", "json": "[1]" });
@@ -142,7 +143,7 @@ async fn calls_that_cannot_be_made_get_results_that_say_why() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_limit_cut_off_is_not_made() {
+async fn call_cut_by_the_token_limit_is_not_executed() {
     let cut = |id: &str| {
         let call = json!({ "type": "tool_use", "id": id, "name": "bash", "json": "{\"command\": \"rm -rf" });
         whole(answer(&[bash(&format!("{id}0"), "echo whole"), call], "max_tokens"))
@@ -159,7 +160,7 @@ async fn a_call_that_the_limit_cut_off_is_not_made() {
 }
 
 #[tokio::test]
-async fn tokens_cost_and_headers_are_as_the_service_wants_them() {
+async fn usage_cost_and_headers_match_the_service() {
     let (report, events, server, _) = run(vec![whole(answer(&[bash("a", "true")], "tool_use")), done()]).await;
     let asked = &server.asked()[0];
     assert_eq!(asked.path, "/v1/messages");
@@ -167,7 +168,7 @@ async fn tokens_cost_and_headers_are_as_the_service_wants_them() {
     assert!(head.contains(&format!("x-api-key: {KEY}")) && head.contains("anthropic-version: 2023-06-01"), "{head}");
     assert_eq!((report.usage.input_tokens, report.usage.output_tokens), (200, 50));
     assert_eq!((report.usage.cache_read_tokens, report.usage.cache_write_tokens), (14, 6));
-    // 200 at $4, 50 at $20, 14 at $0.20, 6 at $5 a million.
+    // 200 at $4, 50 at $20, 14 at $0.20, 6 at $5 per million.
     assert_eq!(report.cost.expect("a price").nanos(), 800_000 + 1_000_000 + 2_800 + 30_000);
     assert!(
         events
@@ -181,7 +182,7 @@ fn count(tokens: u64) -> Reply {
 }
 
 #[tokio::test]
-async fn the_tokens_of_a_request_can_be_counted() {
+async fn provider_counts_request_tokens() {
     let server = WireServer::start(vec![count(4711)]).await;
     let messages = [sandbar_agent::Message::user("hi")];
     let request = sandbar_agent::model::Request {
@@ -196,7 +197,7 @@ async fn the_tokens_of_a_request_can_be_counted() {
     assert!(server.bodies()[0]["max_tokens"].is_null());
 }
 
-/// A request's text without the marks, which move, and without its end.
+/// The text of a request without cache marks, which move, and without its end.
 fn prefix(body: &str) -> String {
     let plain = body
         .replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")
@@ -205,7 +206,7 @@ fn prefix(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_long_run_keeps_every_byte_of_its_prefix() {
+async fn long_run_keeps_its_prefix_byte_for_byte() {
     const TURNS: usize = 110;
     let mut replies: Vec<Reply> = (0..TURNS)
         .map(|turn| whole(answer(&[text("Next."), bash(&format!("t{turn}"), &format!("echo {turn}"))], "tool_use")))
@@ -232,12 +233,12 @@ async fn a_long_run_keeps_every_byte_of_its_prefix() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_too_long_is_shortened_and_sent_again() {
+async fn too_long_conversation_is_compacted_and_resent() {
     let long = json!({ "error": { "type": "invalid_request_error", "message": "prompt is too long: 1000001 tokens > 1000000 maximum" } });
     let too_long = || Reply::Status { status: 400, headers: "", body: long.to_string() };
     let (report, events, server, _) = run(vec![
         whole(answer_with(&[bash("a", "echo one")], "tool_use", 999_000)),
-        // It was near the limit, so a summary is asked for before the next turn.
+        // Near the limit, so a summary is requested before the next turn.
         count(999_100),
         whole(answer(&[text("A summary of it.")], "end_turn")),
         count(500),
@@ -251,12 +252,12 @@ async fn a_conversation_that_is_too_long_is_shortened_and_sent_again() {
     );
     let bodies = server.bodies();
     assert!(bodies[4]["messages"][0]["content"][0]["text"].as_str().expect("text").contains("A summary of it."));
-    // Nothing was done since, so shortening again would not help.
+    // No progress since, so a further compaction would not help.
     assert_eq!(report.stop_reason, StopReason::ContextExhausted, "{}", report.message);
 }
 
 #[tokio::test]
-async fn parallel_calls_are_answered_together_and_in_order() {
+async fn parallel_results_are_sent_together_in_order() {
     let glob = json!({ "type": "tool_use", "id": "b", "name": "glob", "input": { "pattern": "**/*" } });
     let read = json!({ "type": "tool_use", "id": "c", "name": "read_file", "input": { "path": "x" } });
     let (report, _, server, _) =

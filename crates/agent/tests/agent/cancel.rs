@@ -1,5 +1,5 @@
-//! Cancelled at every place where a run waits: it ends within two seconds, the conversation is one that a model takes, no
-//! process is left, and another process can go on with it.
+//! Cancels a run at every point where it waits: it ends within two seconds, the conversation stays
+//! valid, no process is left, and another process can resume the run.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
-use sandbar_agent::approval::{Answer, Approver, Decision, Policy, Question, Rule};
-use sandbar_agent::model::{ModelError, Price, Request, Tell, Turn};
+use sandbar_agent::approval::{ApprovalAnswer, Approver, Decision, Policy, Question, Rule};
+use sandbar_agent::model::{DeltaSink, ModelError, Price, Request, Turn};
 use sandbar_agent::{
-    Block, Committed, Event, Model, Phase, Plan, Run, RunId, Settings, StopReason, Workplace, WorkplaceError,
+    Block, CheckpointError, Checkpointer, Event, Model, Phase, PhaseCheckpoint, Plan, Run, RunId, Settings, StopReason,
 };
 use serde_json::json;
 use testing::Server;
@@ -19,12 +19,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tools::{SandboxToolDispatcher, Step};
 
-use crate::gate::Gated;
-use crate::support::{Puppet, Rig, bash, call, check_ended, done, plan, quick, says};
+use crate::gated_records::Gated;
+use crate::support::{FakeModel, Rig, bash, call, check_ended, done, plan, quick, says};
 
-const AT_MOST: Duration = Duration::from_secs(2);
+const CANCEL_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Work that is cancelled when it is polled for the so-manieth time: between two polls it waits somewhere.
+/// Cancels the work at its n-th poll: between two polls it waits somewhere.
 struct CancelAt<F> {
     work: Pin<Box<F>>,
     polls: u64,
@@ -47,8 +47,8 @@ impl<F: Future> Future for CancelAt<F> {
     }
 }
 
-/// A model that takes its time.
-struct Slow(Puppet);
+/// A model that responds slowly.
+struct Slow(FakeModel);
 
 #[async_trait]
 impl Model for Slow {
@@ -60,15 +60,15 @@ impl Model for Slow {
         Model::window(&self.0)
     }
 
-    fn longest_answer(&self) -> u64 {
-        self.0.longest_answer()
+    fn max_answer_tokens(&self) -> u64 {
+        self.0.max_answer_tokens()
     }
 
     fn price(&self) -> Option<Price> {
         self.0.price()
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         sleep(Duration::from_secs(20)).await;
         let turn = self.0.turn(request, tell).await;
         sleep(Duration::from_secs(20)).await;
@@ -76,24 +76,24 @@ impl Model for Slow {
     }
 }
 
-/// A place and a person that take longer than anybody waits who wants to stop.
-struct Patient;
+/// A checkpointer and approver that are slower than the cancellation deadline.
+struct SlowPort;
 
 #[async_trait]
-impl Workplace for Patient {
-    async fn save(&self) -> Result<Option<String>, WorkplaceError> {
+impl Checkpointer for SlowPort {
+    async fn save(&self) -> Result<Option<String>, CheckpointError> {
         sleep(Duration::from_secs(60)).await;
         Ok(Some("snapshot".into()))
     }
 
-    async fn pause(&self) -> Result<(), WorkplaceError> {
+    async fn pause(&self) -> Result<(), CheckpointError> {
         sleep(Duration::from_secs(60)).await;
         Ok(())
     }
 
-    async fn commit_phase(&self, _message: &str) -> Result<Committed, WorkplaceError> {
+    async fn commit_phase(&self, _message: &str) -> Result<PhaseCheckpoint, CheckpointError> {
         sleep(Duration::from_secs(60)).await;
-        Ok(Committed::default())
+        Ok(PhaseCheckpoint::default())
     }
 
     fn mask(&self, text: &str) -> String {
@@ -102,18 +102,18 @@ impl Workplace for Patient {
 }
 
 #[async_trait]
-impl Approver for Patient {
-    async fn ask(&self, _question: Question) -> Answer {
+impl Approver for SlowPort {
+    async fn ask(&self, _question: Question) -> ApprovalAnswer {
         sleep(Duration::from_secs(60)).await;
-        Answer::Allow
+        ApprovalAnswer::Allow
     }
 }
 
-/// Everything that a run may wait for, once: a provider that is busy, answers, reads, commands, long output that is kept, an
-/// approval, a phase, and at the end a limit.
+/// Everything that a run may wait for, once: a busy provider, responses, reads, commands, spilled
+/// output, an approval, a phase, and finally a limit.
 fn model() -> Arc<dyn Model> {
     let busy = std::sync::atomic::AtomicBool::new(true);
-    Arc::new(Slow(Puppet::new(move |_, messages| {
+    Arc::new(Slow(FakeModel::new(move |_, messages| {
         if busy.swap(false, std::sync::atomic::Ordering::SeqCst) {
             return Err(ModelError::Busy { message: "busy".into(), retry_after: Some(Duration::from_secs(30)) });
         }
@@ -143,14 +143,14 @@ fn rig() -> Rig {
     rig.memory.on("work", work);
     rig.memory.on("much", [Step::Out("a line\n".repeat(200)), Step::Sleep(second)]);
     rig.memory.on("ask me", [Step::Sleep(second)]);
-    // Every write waits, so that it is a place too.
+    // Every write yields, so that it is a cancellation point too.
     let records = Gated::new(Arc::clone(&rig.records), |_, _| tokio::task::yield_now().boxed());
-    Rig { records, workplace: Arc::new(Patient), approver: Arc::new(Patient), ..rig }
+    Rig { records, checkpointer: Arc::new(SlowPort), approver: Arc::new(SlowPort), ..rig }
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_anywhere_a_run_ends_in_time_and_can_go_on() {
-    // Both ways to an end: the work is done, and a limit is reached.
+async fn cancelling_at_any_await_ends_in_time_and_resumes() {
+    // Both ways to end: the work is done, and a limit is reached.
     for max_turns in [100, 4] {
         let settings = || Settings { max_turns, result_budget: 500, ..quick() };
         for at in 0.. {
@@ -169,7 +169,7 @@ async fn cancelled_anywhere_a_run_ends_in_time_and_can_go_on() {
                 break;
             };
             let took = cancelled.elapsed();
-            assert!(took <= AT_MOST, "poll {at}: {took:?} to the end {}", report.stop_reason);
+            assert!(took <= CANCEL_DEADLINE, "poll {at}: {took:?} to the end {}", report.stop_reason);
             assert_eq!(rig.memory.processes(), 0, "poll {at}");
             if report.stop_reason != StopReason::Cancelled {
                 continue;
@@ -183,16 +183,16 @@ async fn cancelled_anywhere_a_run_ends_in_time_and_can_go_on() {
     }
 }
 
-/// In a real sandbox, after every event that a run tells.
+/// In a real sandbox, after every event of a run.
 #[tokio::test]
-async fn cancelled_after_any_event_nothing_runs_on_in_a_real_sandbox() {
+async fn cancelling_after_any_event_leaves_no_process() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let tools = Arc::new(SandboxToolDispatcher::new(sandbox.clone()));
     let command = "echo begun; sleep 4721 & setsid sleep 4722 & (sleep 1; sleep 0.5); pkill -f 'sleep 472[12]'";
     for after in 1.. {
         let rig = Rig { tools: Arc::clone(&tools) as Arc<_>, ..Rig::new() };
-        let model = Puppet::new(move |turn, _| match turn {
+        let model = FakeModel::new(move |turn, _| match turn {
             0 => says(vec![call("a", "glob", json!({ "pattern": "*" })), bash("b", command)]),
             _ => done(),
         });
@@ -209,8 +209,8 @@ async fn cancelled_after_any_event_nothing_runs_on_in_a_real_sandbox() {
         let begun = std::time::Instant::now();
         rig.cancel.cancel();
         let report = driven.await.expect("no panic").expect("an end");
-        // Twice what is promised, since other tests run at the same time.
-        assert!(begun.elapsed() < 2 * AT_MOST, "{:?} after {:?}", begun.elapsed(), events.last());
+        // Twice the promised time, since other tests run concurrently.
+        assert!(begun.elapsed() < 2 * CANCEL_DEADLINE, "{:?} after {:?}", begun.elapsed(), events.last());
         events.extend(watcher.drain());
         check_ended(&report, &events);
         let left = rig.tools.dispatch("bash", json!({ "command": "pgrep -fc '[s]leep 472'" })).await;

@@ -1,5 +1,5 @@
-//! kill -9 at every place where a process can be killed: nothing is lost, nothing is done twice, and the conversation stays
-//! one that a model takes.
+//! Simulates kill -9 at every write: nothing is lost, nothing is done twice, and the conversation
+//! stays valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +8,8 @@ use sandbar_agent::records::MemoryRunRecords;
 use sandbar_agent::{Message, Model, Run, RunId, RunRecords, StopReason};
 use serde_json::json;
 
-use crate::gate::{Gated, Side};
-use crate::support::{Puppet, Rig, bash, call, done, plan, quick, results, says};
+use crate::gated_records::{Gated, Side};
+use crate::support::{FakeModel, Rig, bash, call, done, plan, quick, results, says};
 
 fn memory() -> Arc<dyn RunRecords> {
     Arc::new(MemoryRunRecords::default())
@@ -17,16 +17,16 @@ fn memory() -> Arc<dyn RunRecords> {
 
 pub(crate) const TURNS: usize = 12;
 
-/// A model that counts to twelve in a file, one number a turn, and looks before it repeats what nobody knows of: as a good
-/// model does. It knows nothing but the conversation.
+/// A model that counts to twelve in a file, one number per turn, and checks before it repeats a
+/// call of unknown outcome. It knows only the conversation.
 pub(crate) fn counting() -> Arc<dyn Model> {
-    Arc::new(Puppet::new(|_, messages| {
-        let said = results(messages);
+    Arc::new(FakeModel::new(|_, messages| {
+        let texts = results(messages);
         let ids: Vec<&str> = messages.iter().flat_map(Message::calls).map(|call| call.id.as_str()).collect();
         let last = ids.last().copied().unwrap_or_default();
-        let heard = said.last().map(String::as_str).unwrap_or_default();
+        let heard = texts.last().map(String::as_str).unwrap_or_default();
         let number: usize = last.split('_').nth(1).and_then(|number| number.parse().ok()).unwrap_or(0);
-        // The step's own call comes second, after a read.
+        // The call of the step comes second, after a read.
         if heard.starts_with("outcome unknown:") {
             return says(vec![bash(&format!("look_{number}_{}", ids.len()), "cat count")]);
         }
@@ -41,13 +41,13 @@ pub(crate) fn counting() -> Arc<dyn Model> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
+async fn run_killed_at_any_write_ends_the_same() {
     let expected: String = (1..=TURNS).map(|number| format!("{number}\n")).collect();
     let mut unknown = 0;
     for kill in [Side::Before, Side::After] {
         for at in 0.. {
             let inner = memory();
-            let (records, dead) = Gated::deadly(&inner, kill, at);
+            let (records, dead) = Gated::blocking_at(&inner, kill, at);
             let rig = Rig { records, ..Rig::new() };
             let id = RunId::new();
             let work = async {
@@ -66,12 +66,12 @@ async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
                 assert!(at > 2 * TURNS as u64, "there are more writes than {at}");
                 break;
             }
-            // What was begun in the sandbox goes on without us.
+            // Commands that started in the sandbox continue without the killed process.
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             let rig = Rig { records: inner, ..rig };
             let again = match Run::resume(rig.parts(counting()), id.clone()).await {
                 Ok(run) => run.drive().await.expect("an end"),
-                // It was killed just after the last word was written.
+                // Killed just after the final entry was written.
                 Err(error) => {
                     assert!(matches!(error, sandbar_agent::RunError::Completed(_)), "{error}");
                     assert_eq!(count().as_ref(), Some(&expected));
@@ -89,11 +89,11 @@ async fn killed_at_every_write_a_run_of_twelve_turns_ends_the_same() {
             check_record(&rig, &id).await;
         }
     }
-    // Between the beginning and the end of a call nobody can know; anywhere else everybody does.
+    // The outcome is unknown only between the start and the end of a call.
     assert_eq!(unknown, 2 * TURNS);
 }
 
-/// One beginning and one end for every call, over both processes.
+/// Every call has one start and one end, across both processes.
 pub(crate) async fn check_record(rig: &Rig, id: &RunId) {
     let entries = rig.records.entries(id, 0).await.expect("entries");
     let of = |kind: &str| {
@@ -113,16 +113,16 @@ pub(crate) async fn check_record(rig: &Rig, id: &RunId) {
 }
 
 #[tokio::test]
-async fn what_can_be_checked_is_told() {
+async fn interrupted_write_reports_the_file_state() {
     for (content, found) in
         [("new\n", "has exactly this content now"), ("old\n", "exists with other content"), ("", "does not exist")]
     {
         let (inner, id) = (memory(), RunId::new());
-        // The third write is the one that begins the call.
-        let (records, dead) = Gated::deadly(&inner, Side::After, 2);
+        // The third write starts the call.
+        let (records, dead) = Gated::blocking_at(&inner, Side::After, 2);
         let rig = Rig { records, ..Rig::new() };
         let model = || {
-            Arc::new(Puppet::new(|_, messages| match messages.len() {
+            Arc::new(FakeModel::new(|_, messages| match messages.len() {
                 1 => says(vec![
                     call("w", "write_file", json!({ "path": "/home/user/x", "content": "new\n" })),
                     bash("b", "echo on"),
@@ -143,15 +143,15 @@ async fn what_can_be_checked_is_told() {
         let report = Run::resume(rig.parts(model()), id).await.expect("resumed").drive().await.expect("an end");
         let all = results(&report.conversation);
         assert!(all[0].starts_with("outcome unknown: ") && all[0].contains(found), "{}", all[0]);
-        // What had not begun is made as if nothing had happened.
+        // A call that had not started is executed normally.
         assert_eq!(all[1], "on\n[exit 0]");
     }
 }
 
 #[tokio::test]
-async fn a_script_goes_on_where_it_was_and_looks_first_if_it_can() {
+async fn resumed_script_handles_the_interruption_first() {
     let (inner, id) = (memory(), RunId::new());
-    let (records, dead) = Gated::deadly(&inner, Side::After, 4);
+    let (records, dead) = Gated::blocking_at(&inner, Side::After, 4);
     let rig = Rig { records, ..Rig::new() };
     let turn = |command: &str| json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] });
     let model = || {
@@ -171,11 +171,11 @@ async fn a_script_goes_on_where_it_was_and_looks_first_if_it_can() {
 }
 
 #[tokio::test]
-async fn two_processes_do_not_drive_one_run() {
+async fn two_processes_cannot_drive_one_run() {
     let rig = Rig::new();
     let slow = || {
-        Arc::new(Puppet::new(|turn, _| {
-            if turn < 3 { says(vec![bash(&format!("t{turn}{:x}", rand_like()), "echo x")]) } else { done() }
+        Arc::new(FakeModel::new(|turn, _| {
+            if turn < 3 { says(vec![bash(&format!("t{turn}{:x}", next_id()), "echo x")]) } else { done() }
         }))
     };
     let id = RunId::new();
@@ -187,21 +187,21 @@ async fn two_processes_do_not_drive_one_run() {
 }
 
 /// Ids differ between the two.
-fn rand_like() -> u64 {
+fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_script_that_is_killed_while_it_looks_looks_again() {
+async fn interrupted_handling_is_repeated() {
     let step = |number: usize| format!("echo {number} >> log && touch done{number}");
     let bash = |command: String| json!({ "tool_calls": [{ "name": "bash", "input": { "command": command } }] });
     let model = || {
         let turn = |number: usize| {
             let mut turn = if number <= 3 { bash(step(number)) } else { json!({ "text": "Done." }) };
             if number > 1 {
-                let look = format!("test -f done{} || ( {} )", number - 1, step(number - 1));
-                turn["if_interrupted"] = bash(look);
+                let check = format!("test -f done{} || ( {} )", number - 1, step(number - 1));
+                turn["if_interrupted"] = bash(check);
             }
             turn
         };
@@ -211,7 +211,7 @@ async fn a_script_that_is_killed_while_it_looks_looks_again() {
         let (inner, id) = (memory(), RunId::new());
         let mut rig = Rig::new();
         for (begun, at) in [(false, first), (true, second)] {
-            let (records, dead) = Gated::deadly(&inner, Side::After, at);
+            let (records, dead) = Gated::blocking_at(&inner, Side::After, at);
             rig = Rig { records, ..rig };
             let work = async {
                 let parts = rig.parts(model());
@@ -242,13 +242,13 @@ async fn a_script_that_is_killed_while_it_looks_looks_again() {
 }
 
 #[tokio::test]
-async fn circles_are_counted_over_a_crash() {
+async fn stuck_counts_survive_a_crash() {
     let model =
-        || Arc::new(Puppet::new(|_, messages| says(vec![bash(&format!("t{}", messages.len()), "cat nothing")])));
-    // Three results are written down then, and nothing of the fourth call.
+        || Arc::new(FakeModel::new(|_, messages| says(vec![bash(&format!("t{}", messages.len()), "cat nothing")])));
+    // Three results are recorded by then, and nothing of the fourth call.
     for (side, at) in [(Side::After, 7), (Side::Before, 8)] {
         let (inner, id) = (memory(), RunId::new());
-        let (records, dead) = Gated::deadly(&inner, side, at);
+        let (records, dead) = Gated::blocking_at(&inner, side, at);
         let rig = Rig { records, ..Rig::new() };
         let work =
             async { Run::begin(rig.parts(model()), id.clone(), plan(quick())).await.expect("begun").drive().await };

@@ -1,9 +1,9 @@
-//! kill -9 of a real process that drives a run of twelve turns, with its records in SQLite and its tools in a real sandbox. The
-//! next process ends with the same files, and nothing was lost or done twice.
+//! kill -9 of a real process that drives a run of twelve turns, with records in SQLite and tools in
+//! a real sandbox. The next process ends with the same files; nothing is lost or done twice.
 //!
-//! The test runs itself as another process, which kills itself before or after one of its writes. What is between two
-//! writes is no boundary: events that are written together are there together or not at all. Each boundary is tried in
-//! `crash.rs`, in memory; here a few are, and all with `SANDBAR_SOAK`.
+//! The test runs itself as a child process, which kills itself before or after one of its writes.
+//! Points between two writes need no test: events of one write are stored together or not at all.
+//! `crash.rs` tries each boundary in memory; this test tries a few, and all with `SANDBAR_SOAK`.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,14 +18,14 @@ use testing::Server;
 use tools::{SandboxToolDispatcher, ToolDispatcher};
 
 use crate::crash::{TURNS, check_record, counting};
-use crate::gate::{Gated, Side};
+use crate::gated_records::{Gated, Side};
 use crate::support::{Rig, plan, quick};
 
-const TEST: &str = "killed::a_killed_process_leaves_a_run_that_another_ends";
-/// What the other process is to do, in variables of its environment.
+const TEST: &str = "killed::another_process_finishes_a_killed_run";
+/// Parameters of the child process, as environment variables.
 const WORK: [&str; 5] = ["KILL_ADDRESS", "KILL_KEY", "KILL_SANDBOX", "KILL_DIRECTORY", "KILL_AT"];
-/// Writes of the whole run: its beginning, two a turn of which the first asks the model and the second begins a command
-/// (reads before it are a group of their own), the last answer, and its end.
+/// Writes of the whole run: its start, two per turn (one before the model, one before a command;
+/// reads before it form their own group), the last response, and its end.
 const WRITES: u64 = 3 * TURNS as u64 + 3;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -38,7 +38,7 @@ async fn records(directory: &Path) -> Arc<dyn RunRecords> {
 }
 
 #[test]
-fn a_killed_process_leaves_a_run_that_another_ends() {
+fn another_process_finishes_a_killed_run() {
     match WORK.map(|name| std::env::var(name).ok()) {
         [Some(address), Some(key), Some(sandbox), Some(directory), Some(at)] => {
             runtime().block_on(be_killed(&address, &key, &sandbox, Path::new(&directory), &at));
@@ -47,7 +47,7 @@ fn a_killed_process_leaves_a_run_that_another_ends() {
     }
 }
 
-/// The other process.
+/// The child process.
 async fn be_killed(address: &str, key: &str, sandbox: &str, directory: &Path, at: &str) {
     let client = testing::client(address, key).build().expect("valid options");
     let id: SandboxId = sandbox.parse().expect("an id");
@@ -68,7 +68,7 @@ async fn be_killed(address: &str, key: &str, sandbox: &str, directory: &Path, at
     run.drive().await.expect("an end");
 }
 
-/// Every process knows the run.
+/// The id of the run, known to every process.
 fn name() -> RunId {
     "run_killed".parse().expect("a name")
 }
@@ -77,7 +77,7 @@ async fn kill_everywhere() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let all: Vec<(Side, u64)> = (0..WRITES).flat_map(|at| [(Side::Before, at), (Side::After, at)]).collect();
-    // The beginning, both sides of all writes of one turn, and the end.
+    // The start, both sides of all writes of one turn, and the end.
     let middle = 3 * (TURNS as u64 / 2);
     let few = all.iter().copied().filter(|(_, at)| (middle..middle + 3).contains(at));
     let few: Vec<(Side, u64)> = [(Side::After, 0)].into_iter().chain(few).chain([(Side::Before, WRITES - 1)]).collect();

@@ -1,16 +1,16 @@
-//! The loop against tools in memory and models that do as they are told; the models against servers that speak their wire;
-//! the records on every database; and a few runs in real sandboxes.
+//! Tests the loop with in-memory tools and scripted models, the models against servers that speak
+//! their protocol, the records on every database, and a few runs in real sandboxes.
 
 mod anthropic;
 mod cancel;
+mod compaction;
 mod crash;
-mod gate;
+mod gated_records;
 mod killed;
 mod openai;
 mod property;
 mod real;
 mod records;
-mod room;
 mod rules;
 mod support;
 mod valid;

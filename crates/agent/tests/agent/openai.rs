@@ -39,7 +39,7 @@ fn calls() -> String {
 }
 
 #[tokio::test]
-async fn a_run_on_a_chat_endpoint() {
+async fn chat_endpoint_drives_a_run() {
     let last = stream(&[delta(&json!({ "content": "Done." }), &Value::Null), delta(&json!({}), &json!("stop"))], false);
     for pieces in [1, usize::MAX] {
         let replies = vec![
@@ -65,7 +65,7 @@ async fn a_run_on_a_chat_endpoint() {
 }
 
 #[tokio::test]
-async fn a_model_without_a_price_takes_no_budget_in_dollars() {
+async fn dollar_budget_needs_a_price() {
     let url = url::Url::parse("http://127.0.0.1:9/v1").expect("a URL");
     let model = Arc::new(OpenAi::new("qwen", url, None).expect("a client"));
     let settings = Settings { max_cost_usd: Some(1.0), ..quick() };

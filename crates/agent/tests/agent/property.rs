@@ -1,4 +1,5 @@
-//! Whatever happens, the conversation is valid: random answers, errors, cancellations and crashes, from fixed seeds.
+//! Property test: random responses, errors, cancellations and crashes from fixed seeds leave the
+//! conversation valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use sandbar_agent::{Block, Model, Run, RunError, RunId, Settings, StopReason};
 use serde_json::json;
 use tools::Step;
 
-use crate::support::{Puppet, Rig, bash, call, check_ended, done, plan, quick, says};
+use crate::support::{FakeModel, Rig, bash, call, check_ended, done, plan, quick, says};
 use crate::valid::wrong_with;
 
-/// Numbers that are the same for the same seed.
+/// Deterministic numbers from a seed.
 struct Dice(AtomicU64);
 
 impl Dice {
@@ -72,7 +73,7 @@ async fn schedule(seed: u64) {
         let (dice, ids) = (Arc::clone(&dice), Arc::clone(&ids));
         move || -> Arc<dyn Model> {
             let (dice, ids) = (Arc::clone(&dice), Arc::clone(&ids));
-            Arc::new(Puppet::new(move |_, _| random_answer(&dice, &ids)).window(20_000))
+            Arc::new(FakeModel::new(move |_, _| random_answer(&dice, &ids)).window(20_000))
         }
     };
     let settings = Settings { max_turns: 15, max_answer_tokens: 100, ..quick() };
@@ -85,7 +86,7 @@ async fn schedule(seed: u64) {
         let wait = Duration::from_millis(dice.roll(4000));
         let ended = tokio::select! {
             ended = driven.drive() => Some(ended.expect("it can be recorded")),
-            // A crash: nobody hears of it.
+            // A crash: the run is dropped silently.
             () = tokio::time::sleep(wait), if fate == 0 => None,
             () = cancel_later(&rig, wait), if fate == 1 => unreachable!("it never comes back"),
         };
@@ -116,7 +117,7 @@ async fn cancel_later(rig: &Rig, wait: Duration) {
 }
 
 #[test]
-fn a_conversation_is_valid_whatever_happens() {
+fn conversation_stays_valid_for_random_schedules() {
     for seed in 1..=testing::repeats(150, 5000) as u64 {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");

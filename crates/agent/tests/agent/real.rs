@@ -10,7 +10,7 @@ use tools::SandboxToolDispatcher;
 use crate::support::{Rig, plan, quick, script};
 
 #[tokio::test]
-async fn a_script_writes_tests_and_repairs_a_program() {
+async fn script_repairs_a_program_in_a_real_sandbox() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let rig = Rig { tools: Arc::new(SandboxToolDispatcher::new(sandbox.clone())), ..Rig::new() };

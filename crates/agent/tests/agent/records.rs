@@ -1,17 +1,19 @@
-//! The contract of the records, on memory, SQLite and a real Postgres.
+//! Contract of the run records, on memory, SQLite and a real Postgres.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use sandbar_agent::approval::Answer;
+use sandbar_agent::approval::ApprovalAnswer;
 use sandbar_agent::model::Usage;
-use sandbar_agent::records::{AppendError, DatabaseRunRecords, Entry, Head, MemoryRunRecords, RunRecord, RunState};
+use sandbar_agent::records::{
+    AppendError, DatabaseRunRecords, Head, JournalEntry, MemoryRunRecords, RunRecord, RunState,
+};
 use sandbar_agent::{Change, Event, Happened, Message, RunId, RunRecords, StopReason};
 use sdk::Secret;
 
 use crate::support::{plan, quick};
 
-/// Two ways to the same records, as two processes have them.
+/// Two handles to the same records, as two processes have them.
 type Pair = (Arc<dyn RunRecords>, Arc<dyn RunRecords>);
 
 async fn open(url: &str) -> Arc<dyn RunRecords> {
@@ -27,9 +29,9 @@ fn head(turns: u64) -> Head {
     Head { state: RunState::Running, stop_reason: None, turns, usage, cost_nanos: 7, seen_at: at(10) }
 }
 
-fn entry(seq: u64, text: &str) -> Entry {
+fn entry(seq: u64, text: &str) -> JournalEntry {
     let happened = Happened { seq, ts: at(9), turn: 1, dropped: 0, event: Event::Message { text: text.into() } };
-    Entry { happened, change: Some(Change::Said { message: Message::user(text) }) }
+    JournalEntry { happened, change: Some(Change::UserMessage { message: Message::user(text) }) }
 }
 
 fn run(created: i64) -> RunRecord {
@@ -62,39 +64,42 @@ async fn contract((one, two): Pair) {
     let read = one.run(&old.id).await.expect("read").expect("a run");
     assert_eq!((read.head, read.entries, read.plan), (head(2), 3, old.plan.clone()));
 
-    assert!(!one.touch(&old.id, at(20)).await.expect("touched"));
-    assert!(two.ask_to_cancel(&old.id).await.expect("asked"));
-    assert!(!two.ask_to_cancel(&RunId::new()).await.expect("asked"));
-    assert!(one.touch(&old.id, at(21)).await.expect("touched"));
+    assert!(!one.heartbeat(&old.id, at(20)).await.expect("touched"));
+    assert!(two.request_cancel(&old.id).await.expect("asked"));
+    assert!(!two.request_cancel(&RunId::new()).await.expect("asked"));
+    assert!(one.heartbeat(&old.id, at(21)).await.expect("touched"));
     let read = one.run(&old.id).await.expect("read").expect("a run");
     assert!(read.cancel_asked && read.head.seen_at == at(21) && read.head.turns == 2);
-    one.forget_cancel(&old.id).await.expect("forgotten");
-    assert!(!one.touch(&old.id, at(22)).await.expect("touched"));
+    one.clear_cancel_request(&old.id).await.expect("forgotten");
+    assert!(!one.heartbeat(&old.id, at(22)).await.expect("touched"));
 
     let mut plan = old.plan.clone();
     plan.settings.max_turns = 7;
-    one.replan(&old.id, &plan).await.expect("planned anew");
+    one.update_plan(&old.id, &plan).await.expect("plan updated");
     let end = Head { state: RunState::Finished, stop_reason: Some(StopReason::MaxCost), ..head(3) };
     one.append(&old.id, 3, &[entry(9, "d")], &end).await.expect("written");
     let read = two.run(&old.id).await.expect("read").expect("a run");
     assert_eq!((read.head, read.plan.settings.max_turns), (end.clone(), 7));
 
-    let told = |seq, event| {
+    let entry_at = |seq, event| {
         let happened = Happened { seq, ts: at(9), turn: 1, dropped: 0, event };
-        Entry { happened, change: None }
+        JournalEntry { happened, change: None }
     };
-    let asked = told(10, Event::ApprovalAsked { id: "call_1".into(), tool: "bash".into(), args: "x".into() });
-    let other = told(11, Event::ApprovalAsked { id: "callX1".into(), tool: "bash".into(), args: "call_1".into() });
+    let asked = entry_at(10, Event::ApprovalAsked { id: "call_1".into(), tool: "bash".into(), args: "x".into() });
+    let other = entry_at(11, Event::ApprovalAsked { id: "callX1".into(), tool: "bash".into(), args: "call_1".into() });
     one.append(&old.id, 4, &[asked.clone(), other], &end).await.expect("written");
-    assert_eq!(two.of_call(&old.id, "call_1").await.expect("entries"), [asked]);
-    assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), None);
-    let no = Answer::Deny(Some("ä".into()));
-    assert!(one.answer(&old.id, "call_1", &no).await.expect("answered"));
-    assert!(!two.answer(&old.id, "call_1", &Answer::Allow).await.expect("an answer"), "the first answer counts");
-    assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), Some(no));
-    assert_eq!(two.answered(&new.id, "call_1").await.expect("read"), None);
+    assert_eq!(two.entries_of_call(&old.id, "call_1").await.expect("entries"), [asked]);
+    assert_eq!(two.find_answer(&old.id, "call_1").await.expect("read"), None);
+    let no = ApprovalAnswer::Deny(Some("ä".into()));
+    assert!(one.record_answer(&old.id, "call_1", &no).await.expect("answered"));
+    assert!(
+        !two.record_answer(&old.id, "call_1", &ApprovalAnswer::Allow).await.expect("an answer"),
+        "the first answer counts"
+    );
+    assert_eq!(two.find_answer(&old.id, "call_1").await.expect("read"), Some(no));
+    assert_eq!(two.find_answer(&new.id, "call_1").await.expect("read"), None);
 
-    // Of many who go on from the same place, one does.
+    // Of many concurrent appends at the same position, one succeeds.
     let tries = (0..8).map(|number| {
         let (records, id) = (Arc::clone(if number % 2 == 0 { &one } else { &two }), new.id.clone());
         tokio::spawn(async move { records.append(&id, 0, &[entry(number, "x")], &head(1)).await.is_ok() })
@@ -106,7 +111,7 @@ async fn contract((one, two): Pair) {
         one.remove(&old.id).await.expect("removed, also when it is gone");
         assert_eq!(two.run(&old.id).await.expect("read"), None);
         assert!(two.entries(&old.id, 0).await.expect("entries").is_empty());
-        assert_eq!(two.answered(&old.id, "call_1").await.expect("read"), None);
+        assert_eq!(two.find_answer(&old.id, "call_1").await.expect("read"), None);
     }
     assert_eq!(two.entries(&new.id, 0).await.expect("entries").len(), 1, "another's stay");
 }
@@ -121,7 +126,7 @@ async fn memory() {
 async fn sqlite() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite://{}/records.sqlite", directory.path().display());
-    // Beside the records of workspaces, which are there first or come later.
+    // Together with the records of workspaces, which are opened before or after.
     let workspaces = workspace::records::DatabaseRecords::open(&Secret::from(url.as_str())).await.expect("it opens");
     contract((open(&url).await, open(&url).await)).await;
     workspaces.close().await.expect("it closes");

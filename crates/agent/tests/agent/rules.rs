@@ -1,19 +1,19 @@
-//! The rules of the loop, one after the other.
+//! The rules of the loop, one test each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sandbar_agent::approval::{Answer, Decision, Desk, Policy, Reply, Rule};
+use sandbar_agent::approval::{ApprovalAnswer, ApprovalQueue, Decision, Policy, Reply, Rule};
 use sandbar_agent::{
-    Block, Committed, Event, Happened, Image, Message, Phase, Plan, Run, RunError, RunId, Settings, StopReason,
-    Workplace, WorkplaceError,
+    Block, CheckpointError, Checkpointer, Event, Happened, Image, Message, Phase, PhaseCheckpoint, Plan, Run, RunError,
+    RunId, Settings, StopReason,
 };
 use serde_json::{Value, json};
 use tools::{ErrorCode, Step, ToolDispatcher, ToolResult, Watch};
 
-use crate::support::{Puppet, Rig, bash, call, check_ended, done, plan, quick, results, says, script};
+use crate::support::{FakeModel, Rig, bash, call, check_ended, done, plan, quick, results, says, script};
 
 fn finished<'a>(events: &'a [Happened], id: &str) -> &'a Event {
     let of = |one: &&Happened| matches!(&one.event, Event::ToolCallFinished { id: ended, .. } if ended == id);
@@ -21,7 +21,7 @@ fn finished<'a>(events: &'a [Happened], id: &str) -> &'a Event {
 }
 
 #[tokio::test]
-async fn a_script_is_followed_to_its_end() {
+async fn script_runs_to_its_end() {
     let rig = Rig::new();
     let model = script(&json!([
         { "text": "I write.", "tool_calls": [{ "name": "write_file", "input": { "path": "a.txt", "content": "hello\n" } }] },
@@ -48,7 +48,7 @@ async fn a_script_is_followed_to_its_end() {
     assert!(report.message.contains("turn 2 of the script expects \"yes\""), "{}", report.message);
 }
 
-/// Tools that take a moment each and note who was there at the same time.
+/// Tools that take a moment each and record which calls overlap.
 #[derive(Default)]
 struct Busy {
     now: Mutex<Vec<String>>,
@@ -78,7 +78,7 @@ impl ToolDispatcher for Busy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_run_side_by_side_and_writes_alone() {
+async fn reads_run_concurrently_and_writes_alone() {
     let busy = Arc::new(Busy::default());
     let rig = Rig { tools: Arc::clone(&busy) as Arc<dyn ToolDispatcher>, ..Rig::new() };
     let read = |id: &str| call(id, "read_file", json!({ "path": id }));
@@ -90,7 +90,7 @@ async fn reads_run_side_by_side_and_writes_alone() {
         .calls()
         .map(|call| call.id.clone())
         .collect();
-    let model = Puppet::new(move |turn, _| if turn == 0 { says(all.clone()) } else { done() });
+    let model = FakeModel::new(move |turn, _| if turn == 0 { says(all.clone()) } else { done() });
     let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
     assert_eq!(results(&report.conversation), ids);
     assert_eq!(busy.most.load(Ordering::SeqCst), 8);
@@ -107,9 +107,9 @@ async fn reads_run_side_by_side_and_writes_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_panics_gives_a_result_and_the_rest_still_runs() {
+async fn panicking_tool_yields_an_error_result() {
     let rig = Rig { tools: Arc::new(Busy::default()), ..Rig::new() };
-    let model = Puppet::new(|turn, _| match turn {
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![bash("a", "first"), bash("b", "panic"), bash("c", "last")]),
         _ => done(),
     });
@@ -120,9 +120,9 @@ async fn a_tool_that_panics_gives_a_result_and_the_rest_still_runs() {
 }
 
 #[tokio::test]
-async fn malformed_answers_end_a_run_after_three() {
+async fn three_malformed_responses_end_a_run() {
     let turns = |good: Option<usize>| {
-        Puppet::new(move |turn, _| match turn {
+        FakeModel::new(move |turn, _| match turn {
             turn if Some(turn) == good => says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]),
             turn if turn < 5 => says(vec![call(&format!("t{turn}"), "fly", json!({}))]),
             _ => done(),
@@ -135,8 +135,8 @@ async fn malformed_answers_end_a_run_after_three() {
 }
 
 #[tokio::test]
-async fn limits_end_a_run_and_say_so() {
-    let endless = || Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+async fn limits_end_a_run_with_their_reason() {
+    let endless = || FakeModel::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
     let (report, events) = Rig::new().run(Arc::new(endless()), plan(Settings { max_turns: 3, ..quick() })).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::MaxTurns, 3));
     let last_heard = report.conversation[4].text();
@@ -163,9 +163,9 @@ async fn limits_end_a_run_and_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wall_clock_ends_a_run_even_while_it_waits() {
+async fn wall_clock_limit_ends_a_waiting_run() {
     let busy = || {
-        Puppet::new(|_, _| {
+        FakeModel::new(|_, _| {
             Err(sandbar_agent::model::ModelError::Busy {
                 message: "busy".into(),
                 retry_after: Some(Duration::from_secs(500)),
@@ -180,8 +180,8 @@ async fn the_wall_clock_ends_a_run_even_while_it_waits() {
 }
 
 #[tokio::test]
-async fn circles_are_noticed_and_ended() {
-    let model = || Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), "cat nothing")]));
+async fn repetition_is_nudged_then_ended() {
+    let model = || FakeModel::new(|turn, _| says(vec![bash(&format!("t{turn}"), "cat nothing")]));
     let (report, events) = Rig::new().run(Arc::new(model()), plan(quick())).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::Stuck, 5));
     let all = results(&report.conversation);
@@ -195,10 +195,10 @@ async fn circles_are_noticed_and_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeouts_in_a_row_end_a_run() {
+async fn consecutive_timeouts_end_a_run() {
     let rig = Rig::new();
     rig.memory.on("hang", [Step::Never]);
-    let model = Puppet::new(|turn, _| {
+    let model = FakeModel::new(|turn, _| {
         says(vec![call(&format!("t{turn}"), "bash", json!({ "command": format!("hang {turn}"), "timeout": 1 }))])
     });
     let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
@@ -225,16 +225,16 @@ impl ToolDispatcher for Gone {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_gone_ends_a_run() {
+async fn unavailable_sandbox_ends_a_run() {
     let rig = Rig { tools: Arc::new(Gone), ..Rig::new() };
-    let model = Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+    let model = FakeModel::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
     let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
     assert_eq!(report.stop_reason, StopReason::SandboxLost);
 }
 
 #[tokio::test]
-async fn answers_without_calls_are_asked_to_go_on_only_so_often() {
-    let model = Puppet::new(|_, _| {
+async fn idle_responses_are_limited() {
+    let model = FakeModel::new(|_, _| {
         let mut turn = says(vec![Block::Text("And then".into())])?;
         turn.stop = sandbar_agent::model::ModelStop::MaxTokens;
         Ok(turn)
@@ -242,16 +242,16 @@ async fn answers_without_calls_are_asked_to_go_on_only_so_often() {
     let (report, _) = Rig::new().run(Arc::new(model), plan(quick())).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
     assert_eq!(report.conversation[2].text(), "Continue.");
-    let empty = Puppet::new(|_, _| says(Vec::new()));
+    let empty = FakeModel::new(|_, _| says(Vec::new()));
     let (report, _) = Rig::new().run(Arc::new(empty), plan(quick())).await;
     assert_eq!(report.stop_reason, StopReason::Completed);
 }
 
 #[tokio::test]
-async fn cancelling_a_command_ends_it_within_two_seconds() {
+async fn cancelled_command_ends_within_two_seconds() {
     let rig = Rig::new();
     rig.memory.on("hang", [Step::Never]);
-    let model = Puppet::new(|turn, _| match turn {
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![bash("a", "echo one"), bash("b", "hang"), bash("c", "echo three")]),
         _ => done(),
     });
@@ -281,9 +281,9 @@ async fn cancelling_a_command_ends_it_within_two_seconds() {
         "{all:?}"
     );
     assert_eq!(rig.memory.processes(), 0);
-    // It goes on from there.
+    // The run resumes from there.
     let rig = Rig { cancel: tokio_util::sync::CancellationToken::new(), ..rig };
-    let report = Run::resume(rig.parts(Arc::new(Puppet::new(|_, _| done()))), id.clone())
+    let report = Run::resume(rig.parts(Arc::new(FakeModel::new(|_, _| done()))), id.clone())
         .await
         .expect("resumed")
         .drive()
@@ -292,28 +292,28 @@ async fn cancelling_a_command_ends_it_within_two_seconds() {
     assert_eq!(report.stop_reason, StopReason::Completed);
     assert_eq!(report.conversation[2].text(), "The run was stopped and goes on now.");
     assert!(matches!(
-        Run::resume(rig.parts(Arc::new(Puppet::new(|_, _| done()))), id).await.err(),
+        Run::resume(rig.parts(Arc::new(FakeModel::new(|_, _| done()))), id).await.err(),
         Some(RunError::Completed(_))
     ));
 }
 
 #[tokio::test]
-async fn a_wish_to_cancel_reaches_whoever_drives_the_run() {
+async fn cancel_request_reaches_the_driving_process() {
     let rig = Rig::new();
     rig.memory.on("hang", [Step::Never]);
-    let model = Puppet::new(|_, _| says(vec![bash("a", "hang")]));
+    let model = FakeModel::new(|_, _| says(vec![bash("a", "hang")]));
     let run = Run::begin(rig.parts(Arc::new(model)), RunId::new(), plan(quick())).await.expect("begun");
     let id = run.id().clone();
-    let (report, asked) = tokio::join!(run.drive(), rig.records.ask_to_cancel(&id));
+    let (report, asked) = tokio::join!(run.drive(), rig.records.request_cancel(&id));
     assert!(asked.expect("asked"));
     assert_eq!(report.expect("an end").stop_reason, StopReason::Cancelled);
 }
 
 #[tokio::test]
-async fn ends_of_background_tasks_are_told_once() {
+async fn background_exits_are_reported_once() {
     let rig = Rig::new();
     rig.memory.on("serve", [Step::Sleep(Duration::from_millis(1700)), Step::Exit(3)]);
-    let model = Puppet::new(|turn, _| match turn {
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![call("a", "bash", json!({ "command": "serve", "run_in_background": true }))]),
         1 => says(vec![bash("b", "sleep 3")]),
         2 => says(vec![bash("c", "echo more")]),
@@ -342,27 +342,27 @@ async fn ends_of_background_tasks_are_told_once() {
     assert!(report.background_tasks.is_empty());
 }
 
-/// A place that keeps count, and has a secret.
+/// A checkpointer that counts calls and masks a secret.
 #[derive(Default)]
-struct Place {
+struct CountingCheckpointer {
     log: Mutex<Vec<String>>,
 }
 
 #[async_trait]
-impl Workplace for Place {
-    async fn save(&self) -> Result<Option<String>, WorkplaceError> {
+impl Checkpointer for CountingCheckpointer {
+    async fn save(&self) -> Result<Option<String>, CheckpointError> {
         self.log.lock().expect("fine").push("save".into());
         Ok(Some("snapshot-1".into()))
     }
 
-    async fn pause(&self) -> Result<(), WorkplaceError> {
+    async fn pause(&self) -> Result<(), CheckpointError> {
         self.log.lock().expect("fine").push("pause".into());
-        Err(WorkplaceError { what: "pause", source: "not today".into() })
+        Err(CheckpointError { what: "pause", source: "not today".into() })
     }
 
-    async fn commit_phase(&self, message: &str) -> Result<Committed, WorkplaceError> {
+    async fn commit_phase(&self, message: &str) -> Result<PhaseCheckpoint, CheckpointError> {
         self.log.lock().expect("fine").push(message.into());
-        Ok(Committed { commit: Some("abc".into()), ..Committed::default() })
+        Ok(PhaseCheckpoint { commit: Some("abc".into()), ..PhaseCheckpoint::default() })
     }
 
     fn mask(&self, text: &str) -> String {
@@ -371,26 +371,26 @@ impl Workplace for Place {
 }
 
 #[tokio::test]
-async fn secrets_reach_neither_the_model_nor_a_watcher() {
-    let rig = Rig { workplace: Arc::new(Place::default()), ..Rig::new() };
-    let model = Arc::new(Puppet::new(|turn, _| match turn {
+async fn secrets_are_masked_for_model_and_watchers() {
+    let rig = Rig { checkpointer: Arc::new(CountingCheckpointer::default()), ..Rig::new() };
+    let model = Arc::new(FakeModel::new(|turn, _| match turn {
         0 => says(vec![Block::Text("pass hunter2".into()), bash("a", "echo it is hunter2; echo hunter2 >> x")]),
         1 => says(vec![call("b", "read_file", json!({ "path": "x" }))]),
         _ => done(),
     }));
     let (report, events) = rig.run(Arc::clone(&model) as Arc<_>, plan(quick())).await;
-    let told = serde_json::to_string(&events).expect("events");
-    assert!(!told.contains("hunter2") && told.contains("[masked]"), "{told}");
+    let serialized = serde_json::to_string(&events).expect("events");
+    assert!(!serialized.contains("hunter2") && serialized.contains("[masked]"), "{serialized}");
     assert!(results(&report.conversation).iter().all(|text| text.contains("[masked]") && !text.contains("hunter2")));
     assert_eq!(rig.memory.get("/home/user/x").expect("the file"), "hunter2\n");
 }
 
 #[tokio::test]
-async fn phases_are_kept_one_by_one_and_a_limit_saves_and_pauses() {
-    let place = Arc::new(Place::default());
-    let rig = Rig { workplace: Arc::clone(&place) as Arc<_>, ..Rig::new() };
+async fn phases_are_committed_one_by_one() {
+    let place = Arc::new(CountingCheckpointer::default());
+    let rig = Rig { checkpointer: Arc::clone(&place) as Arc<_>, ..Rig::new() };
     let phases = ["Build it.\nWell.", "Test it."].map(|goal| Phase { goal: goal.into() });
-    let model = Puppet::new(|turn, _| if turn == 1 { says(vec![bash("a", "echo x")]) } else { done() });
+    let model = FakeModel::new(|turn, _| if turn == 1 { says(vec![bash("a", "echo x")]) } else { done() });
     let (report, events) = rig.run(Arc::new(model), Plan { phases: phases.into(), ..plan(quick()) }).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
     assert_eq!(*place.log.lock().expect("fine"), ["Phase 1: Build it.", "Phase 2: Test it."]);
@@ -403,7 +403,7 @@ async fn phases_are_kept_one_by_one_and_a_limit_saves_and_pauses() {
     );
 
     place.log.lock().expect("fine").clear();
-    let endless = Puppet::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
+    let endless = FakeModel::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
     let (report, events) = rig.run(Arc::new(endless), plan(Settings { max_turns: 2, ..quick() })).await;
     assert_eq!(*place.log.lock().expect("fine"), ["save", "pause"]);
     assert!(report.message.contains("saved, but the sandbox could not be paused"), "{}", report.message);
@@ -415,7 +415,7 @@ async fn phases_are_kept_one_by_one_and_a_limit_saves_and_pauses() {
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_is_a_result() {
+async fn denied_call_yields_a_result() {
     let rule =
         |tool: &str, pattern: &str, decision| Rule { tool: tool.into(), pattern: Some(pattern.into()), decision };
     let policy = Policy {
@@ -423,9 +423,9 @@ async fn what_is_not_allowed_is_a_result() {
         otherwise: Decision::Allow,
     };
     let rig = Rig::new();
-    let desk = Desk::new(Arc::clone(&rig.records));
-    let rig = Rig { approver: Arc::new(desk.clone()), ..rig };
-    let model = Puppet::new(|turn, _| match turn {
+    let queue = ApprovalQueue::new(Arc::clone(&rig.records));
+    let rig = Rig { approver: Arc::new(queue.clone()), ..rig };
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![bash("a", "rm x"), bash("b", "echo push"), bash("c", "echo push it"), bash("d", "echo ok")]),
         _ => done(),
     });
@@ -437,10 +437,11 @@ async fn what_is_not_allowed_is_a_result() {
         let mut events = Vec::new();
         while let Some(next) = watcher.next().await {
             if let Event::ApprovalAsked { id, .. } = &next.event {
-                let answer = if id == "b" { Answer::Allow } else { Answer::Deny(Some("not now".into())) };
-                let reply = async |answer| desk.reply(&name, id, answer).await.expect("the records work");
+                let answer =
+                    if id == "b" { ApprovalAnswer::Allow } else { ApprovalAnswer::Deny(Some("not now".into())) };
+                let reply = async |answer| queue.reply(&name, id, answer).await.expect("the records work");
                 assert_eq!(reply(&answer).await, Reply::Taken);
-                assert_eq!(reply(&Answer::Allow).await, Reply::TooLate);
+                assert_eq!(reply(&ApprovalAnswer::Allow).await, Reply::TooLate);
             }
             let last = matches!(next.event, Event::RunFinished { .. });
             events.push(next);
@@ -454,7 +455,11 @@ async fn what_is_not_allowed_is_a_result() {
     let report = report.expect("an end");
     check_ended(&report, &events);
     for (call, expected) in [("a", Reply::NoQuestion), ("d", Reply::NoQuestion), ("b", Reply::TooLate)] {
-        assert_eq!(desk.reply(&report.run, call, &Answer::Allow).await.expect("the records work"), expected, "{call}");
+        assert_eq!(
+            queue.reply(&report.run, call, &ApprovalAnswer::Allow).await.expect("the records work"),
+            expected,
+            "{call}"
+        );
     }
     let all = results(&report.conversation);
     assert!(all[0].starts_with("Denied: the policy"), "{all:?}");
@@ -462,9 +467,9 @@ async fn what_is_not_allowed_is_a_result() {
 }
 
 #[tokio::test]
-async fn long_output_is_cut_to_the_loops_own_budget() {
+async fn long_output_is_cut_to_the_result_budget() {
     let rig = Rig::new();
-    let model = Puppet::new(|turn, _| match turn {
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![bash("a", "seq 1 7000"), bash("b", "seq 1 40000"), bash("c", "seq 1 100")]),
         1 => says((0..4).map(|number| bash(&format!("d{number}"), &format!("seq {number} 5000"))).collect()),
         _ => done(),
@@ -475,7 +480,7 @@ async fn long_output_is_cut_to_the_loops_own_budget() {
         assert!(text.chars().count() <= 30_000 && text.ends_with("\n[exit 0]"), "{}", text.chars().count());
         assert!(text.contains("output truncated at 30000 chars. Full output: /"), "{text}");
     }
-    // The counts are those of the whole output, also of what the dispatcher had cut before.
+    // The counts refer to the whole output, including what the dispatcher had cut.
     assert!(all[1].contains(" of 40000; "), "{}", &all[1][..all[1].find("seq").unwrap_or(2000).min(2000)]);
     assert!(!all[2].contains("truncated"));
     assert!(all[3..7].iter().map(|text| text.chars().count()).sum::<usize>() <= 60_000);
@@ -486,11 +491,11 @@ async fn long_output_is_cut_to_the_loops_own_budget() {
 }
 
 #[tokio::test]
-async fn those_who_watch_see_what_the_model_saw() {
+async fn watchers_see_what_the_model_saw() {
     let rig = Rig::new();
-    let picture = b"GIF89a\x05\x00\x06\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x05\x00\x06\x00\x00\x02\x17\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04Q\x00;";
-    rig.memory.put("/home/user/p.gif", picture.to_vec());
-    let model = Puppet::new(|turn, _| match turn {
+    let gif = b"GIF89a\x05\x00\x06\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x05\x00\x06\x00\x00\x02\x17\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04A\x10\x04Q\x00;";
+    rig.memory.put("/home/user/p.gif", gif.to_vec());
+    let model = FakeModel::new(|turn, _| match turn {
         0 => says(vec![bash("a", "echo hello"), call("b", "read_file", json!({ "path": "p.gif" }))]),
         _ => done(),
     });
@@ -499,27 +504,27 @@ async fn those_who_watch_see_what_the_model_saw() {
     let Event::ToolCallFinished { images, .. } = finished(&events, "b") else { panic!("it is finished") };
     assert_eq!(*images, [Image { media_type: "image/gif".into(), width: 5, height: 6 }]);
     let of = async |call: &str, index| {
-        let found = sandbar_agent::records::picture(&*rig.records, &report.run, call, index).await;
-        found.expect("the records work").map(|picture| picture.bytes)
+        let found = sandbar_agent::records::load_image(&*rig.records, &report.run, call, index).await;
+        found.expect("the records work").map(|image| image.bytes)
     };
-    assert_eq!(of("b", 0).await.as_deref(), Some(&picture[..]));
+    assert_eq!(of("b", 0).await.as_deref(), Some(&gif[..]));
     assert_eq!((of("b", 1).await, of("a", 0).await, of("z", 0).await), (None, None, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_is_told_as_it_comes() {
+async fn command_output_is_streamed() {
     let rig = Rig::new();
     let (out, err) = (|text: &str| Step::Out(text.into()), |text: &str| Step::Err(text.into()));
     let pause = || Step::Sleep(Duration::from_secs(2));
     rig.memory.on("build", [out("one\ntw"), pause(), out("o\n"), err("oh\n"), pause(), out("three")]);
-    let model = Puppet::new(|turn, _| if turn == 0 { says(vec![bash("a", "build")]) } else { done() });
+    let model = FakeModel::new(|turn, _| if turn == 0 { says(vec![bash("a", "build")]) } else { done() });
     let (_, events) = rig.run(Arc::new(model), plan(quick())).await;
-    let told: Vec<(&str, &str)> = events
+    let streamed: Vec<(&str, &str)> = events
         .iter()
         .filter_map(|one| match &one.event {
             Event::ToolOutputDelta { stream, chunk, .. } => Some((stream.as_str(), chunk.as_str())),
             _ => None,
         })
         .collect();
-    assert_eq!(told, [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "oh\n"), ("stdout", "three")]);
+    assert_eq!(streamed, [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "oh\n"), ("stdout", "three")]);
 }

@@ -1,17 +1,17 @@
-//! A run on tools in memory, with a model that a test plays.
+//! A run on in-memory tools, with a model played by the test.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbar_agent::approval::{Approver, Nobody, Policy};
+use sandbar_agent::approval::{Approver, DenyAll, Policy};
 use sandbar_agent::model::scripted::Scripted;
-use sandbar_agent::model::{Delta, ModelError, ModelStop, Price, Purpose, Request, Tell, Turn, Usage};
+use sandbar_agent::model::{Delta, DeltaSink, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
 use sandbar_agent::records::MemoryRunRecords;
 use sandbar_agent::{
-    Block, Event, Feed, Happened, Message, Model, Parts, PlainWorkplace, Plan, Report, Run, RunId, RunRecords,
-    Settings, ToolUse, Workplace,
+    Block, Checkpointer, Event, Feed, Happened, Message, Model, NoCheckpoints, Parts, Plan, Report, Run, RunId,
+    RunRecords, Settings, ToolUse,
 };
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ pub(crate) struct Rig {
     pub(crate) memory: Arc<InMemoryToolDispatcher>,
     pub(crate) tools: Arc<dyn ToolDispatcher>,
     pub(crate) records: Arc<dyn RunRecords>,
-    pub(crate) workplace: Arc<dyn Workplace>,
+    pub(crate) checkpointer: Arc<dyn Checkpointer>,
     pub(crate) approver: Arc<dyn Approver>,
     pub(crate) cancel: CancellationToken,
     pub(crate) feed: Feed,
@@ -37,8 +37,8 @@ impl Rig {
             tools: Arc::clone(&memory) as Arc<dyn ToolDispatcher>,
             memory,
             records: Arc::new(MemoryRunRecords::default()),
-            workplace: Arc::new(PlainWorkplace),
-            approver: Arc::new(Nobody),
+            checkpointer: Arc::new(NoCheckpoints),
+            approver: Arc::new(DenyAll),
             cancel: CancellationToken::new(),
             feed: Feed::default(),
         }
@@ -48,7 +48,7 @@ impl Rig {
         Parts {
             model,
             tools: Arc::clone(&self.tools),
-            workplace: Arc::clone(&self.workplace),
+            checkpointer: Arc::clone(&self.checkpointer),
             records: Arc::clone(&self.records),
             approver: Arc::clone(&self.approver),
             feed: self.feed.clone(),
@@ -56,7 +56,7 @@ impl Rig {
         }
     }
 
-    /// Runs to the end, and checks what must hold for every run.
+    /// Runs to the end, and checks the invariants of every run.
     pub(crate) async fn run(&self, model: Arc<dyn Model>, plan: Plan) -> (Report, Vec<Happened>) {
         let mut watcher = self.feed.watch();
         let run = Run::begin(self.parts(model), RunId::new(), plan).await.expect("the run begins");
@@ -67,7 +67,7 @@ impl Rig {
     }
 }
 
-/// A conversation that could be sent, events in order, and one end for every beginning.
+/// Checks that the conversation is valid, events are ordered, and every start has one end.
 #[track_caller]
 pub(crate) fn check_ended(report: &Report, events: &[Happened]) {
     let mut conversation = report.conversation.clone();
@@ -131,19 +131,20 @@ pub(crate) fn done() -> Result<Turn, ModelError> {
 
 type Play = dyn Fn(usize, &[Message]) -> Result<Turn, ModelError> + Send + Sync;
 
-/// A model that a test plays: it is given the number of the request, from 0, and the conversation. Every request is checked.
-pub(crate) struct Puppet {
+/// A model played by the test: it receives the number of the request, from 0, and the conversation.
+/// Every request is validated.
+pub(crate) struct FakeModel {
     play: Box<Play>,
     count: AtomicUsize,
     window: u64,
     price: Option<Price>,
     pub(crate) requests: Mutex<Vec<(Purpose, String)>>,
-    /// Tokens for each that the loop would think of; none: it does not count.
+    /// Counted tokens per estimated one; `None` if it does not count.
     scale: Option<u64>,
     pub(crate) counted: Mutex<Vec<u64>>,
 }
 
-impl Puppet {
+impl FakeModel {
     pub(crate) fn new(play: impl Fn(usize, &[Message]) -> Result<Turn, ModelError> + Send + Sync + 'static) -> Self {
         let price = Price { input: 1.0, output: 1.0, cache_write: 1.0, cache_read: 1.0, long: None };
         Self {
@@ -171,7 +172,7 @@ impl Puppet {
 }
 
 #[async_trait]
-impl Model for Puppet {
+impl Model for FakeModel {
     fn name(&self) -> &str {
         "puppet"
     }
@@ -180,7 +181,7 @@ impl Model for Puppet {
         self.window
     }
 
-    fn longest_answer(&self) -> u64 {
+    fn max_answer_tokens(&self) -> u64 {
         1000
     }
 
@@ -195,7 +196,7 @@ impl Model for Puppet {
         Ok(Some(count))
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         let wire = serde_json::to_value(request.messages).expect("messages serialise");
         if let Some(problem) = wrong_with(&wire) {
             panic!("an invalid request: {problem}\n{wire:#}");
@@ -219,7 +220,7 @@ impl Model for Puppet {
     }
 }
 
-/// The text of each result that the model was given, in order.
+/// The text of each result that the model received, in order.
 pub(crate) fn results(conversation: &[Message]) -> Vec<String> {
     conversation.iter().flat_map(Message::results).map(sandbar_agent::ToolOutcome::text).collect()
 }

@@ -1,10 +1,10 @@
-//! What Anthropic's API refuses, in our own words.
+//! The rules of Anthropic's API for messages, as a validator.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// What is wrong with a request's messages; nothing when the real service would take them.
+/// What is wrong with the messages of a request; `None` if the real service accepts them.
 pub(crate) fn wrong_with(messages: &Value) -> Option<String> {
     let Some(messages) = messages.as_array().filter(|messages| !messages.is_empty()) else {
         return Some("messages: at least one message is required".into());

@@ -1,5 +1,5 @@
-//! A server that speaks Anthropic's Messages API over real HTTP and SSE: it says what it was told to say, in pieces as small
-//! as it was told to, and refuses what the real service refuses.
+//! A server that speaks Anthropic's Messages API over real HTTP and SSE: it sends prepared replies
+//! in pieces of a given size, and refuses what the real service refuses.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,12 +14,12 @@ use crate::valid::wrong_with;
 /// What the server does with one request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// A whole answer in pieces of so many bytes.
+    /// A whole response in pieces of this many bytes.
     Stream {
         body: String,
         pieces: usize,
     },
-    /// The connection ends after so many bytes of the stream.
+    /// The connection ends after this many bytes of the stream.
     Cut {
         body: String,
         after: usize,
@@ -54,7 +54,7 @@ impl WireServer {
             let mut replies = replies.into_iter();
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
-                // One request a connection: which reply is whose stays certain.
+                // One request per connection, so that each reply has a known request.
                 serve(stream, &mut replies, &log).await;
             }
         });
@@ -184,7 +184,7 @@ pub(crate) fn answer_with(blocks: &[Value], stop_reason: &str, prompt: u64) -> S
                 pieces.push(delta(json!({ "type": "signature_delta", "signature": block["signature"] })));
             }
             Some("tool_use") => {
-                // A test that wants a broken input gives it as it is to be said.
+                // A test that needs an invalid input gives it as raw text.
                 let json = block["json"].as_str().map_or_else(|| block["input"].to_string(), str::to_owned);
                 start["input"] = json!({});
                 start.as_object_mut().expect("an object").remove("json");

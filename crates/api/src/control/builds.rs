@@ -1,4 +1,4 @@
-//! Building templates: asked for, fed, started, watched.
+//! Template builds: request, upload, start, status and logs.
 
 use std::time::Duration;
 
@@ -13,32 +13,33 @@ use protocol::rest::template::{
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::{Answer, create, logs, payload, templates, view};
+use super::{CallResult, create, logs, payload, templates, view};
 use crate::body;
 use crate::content::Content;
 use crate::query;
 use crate::routing;
 use crate::server::App;
 
-/// Images that are our base, at any tag.
+/// Images that mean the default template, at any tag.
 const BASE_IMAGES: [&str; 4] = ["e2b/base", "e2bdev/base", "sandbar/base", "base"];
-/// Stages of one build.
+/// Most stages of one build.
 const MOST_STAGES: usize = 100;
 const MOST_LOG_LINES: usize = 100;
-/// Of a failed build's log, repeated in its reason.
+/// Lines of a failed build's log that its reason repeats.
 const REASON_LINES: usize = 20;
-/// An upload may take as long as it goes on; this bounds the whole.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(2 * 60 * 60);
+/// Limits the total time of an upload, which may otherwise take as long as bytes arrive.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// `POST /v3/templates`.
-pub(super) async fn request(app: &App, request: Request<Content>) -> Answer {
+pub(super) async fn request(app: &App, request: Request<Content>) -> CallResult {
     let NewBuild { name, tags, cpu_count, memory_mb, min_free_disk_mb } = payload::read_json(request).await?;
     if name.trim().is_empty() {
         return Err(Failure::bad_request("missing field `name`"));
     }
     let config = app.node.config();
     let usual = Size { cpu_count: config.cpu_count, memory_mb: config.memory_mb, disk_mb: config.disk_mb };
-    // What a build leaves free is what its sandboxes may write: the disk is at least that large.
+    // The free space that a build asks for is what its sandboxes may write: the disk has at least
+    // that size.
     let disk_mb = min_free_disk_mb.map(|free| free.max(usual.disk_mb));
     let size = create::size(app, usual, [cpu_count, memory_mb, disk_mb].map(|value| value.map(i64::from)))?;
     let tags: Vec<String> = tags.iter().map(|tag| tag.trim().to_lowercase()).collect();
@@ -54,12 +55,12 @@ pub(super) async fn request(app: &App, request: Request<Content>) -> Answer {
     Ok(body::json(StatusCode::ACCEPTED, &answer))
 }
 
-/// `GET /templates/{id}/files/{hash}`: whether an archive is there, and where to send it.
-pub(super) fn upload_link(app: &App, template: &str, hash: &str, request: Request<Content>) -> Answer {
+/// `GET /templates/{id}/files/{hash}`: whether the archive was uploaded, and where to upload it.
+pub(super) fn upload_link(app: &App, template: &str, hash: &str, request: Request<Content>) -> CallResult {
     let (present, token) = app.node.upload_link(template, hash)?;
     let id = app.node.template(template)?.id.clone();
     let (parts, _) = request.into_parts();
-    // As the client reached us: it must reach us there again.
+    // The host by which the client reached this server, since it must reach it again.
     let host = match routing::host(&parts) {
         "" => app.config.domain.as_str(),
         host => host,
@@ -69,8 +70,8 @@ pub(super) fn upload_link(app: &App, template: &str, hash: &str, request: Reques
     Ok(body::json(StatusCode::CREATED, &FileUpload { present, url: Some(url), headers: None }))
 }
 
-/// `PUT` to such a link. It carries no API key: the token is the permission.
-pub(super) async fn upload(app: &App, template: &str, hash: &str, request: Request<Content>) -> Answer {
+/// `PUT` to such a link. It has no API key: the token is the permission.
+pub(super) async fn upload(app: &App, template: &str, hash: &str, request: Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let token = query::first(&pairs, "token").unwrap_or("").to_owned();
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -78,12 +79,12 @@ pub(super) async fn upload(app: &App, template: &str, hash: &str, request: Reque
     let pieces = BodyDataStream::new(request.into_body());
     let storing = app.node.store_upload(template, hash, &token, length, pieces);
     let late = |_| Failure::new(StatusCode::REQUEST_TIMEOUT, "the archive did not arrive in time");
-    tokio::time::timeout(UPLOAD_PATIENCE, storing).await.map_err(late)??;
+    tokio::time::timeout(UPLOAD_TIMEOUT, storing).await.map_err(late)??;
     Ok(body::empty(StatusCode::OK))
 }
 
 /// `POST /v2/templates/{id}/builds/{buildID}`.
-pub(super) async fn start(app: &App, template: &str, build: &str, request: Request<Content>) -> Answer {
+pub(super) async fn start(app: &App, template: &str, build: &str, request: Request<Content>) -> CallResult {
     let BuildStart { from_image, from_template, from_image_registry, force, steps, start_cmd, ready_cmd } =
         payload::read_json(request).await?;
     let stage = BuildStage { from_image, from_template, from_image_registry, steps, ..BuildStage::default() };
@@ -91,8 +92,8 @@ pub(super) async fn start(app: &App, template: &str, build: &str, request: Reque
     begin(app, template, build, start).await
 }
 
-/// `POST /sandbar/templates/{id}/builds/{buildID}`: what E2B's own call cannot carry.
-pub(super) async fn start_staged(app: &App, template: &str, build: &str, request: Request<Content>) -> Answer {
+/// `POST /sandbar/templates/{id}/builds/{buildID}`: builds that E2B's own call cannot express.
+pub(super) async fn start_staged(app: &App, template: &str, build: &str, request: Request<Content>) -> CallResult {
     let start: StagedBuildStart = payload::read_json(request).await?;
     if !(1..=MOST_STAGES).contains(&start.stages.len()) {
         return Err(Failure::bad_request(format!("stages: between 1 and {MOST_STAGES} are needed")));
@@ -100,15 +101,16 @@ pub(super) async fn start_staged(app: &App, template: &str, build: &str, request
     begin(app, template, build, start).await
 }
 
-async fn begin(app: &App, template: &str, build: &str, start: StagedBuildStart) -> Answer {
+async fn begin(app: &App, template: &str, build: &str, start: StagedBuildStart) -> CallResult {
     let StagedBuildStart { stages, force, start_cmd, ready_cmd } = start;
     let stages = stages.into_iter().map(|stage| self::stage(app, stage)).collect::<Result<_, _>>()?;
-    let request = BuildRequest { stages, force, start_command: given(start_cmd), ready_command: given(ready_cmd) };
+    let request =
+        BuildRequest { stages, force, start_command: non_blank(start_cmd), ready_command: non_blank(ready_cmd) };
     app.node.start_build(template, build, request).await?;
     Ok(body::empty(StatusCode::ACCEPTED))
 }
 
-fn given(text: Option<String>) -> Option<String> {
+fn non_blank(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.trim().is_empty())
 }
 
@@ -116,9 +118,9 @@ fn stage(app: &App, stage: BuildStage) -> Result<StageRequest, Failure> {
     let BuildStage { from_image, from_template, from_stage, from_archive, from_image_registry, steps } = stage;
     let step = |step: protocol::rest::template::Step| {
         let protocol::rest::template::Step { kind, args, files_hash, force, from_stage, unpack } = step;
-        Step { kind, args, files_hash: given(files_hash), force, from_stage, unpack }
+        Step { kind, args, files_hash: non_blank(files_hash), force, from_stage, unpack }
     };
-    let (image, template) = (given(from_image), given(from_template));
+    let (image, template) = (non_blank(from_image), non_blank(from_template));
     let origin = match (image, template, from_stage, from_archive) {
         (None, None, None, None) => Origin::Template(node::template::base()),
         (Some(image), None, None, None) if is_base(&image) => Origin::Template(node::template::base()),
@@ -143,15 +145,15 @@ fn stage(app: &App, stage: BuildStage) -> Result<StageRequest, Failure> {
     Ok(StageRequest { origin, steps: steps.into_iter().map(step).collect() })
 }
 
-/// Whether an image is our own base, whatever its tag.
+/// Whether an image is the default template, at any tag.
 fn is_base(image: &str) -> bool {
     let name = image.trim().to_lowercase();
     let name = name.strip_prefix("docker.io/").unwrap_or(&name);
     BASE_IMAGES.contains(&name.split(['@', ':']).next().unwrap_or_default())
 }
 
-/// How a registry is opened. Google's takes a service account's key as a password; Amazon's hands out passwords by a call of its own, which
-/// this server does not make.
+/// Credentials of a registry. Google's takes a service account's key as a password; Amazon's issues
+/// passwords by an API call that this server does not make.
 fn credentials(registry: &Value) -> Result<Credentials, Failure> {
     let text = |name: &str| registry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     match text("type").as_str() {
@@ -167,7 +169,7 @@ fn credentials(registry: &Value) -> Result<Credentials, Failure> {
 }
 
 /// `GET /templates/{id}/builds/{buildID}/status`.
-pub(super) fn status(app: &App, template: &str, build: &str, request: &Request<Content>) -> Answer {
+pub(super) fn status(app: &App, template: &str, build: &str, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let number = |name: &str, default: usize| match query::first(&pairs, name).filter(|text| !text.is_empty()) {
         None => Ok(default),
@@ -175,7 +177,7 @@ pub(super) fn status(app: &App, template: &str, build: &str, request: &Request<C
     };
     let (offset, limit) = (number("logsOffset", 0)?, number("limit", MOST_LOG_LINES)?.min(MOST_LOG_LINES));
     let level = logs::level(&pairs)?;
-    // The state before the log: what a finished build has said is all there.
+    // The status is read before the log: the log of a finished build is then complete.
     let (template, build, log) = app.node.build(template, build)?;
     let lines: Vec<BuildLine> = log.lines().into_iter().filter(|line| logs::is_at_least(line.level, level)).collect();
     let reason = build.failure.as_ref().map(|failure| reason(failure, &lines));
@@ -202,7 +204,7 @@ fn reason(failure: &BuildFailure, lines: &[BuildLine]) -> protocol::rest::templa
 }
 
 /// `GET /templates/{id}/builds/{buildID}/logs`.
-pub(super) fn log(app: &App, template: &str, build: &str, request: &Request<Content>) -> Answer {
+pub(super) fn log(app: &App, template: &str, build: &str, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let window = logs::Window::parse(&pairs)?;
     let level = logs::level(&pairs)?;

@@ -1,4 +1,4 @@
-//! What this server adds to E2B. Without extensions the path does not exist.
+//! Capabilities that this server adds to E2B. Without extensions the path does not exist.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -26,13 +26,14 @@ pub(super) fn list(app: &App) -> Response<Body> {
         "maxTimeout": config.max_timeout_seconds,
         "maxProcesses": config.pids,
     });
-    // `PUT /files` with `If-Match` or `If-None-Match`: whole or not at all, and only over what the client saw.
+    // `PUT /files` with `If-Match` or `If-None-Match`: atomic, and only if the file is as the
+    // client saw it.
     let replacing = json!({ "conditions": ["sha256", "absent"] });
-    // E2B's is SOCKS5 only; an address with a scheme in front says which one is meant.
+    // E2B's is SOCKS5 only; a scheme before the address selects another kind.
     let proxies = json!({ "schemes": ["socks5", "http", "https"] });
     // `POST /sandbar/templates/{id}/builds/{buildID}`.
     let builds = json!({ "origins": ["image", "template", "stage", "archive"] });
-    // The variable of a process that says so, and what it may say.
+    // The variable of a process that declares the encoding, and its values.
     let encodings = json!({ "variable": STDIN_ENCODING, "encodings": [STDIN_GZIP] });
     let capabilities = [
         ("createResources", resources),

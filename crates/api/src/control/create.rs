@@ -1,32 +1,32 @@
-//! Create, in both generations. The body is checked whole before anything is made.
+//! Create, in both API versions. The whole body is validated before anything is created.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use http::{HeaderMap, Request, StatusCode};
-use node::lifecycle::Kept;
+use node::lifecycle::PauseMode;
 use node::template::{Size, TemplateError};
-use node::{NewSandbox, OnTimeout, Repeatable, Resources};
+use node::{IdempotencyKey, NewSandbox, OnTimeout, Resources};
 use protocol::headers::IDEMPOTENCY_KEY;
 use protocol::rest;
 use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
-use super::{Answer, Generation, network, payload, timeout, view, volumes};
+use super::{ApiVersion, CallResult, network, payload, timeout, view, volumes};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
 
-pub(super) async fn create(app: &App, request: Request<Content>, generation: Generation) -> Answer {
-    let key = match generation {
-        Generation::A => None,
-        Generation::B => idempotency_key(request.headers())?,
+pub(super) async fn create(app: &App, request: Request<Content>, version: ApiVersion) -> CallResult {
+    let key = match version {
+        ApiVersion::V1 => None,
+        ApiVersion::V2 => idempotency_key(request.headers())?,
     };
     let body = payload::read(request).await?;
     let asked: rest::NewSandbox = payload::parse(&body)?;
-    let new = understand(app, asked, generation)?;
-    let repeatable = key.map(|key| Repeatable { key, fingerprint: fingerprint(&body) });
-    let created = app.node.create(new, repeatable).await?;
+    let new = validate(app, asked, version)?;
+    let idempotency = key.map(|key| IdempotencyKey { key, fingerprint: fingerprint(&body) });
+    let created = app.node.create(new, idempotency).await?;
     Ok(body::json(StatusCode::CREATED, &view::sandbox(created, &app.config.domain)))
 }
 
@@ -41,7 +41,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Two bodies that mean the same, however they are spaced and ordered, have the same digest.
+/// Returns the same digest for bodies that differ only in whitespace and order.
 fn fingerprint(body: &[u8]) -> String {
     let canonical = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
     let digest = match canonical {
@@ -51,7 +51,7 @@ fn fingerprint(body: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Result<NewSandbox, Failure> {
+fn validate(app: &App, asked: rest::NewSandbox, version: ApiVersion) -> Result<NewSandbox, Failure> {
     let rest::NewSandbox {
         template_id,
         timeout,
@@ -75,11 +75,11 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
         Err(error @ TemplateError::Malformed(_)) => return Err(error.into()),
         found => found,
     };
-    let lease = lease(app, timeout, generation)?;
+    let lease = lease(app, timeout, version)?;
     let auto_resume = auto_resume.is_some_and(|resume| resume.enabled);
     let on_timeout = on_timeout(auto_pause, auto_pause_memory, auto_resume)?;
-    // The second generation always secures; the first lets a client say that it wants no token.
-    let secure = generation == Generation::B || secure != Some(false);
+    // API version 2 always secures; in version 1 a client can ask for no token.
+    let secure = version == ApiVersion::V2 || secure != Some(false);
     let network = network.unwrap_or_default();
     network::check(&network)?;
     let egress = network::egress(&network, allow_internet_access)?;
@@ -101,7 +101,7 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     let size = from.as_ref().ok().and_then(|from| from.size);
     let resources = resources(app, size, [cpu_count, memory_mb, disk_size_mb])?;
     let from = from?;
-    network::refuse_unbuilt(iam.as_ref())?;
+    network::refuse_unimplemented(iam.as_ref())?;
     Ok(NewSandbox {
         from,
         timeout: lease,
@@ -120,14 +120,14 @@ fn understand(app: &App, asked: rest::NewSandbox, generation: Generation) -> Res
     })
 }
 
-fn lease(app: &App, timeout: Option<i64>, generation: Generation) -> Result<Duration, Failure> {
-    let default = match generation {
-        Generation::A => 15,
-        Generation::B => 300,
+fn lease(app: &App, timeout: Option<i64>, version: ApiVersion) -> Result<Duration, Failure> {
+    let default = match version {
+        ApiVersion::V1 => 15,
+        ApiVersion::V2 => 300,
     };
     match timeout.unwrap_or(default) {
         ..=0 => Err(Failure::bad_request("Timeout must be greater than 0")),
-        seconds => timeout::allowed(app, seconds),
+        seconds => timeout::check(app, seconds),
     }
 }
 
@@ -138,13 +138,13 @@ fn on_timeout(pause: Option<bool>, memory: Option<bool>, auto_resume: bool) -> R
             Err(Failure::bad_request("autoPauseMemory false cannot go with autoResume: only memory resumes by itself"))
         }
         (false, true) => Ok(OnTimeout::Kill),
-        (true, true) => Ok(OnTimeout::Pause(Kept::Memory)),
-        (true, false) => Ok(OnTimeout::Pause(Kept::Files)),
+        (true, true) => Ok(OnTimeout::Pause(PauseMode::Full)),
+        (true, false) => Ok(OnTimeout::Pause(PauseMode::Filesystem)),
     }
 }
 
-/// The size asked for, else the template's, else the usual one. Asking is our addition: without extensions it is ignored
-/// like any unknown field.
+/// The requested size, else the template's, else the default. Requesting one is an extension:
+/// without extensions it is ignored like any unknown field.
 fn resources(app: &App, template: Option<Size>, asked: [Option<i64>; 3]) -> Result<Resources, Failure> {
     let config = app.node.config();
     let usual =
@@ -154,7 +154,8 @@ fn resources(app: &App, template: Option<Size>, asked: [Option<i64>; 3]) -> Resu
     Ok(Resources { cpu_count, memory_mb, disk_mb, pids: config.pids })
 }
 
-/// Processors, memory and disk as asked for, within what the server allows; the usual where nothing was asked for.
+/// Processors, memory and disk as requested, checked against the limits; the default where none was
+/// requested.
 pub(super) fn size(app: &App, usual: Size, asked: [Option<i64>; 3]) -> Result<Size, Failure> {
     let config = app.node.config();
     let pick = |name: &str, asked: Option<i64>, range: RangeInclusive<u32>, usual: u32| {

@@ -1,4 +1,5 @@
-//! Failures of control-plane calls. The status is repeated in the body: some clients decide by one, some by the other.
+//! Failures of control-plane calls. The body repeats the status: some clients read one, some the
+//! other.
 
 use std::error::Error;
 
@@ -19,7 +20,7 @@ pub(super) struct Failure {
     status: StatusCode,
     message: String,
     error_code: Option<&'static str>,
-    /// For the operator, when the fault is ours; the caller is told the message only.
+    /// For the operator's log, if the fault is the server's; the caller gets only the message.
     causes: Option<String>,
 }
 
@@ -44,7 +45,7 @@ impl Failure {
         self.causes.as_deref()
     }
 
-    /// As part of an answer that is none itself.
+    /// The failure as part of another response.
     pub(super) fn body(self) -> ErrorBody {
         let Self { status, message, error_code, causes: _ } = self;
         ErrorBody { code: status.as_u16(), message, error_code: error_code.map(str::to_owned) }
@@ -54,7 +55,8 @@ impl Failure {
         let status = self.status;
         let mut response = body::json(status, &self.body());
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            // Newer SDKs repeat such calls by themselves; ours are deliberate, and a repetition changes nothing.
+            // Newer SDKs retry such calls by themselves; these failures are deliberate, and a retry
+            // changes nothing.
             response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response
@@ -80,7 +82,7 @@ impl From<TemplateError> for Failure {
 impl From<SandboxError> for Failure {
     fn from(error: SandboxError) -> Self {
         match &error {
-            // A paused sandbox has no timeout and no guest: to callers that need them it is not there.
+            // A paused sandbox has no timeout and no guest: callers that need them get "not found".
             SandboxError::NotFound(_) | SandboxError::NotRunning { .. } => {
                 Self::new(StatusCode::NOT_FOUND, error.to_string())
             }
@@ -98,7 +100,7 @@ impl From<SandboxError> for Failure {
                 };
                 Self::new(StatusCode::GONE, error.to_string()).with_code(code)
             }
-            // What a build begins with; sandboxes and volumes say whose files they are.
+            // The files that a build starts from; sandboxes and volumes name the owner of theirs.
             SandboxError::Engine(EngineError::FilesMissing { .. }) => {
                 Self::new(StatusCode::GONE, error.to_string()).with_code(TEMPLATE_FILES_MISSING)
             }

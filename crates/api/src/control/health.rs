@@ -1,5 +1,5 @@
 //! `/health` and `/ready`: whether the server accepts changes. Both are open to load balancers,
-//! which have no key; the causes name paths of the machine and need it.
+//! which have no key; the causes contain paths of the machine and require it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) fn owns(segments: &[&str]) -> bool {
     matches!(segments, ["health" | "ready"])
 }
 
-/// The answer to a question about the server's health; none for another request.
+/// The response to a health check; `None` for another request.
 pub(super) async fn answer(app: &App, request: &Request<Content>, segments: &[&str]) -> Option<Response<Body>> {
     if !owns(segments) || ![Method::GET, Method::HEAD].contains(request.method()) {
         return None;
@@ -42,16 +42,16 @@ pub(super) async fn answer(app: &App, request: &Request<Content>, segments: &[&s
     Some(body::whole(status, "text/plain; charset=utf-8", text))
 }
 
-/// Every part of the server, with its fault.
+/// All parts of the server, with their faults.
 fn parts(app: &App) -> BTreeMap<&'static str, Option<Unwritable>> {
     let mut parts = BTreeMap::from([("records", None), ("pool", None)]);
     parts.extend(app.node.health().faults.iter().map(|fault| (fault.part(), Some(fault.unwritable().clone()))));
-    parts.extend(app.elsewhere.parts.iter().map(|(name, check)| (*name, check())));
+    parts.extend(app.fallback.parts.iter().map(|(name, check)| (*name, check())));
     parts
 }
 
 async fn set_aside(app: &App) -> Vec<SetAsideRow> {
-    // Records that cannot be read at all are a fault of their own.
+    // Records that cannot be read at all are reported as a fault.
     let rows = app.node.unreadable().await.unwrap_or_default();
     let row =
         |Unreadable { table, id, cause, files: _ }: Unreadable| SetAsideRow { table: table.to_owned(), id, cause };

@@ -7,7 +7,7 @@ use protocol::headers::{NEXT_TOKEN, TOTAL_RUNNING};
 use protocol::rest::ListedSandbox;
 
 use super::failure::Failure;
-use super::{Answer, view};
+use super::{CallResult, view};
 use crate::body::{self, Body};
 use crate::content::Content;
 use crate::query;
@@ -16,14 +16,14 @@ use crate::server::App;
 const MOST_ROWS: usize = 100;
 
 /// `GET /v2/sandboxes`.
-pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
+pub(super) fn list(app: &App, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let Some(query) = parse(app, &pairs)? else {
         // Filtered by a template that does not exist.
         return Ok(body::json(StatusCode::OK, &Vec::<ListedSandbox>::new()));
     };
     let Page { sandboxes, next, total_running } = app.node.list(&query);
-    let rows: Vec<ListedSandbox> = sandboxes.iter().map(view::listed).collect();
+    let rows: Vec<ListedSandbox> = sandboxes.iter().map(view::list_entry).collect();
     let mut response = body::json(StatusCode::OK, &rows);
     if query.running {
         response.headers_mut().insert(TOTAL_RUNNING, HeaderValue::from(total_running));
@@ -31,7 +31,7 @@ pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
     Ok(with_next(response, next))
 }
 
-/// Says where the next page begins, if there is one.
+/// Adds the token of the next page, if there is one.
 pub(super) fn with_next(mut response: Response<Body>, next: Option<Cursor>) -> Response<Body> {
     if let Some(cursor) = next {
         let token = HeaderValue::try_from(cursor.to_token()).expect("base64 is a good header");
@@ -40,7 +40,7 @@ pub(super) fn with_next(mut response: Response<Body>, next: Option<Cursor>) -> R
     response
 }
 
-/// How many rows are wanted, and after which.
+/// Parses the limit and the token of a page.
 pub(super) fn paging(pairs: &[(String, String)]) -> Result<(usize, Option<Cursor>), Failure> {
     let limit = match query::first(pairs, "limit") {
         None => MOST_ROWS,
@@ -55,11 +55,11 @@ pub(super) fn paging(pairs: &[(String, String)]) -> Result<(usize, Option<Cursor
     Ok((limit, token.map(cursor).transpose()?))
 }
 
-/// `GET /sandboxes`: what old SDKs know, running ones on one page.
-pub(super) fn list_running(app: &App, request: &Request<Content>) -> Answer {
+/// `GET /sandboxes`: for old SDKs, running sandboxes on one page.
+pub(super) fn list_running(app: &App, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let query = Query { paused: false, limit: usize::MAX, metadata: metadata(&pairs), ..everything() };
-    let rows: Vec<ListedSandbox> = app.node.list(&query).sandboxes.iter().map(view::listed).collect();
+    let rows: Vec<ListedSandbox> = app.node.list(&query).sandboxes.iter().map(view::list_entry).collect();
     Ok(body::json(StatusCode::OK, &rows))
 }
 
@@ -80,7 +80,7 @@ fn metadata(pairs: &[(String, String)]) -> std::collections::BTreeMap<String, St
     query::first(pairs, "metadata").map(|value| query::metadata(value).collect()).unwrap_or_default()
 }
 
-/// The query of a list; `None` when nothing can match it.
+/// Parses the query of a list; `None` if nothing can match it.
 fn parse(app: &App, pairs: &[(String, String)]) -> Result<Option<Query>, Failure> {
     let mut query = Query { metadata: metadata(pairs), ..everything() };
     let states: Vec<&str> = pairs
@@ -103,7 +103,7 @@ fn parse(app: &App, pairs: &[(String, String)]) -> Result<Option<Query>, Failure
         Some(other) => return Err(Failure::bad_request(format!("order '{other}' is neither asc nor desc"))),
     };
     if let Some(text) = query::first(pairs, "startedAfter") {
-        // An offset's plus sign that was not encoded arrives as a space.
+        // An unencoded plus sign of an offset arrives as a space.
         let moment = text.trim().replace(' ', "+").parse::<Timestamp>();
         query.started_after = Some(moment.map_err(|error| Failure::bad_request(format!("startedAfter: {error}")))?);
     }

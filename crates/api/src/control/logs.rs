@@ -1,4 +1,4 @@
-//! What happened in and to a sandbox, in both generations.
+//! Logs of sandboxes, in both API versions.
 
 use http::{Request, StatusCode};
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use node::log::{Entry, LogLevel};
 use protocol::rest::{SandboxLog, SandboxLogEntry, SandboxLogPage, SandboxLogs};
 
 use super::failure::Failure;
-use super::{Answer, view};
+use super::{CallResult, view};
 use crate::body;
 use crate::content::Content;
 use crate::query;
@@ -19,7 +19,7 @@ const LONGEST_SEARCH: usize = 256;
 type Pairs = [(String, String)];
 
 /// `GET /sandboxes/{id}/logs`: from `start` (Unix milliseconds) on, oldest first.
-pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
+pub(super) async fn read_v1(app: &App, id: &SandboxId, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let (start, limit) = (moment(&pairs, "start")?, limit(&pairs)?);
     let entries = app.node.log(id).await?;
@@ -33,7 +33,7 @@ pub(super) async fn first_generation(app: &App, id: &SandboxId, request: &Reques
 }
 
 /// `GET /v2/sandboxes/{id}/logs`: from `cursor` on, forwards or backwards.
-pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
+pub(super) async fn read_v2(app: &App, id: &SandboxId, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let (window, level) = (Window::parse(&pairs)?, level(&pairs)?);
     let search = query::first(&pairs, "search").unwrap_or("");
@@ -46,7 +46,7 @@ pub(super) async fn second_generation(app: &App, id: &SandboxId, request: &Reque
     Ok(body::json(StatusCode::OK, &SandboxLogPage { logs: chosen.map(wire).collect() }))
 }
 
-/// Which part of a log is asked for: from `cursor` on, forwards or backwards.
+/// The requested part of a log: from `cursor` on, forwards or backwards.
 pub(super) struct Window {
     cursor: Option<Timestamp>,
     limit: usize,
@@ -65,7 +65,8 @@ impl Window {
         Ok(Self { cursor: moment(pairs, "cursor")?, limit: limit(pairs)?, backward })
     }
 
-    /// Of `entries`, oldest first, those asked for, in the order asked for.
+    /// Selects the requested entries from `entries`, which are ordered oldest first, in the
+    /// requested order.
     pub(super) fn choose<T>(self, mut entries: Vec<T>, at: impl Fn(&T) -> Timestamp) -> impl Iterator<Item = T> {
         let Self { cursor, limit, backward } = self;
         entries.retain(|entry| match cursor {
@@ -80,7 +81,7 @@ impl Window {
     }
 }
 
-/// The least level asked for.
+/// The lowest requested level.
 pub(super) fn level(pairs: &Pairs) -> Result<LogLevel, Failure> {
     match query::first(pairs, "level") {
         None | Some("" | "debug") => Ok(LogLevel::Debug),

@@ -1,4 +1,4 @@
-//! What sandboxes use.
+//! Metrics of sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use node::{SandboxError, SandboxId};
 use protocol::rest::{SandboxMetric, SandboxesMetrics};
 
 use super::failure::Failure;
-use super::{Answer, view};
+use super::{CallResult, view};
 use crate::body;
 use crate::content::Content;
 use crate::query;
@@ -18,7 +18,7 @@ use crate::server::App;
 const MOST_IDS: usize = 100;
 
 /// `GET /sandboxes/{id}/metrics`, between `start` and `end` in Unix seconds.
-pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Content>) -> Answer {
+pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let moment = |name: &str| {
         let Some(text) = query::first(&pairs, name).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -33,8 +33,9 @@ pub(super) fn range(app: &App, id: &SandboxId, request: &Request<Content>) -> An
     Ok(body::json(StatusCode::OK, &samples.into_iter().map(metric).collect::<Vec<_>>()))
 }
 
-/// `GET /sandboxes/metrics`: the newest of several; what is unknown or has none yet is left out.
-pub(super) fn latest(app: &App, request: &Request<Content>) -> Answer {
+/// `GET /sandboxes/metrics`: the newest sample of several sandboxes; without those that are unknown
+/// or have none yet.
+pub(super) fn latest(app: &App, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let ids: Vec<&str> = pairs
         .iter()

@@ -1,6 +1,7 @@
-//! The control plane: E2B's REST calls of both generations, one file per subject.
+//! The control plane: E2B's REST calls of both API versions, one file per subject.
 //!
-//! Paths are matched before they are decoded, since a template reference may hold an encoded slash.
+//! Paths are matched before they are decoded, since a template reference may contain an encoded
+//! slash.
 
 mod builds;
 mod capabilities;
@@ -42,18 +43,18 @@ use crate::query;
 use crate::server::App;
 use failure::Failure;
 
-type Answer = Result<Response<Body>, Failure>;
+type CallResult = Result<Response<Body>, Failure>;
 
-/// The two generations of the calls that exist twice; they differ in their defaults.
+/// The version of a call that exists in two; their defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Generation {
-    A,
-    B,
+enum ApiVersion {
+    V1,
+    V2,
 }
 
-/// Answers a call of the control plane.
+/// Serves a call of the control plane.
 pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
-    // The path names the sandbox, if there is one.
+    // For the log: the path contains the sandbox's id, if there is one.
     let (method, uri) = (request.method().clone(), request.uri().clone());
     dispatch(app, request).await.unwrap_or_else(|failure| {
         if let Some(causes) = failure.causes() {
@@ -63,7 +64,7 @@ pub(crate) async fn serve(app: &Arc<App>, request: Request<Content>) -> Response
     })
 }
 
-async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
+async fn dispatch(app: &Arc<App>, request: Request<Content>) -> CallResult {
     let path = request.uri().path().to_owned();
     let segments = segments(&path);
     if let Some(answer) = health::answer(app, &request, &segments).await {
@@ -85,30 +86,32 @@ async fn dispatch(app: &Arc<App>, request: Request<Content>) -> Answer {
     route(app, &segments, request).await
 }
 
-async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> Answer {
+async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> CallResult {
     const GET: &Method = &Method::GET;
     const POST: &Method = &Method::POST;
     let method = request.method().clone();
     let id = |text: &str| query::decode(text).parse::<SandboxId>().map_err(Failure::from);
     match (&method, segments) {
-        (POST, ["sandboxes"]) => create::create(app, request, Generation::A).await,
-        (POST, ["v2", "sandboxes"]) => create::create(app, request, Generation::B).await,
+        (POST, ["sandboxes"]) => create::create(app, request, ApiVersion::V1).await,
+        (POST, ["v2", "sandboxes"]) => create::create(app, request, ApiVersion::V2).await,
         (GET, ["sandboxes"]) => list::list_running(app, &request),
         (GET, ["v2", "sandboxes"]) => list::list(app, &request),
         (GET, ["sandboxes", "metrics"]) => metrics::latest(app, &request),
         (GET, ["sandboxes", sandbox]) => inspect::get(app, &id(sandbox)?),
         (&Method::DELETE, ["sandboxes", sandbox]) => inspect::kill(app, &id(sandbox)?).await,
-        (POST, ["sandboxes", sandbox, "connect"]) => connect::connect(app, &id(sandbox)?, request, Generation::A).await,
+        (POST, ["sandboxes", sandbox, "connect"]) => {
+            connect::connect(app, &id(sandbox)?, request, ApiVersion::V1).await
+        }
         (POST, ["v2", "sandboxes", sandbox, "connect"]) => {
-            connect::connect(app, &id(sandbox)?, request, Generation::B).await
+            connect::connect(app, &id(sandbox)?, request, ApiVersion::V2).await
         }
         (POST, ["sandboxes", sandbox, "resume"]) => connect::resume(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "pause"]) => pause::pause(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "timeout"]) => timeout::set(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "refreshes"]) => timeout::refresh(app, &id(sandbox)?, request).await,
         (GET, ["sandboxes", sandbox, "metrics"]) => metrics::range(app, &id(sandbox)?, &request),
-        (GET, ["sandboxes", sandbox, "logs"]) => logs::first_generation(app, &id(sandbox)?, &request).await,
-        (GET, ["v2", "sandboxes", sandbox, "logs"]) => logs::second_generation(app, &id(sandbox)?, &request).await,
+        (GET, ["sandboxes", sandbox, "logs"]) => logs::read_v1(app, &id(sandbox)?, &request).await,
+        (GET, ["v2", "sandboxes", sandbox, "logs"]) => logs::read_v2(app, &id(sandbox)?, &request).await,
         (&Method::PUT, ["sandboxes", sandbox, "network"]) => network::update(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "fork"]) => snapshots::fork(app, &id(sandbox)?, request).await,
         (POST, ["sandboxes", sandbox, "snapshots"]) => snapshots::take(app, &id(sandbox)?, request).await,
@@ -135,7 +138,7 @@ async fn route(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> 
     }
 }
 
-async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> Answer {
+async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Content>) -> CallResult {
     const GET: &Method = &Method::GET;
     const DELETE: &Method = &Method::DELETE;
     let method = request.method().clone();
@@ -145,7 +148,7 @@ async fn route_templates(app: &Arc<App>, segments: &[&str], request: Request<Con
         (&Method::POST, ["templates", "tags"]) => templates::assign_tags(app, request).await,
         (DELETE, ["templates", "tags"]) => templates::remove_tags(app, request).await,
         (GET, ["templates", "aliases", alias]) => templates::by_alias(app, &query::decode(alias)),
-        // Old SDKs leave the slash of a namespace as it is.
+        // Old SDKs do not encode the slash of a namespace.
         (GET, ["templates", "aliases", namespace, alias]) => {
             templates::by_alias(app, &format!("{}/{}", query::decode(namespace), query::decode(alias)))
         }
@@ -175,13 +178,13 @@ fn segments(path: &str) -> Vec<&str> {
     path.split('/').filter(|segment| !segment.is_empty()).collect()
 }
 
-/// Whether a path is the control plane's, also one that it does not serve.
+/// Whether a path belongs to the control plane, also if it is not served.
 pub(crate) fn owns(path: &str) -> bool {
     let segments = segments(path);
     health::owns(&segments) || is_known(&segments, true)
 }
 
-/// Whether a path lies under one of E2B's prefixes, or ours.
+/// Whether a path has one of E2B's prefixes, or Sandbar's.
 fn is_known(segments: &[&str], extensions: bool) -> bool {
     let segments = match segments {
         ["v2" | "v3", rest @ ..] => rest,
@@ -197,7 +200,7 @@ fn is_known(segments: &[&str], extensions: bool) -> bool {
 fn authenticate(app: &App, request: &Request<Content>, segments: &[&str]) -> Result<(), Failure> {
     let refuse = |message: &str| Failure::new(StatusCode::UNAUTHORIZED, message);
     let headers = request.headers();
-    // A command line that asks for its teams has no key yet, so it shows the same one as a token.
+    // E2B's command line lists its teams before it has a key, and sends the same key as a token.
     let token = || headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ");
     let given = headers.get(API_KEY).map(HeaderValue::as_bytes);
     let given = given.or_else(|| if segments == ["teams"] { token() } else { None });

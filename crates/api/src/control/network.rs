@@ -1,5 +1,6 @@
-//! What a create or an update may say about networks and identities: checked as E2B checks it, then answered 501 where
-//! it asks for something that is not built yet, since ignoring a restriction would be worse than refusing it.
+//! Network and identity settings of create and update calls: checked as E2B checks them, then
+//! refused with 501 if they are not implemented, since ignoring a restriction would be worse than
+//! refusing it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::{Answer, payload};
+use super::{CallResult, payload};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
@@ -22,19 +23,19 @@ const MOST_RULE_HEADERS: usize = 20;
 const LONGEST_DOMAIN: usize = 128;
 const LONGEST_HEADER_NAME: usize = 64;
 const LONGEST_HEADER_VALUE: usize = 2048;
-/// A name, `:` and a port, with room for `${PORT}`.
+/// A name, `:` and a port, with space for `${PORT}`.
 const LONGEST_HOST: usize = 300;
 const MOST_IAM_TOKENS: usize = 5;
-/// Every connection is held against each of them.
+/// Every connection is checked against each of them.
 const MOST_ENTRIES: usize = 4096;
 
-/// Refuses what is wrong whether or not it is built, besides what the sandbox may reach and how it is reached: see [`egress`] and [`ingress`].
+/// Refuses invalid rules. [`egress`] and [`ingress`] check the rest.
 pub(super) fn check(network: &Network) -> Result<(), Failure> {
     network.rules.as_ref().map_or(Ok(()), check_rules)
 }
 
-/// `PUT /sandboxes/{id}/network`: what is left out is cleared.
-pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+/// `PUT /sandboxes/{id}/network`: omitted fields are cleared.
+pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
     let NetworkUpdate { allow_out, deny_out, dns_servers, egress_proxy, rules, allow_internet_access } =
         payload::read_json(request).await?;
     let network = Network { allow_out, deny_out, dns_servers, egress_proxy, rules, ..Network::default() };
@@ -44,7 +45,7 @@ pub(super) async fn update(app: &App, id: &SandboxId, request: Request<Content>)
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-/// How the sandbox's services are reached.
+/// Validates how the sandbox's services are reached.
 pub(super) fn ingress(network: &Network) -> Result<Ingress, Failure> {
     let mask_request_host = network.mask_request_host.clone().filter(|mask| !mask.is_empty());
     if let Some(mask) = &mask_request_host {
@@ -67,7 +68,7 @@ pub(super) fn ingress(network: &Network) -> Result<Ingress, Failure> {
     Ok(Ingress { mask_request_host, https_ports })
 }
 
-/// What a sandbox may reach, as the lists say.
+/// Validates the egress lists of a sandbox.
 pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<Egress, Failure> {
     let mut allow_out = network.allow_out.clone().unwrap_or_default();
     let mut deny_out = network.deny_out.clone().unwrap_or_default();
@@ -90,7 +91,7 @@ pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<
     let dns_servers = dns_servers.collect::<Result<_, _>>()?;
     let domain = allow_out.iter().find(|entry| !is_range(entry)).cloned();
     let (headers, proxy) = (headers(network.rules.as_ref())?, proxy(network.egress_proxy.as_ref())?);
-    let marked = |field| marked(network.rules.as_ref(), field);
+    let marked = |field| domains_with(network.rules.as_ref(), field);
     let (allow_plaintext, inspect) = (marked(ALLOW_PLAINTEXT)?, marked(INSPECT)?);
     let lists = EgressLists { allow_out, deny_out, dns_servers, headers, allow_plaintext, inspect, proxy };
     let egress = Egress::try_from(lists).map_err(|wrong| {
@@ -110,7 +111,7 @@ pub(super) fn egress(network: &Network, allow_internet: Option<bool>) -> Result<
     }
 }
 
-/// The headers that rules set, by domain. A rule without any stands for itself.
+/// The headers that rules set, by domain. A rule without headers has an entry, too.
 fn headers(
     rules: Option<&BTreeMap<String, Vec<Value>>>,
 ) -> Result<BTreeMap<String, BTreeMap<String, String>>, Failure> {
@@ -129,7 +130,7 @@ pub(super) const ALLOW_PLAINTEXT: &str = "allowPlaintext";
 pub(super) const INSPECT: &str = "inspect";
 
 /// The domains whose rule sets `field`.
-fn marked(rules: Option<&BTreeMap<String, Vec<Value>>>, field: &str) -> Result<BTreeSet<String>, Failure> {
+fn domains_with(rules: Option<&BTreeMap<String, Vec<Value>>>, field: &str) -> Result<BTreeSet<String>, Failure> {
     let mut domains = BTreeSet::new();
     for (domain, rules) in rules.into_iter().flatten() {
         match rules.first().and_then(|rule| rule.get(field)) {
@@ -163,7 +164,7 @@ struct ProxyTlsBody {
 
 fn proxy(body: Option<&Value>) -> Result<Option<EgressProxy>, Failure> {
     let Some(body) = body.filter(|body| !body.is_null()) else { return Ok(None) };
-    // What serde says may repeat a value, which may be the password.
+    // serde's message may contain a value, such as the password, and is not shown.
     let wrong = |_| {
         let fields = "address, and perhaps username, password and tls {enabled, serverName, caCert}";
         Failure::bad_request(format!("network.egressProxy: must be an object with {fields}"))
@@ -222,8 +223,8 @@ pub(super) fn check_iam(iam: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what is right and not built yet.
-pub(super) fn refuse_unbuilt(iam: Option<&Value>) -> Result<(), Failure> {
+/// Refuses valid settings that are not implemented.
+pub(super) fn refuse_unimplemented(iam: Option<&Value>) -> Result<(), Failure> {
     let has_tokens = iam.and_then(|iam| iam.get("tokens")?.as_object()).is_some_and(|tokens| !tokens.is_empty());
     if has_tokens {
         return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "iam is not implemented by this server yet"));

@@ -1,22 +1,22 @@
-//! Pause: with the memory, or with the files alone.
+//! Pause: with the memory, or with the files only.
 
 use http::{Request, StatusCode};
 use node::SandboxId;
-use node::lifecycle::Kept;
+use node::lifecycle::PauseMode;
 use protocol::rest::Pause;
 
-use super::{Answer, payload};
+use super::{CallResult, payload};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
 
-pub(super) async fn pause(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+pub(super) async fn pause(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
     let Pause { memory, require_healthy_guest } = payload::read_json(request).await?;
-    app.node.pause(id, kept(memory), require_healthy_guest.unwrap_or(false)).await?;
+    app.node.pause(id, pause_mode(memory), require_healthy_guest.unwrap_or(false)).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-/// What the field `memory` asks for; the memory counts unless it is refused.
-pub(super) fn kept(memory: Option<bool>) -> Kept {
-    if memory.unwrap_or(true) { Kept::Memory } else { Kept::Files }
+/// Converts the field `memory`; the default keeps the memory.
+pub(super) fn pause_mode(memory: Option<bool>) -> PauseMode {
+    if memory.unwrap_or(true) { PauseMode::Full } else { PauseMode::Filesystem }
 }

@@ -1,5 +1,5 @@
-//! JSON bodies of calls. They may be chunked, and empty where nothing must be said; a wrong one is answered with the name
-//! of the field at fault.
+//! JSON bodies of calls. They may be chunked, and empty if all fields are optional; the failure for
+//! an invalid one names the field.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use serde_json::{Map, Value};
 use super::failure::Failure;
 use crate::content::Content;
 
-/// Far above any sensible body: environment variables are the largest part.
+/// Far above any sensible body; environment variables are the largest part.
 const MOST_BYTES: usize = 8 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reads the whole body.
+/// Reads the complete body.
 pub(super) async fn read(request: Request<Content>) -> Result<Bytes, Failure> {
     let reading = Limited::new(request.into_body(), MOST_BYTES).collect();
-    match tokio::time::timeout(PATIENCE, reading).await {
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
         Err(_) => Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
@@ -30,7 +30,7 @@ pub(super) async fn read(request: Request<Content>) -> Result<Bytes, Failure> {
     }
 }
 
-/// Reads the whole body as a `T`; an empty one counts as `{}`.
+/// Reads the complete body as a `T`; an empty one counts as `{}`.
 pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Content>) -> Result<T, Failure> {
     parse(&read(request).await?)
 }
@@ -48,7 +48,7 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
         let at_fault = fields.iter().find_map(|(name, value)| {
             let alone = Map::from_iter([(name.clone(), value.clone())]);
             let error = T::deserialize(&Value::Object(alone)).err()?;
-            // A field that some type requires is missing from every other one alone.
+            // A required field is missing whenever another field is parsed alone.
             (!error.to_string().starts_with("missing field")).then_some((name, error))
         });
         Failure::bad_request(match at_fault {

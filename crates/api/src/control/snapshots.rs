@@ -1,4 +1,5 @@
-//! Snapshots and forks: sandboxes that begin as another was. The file system only; the sandbox's log says so.
+//! Snapshots and forks: sandboxes with the files of another one, without its memory, which the
+//! sandbox's log notes.
 
 use http::{Request, StatusCode};
 use node::template::Reference;
@@ -6,19 +7,19 @@ use node::{SandboxId, SnapshotPage, SnapshotQuery};
 use protocol::rest::{Fork, ForkResult, NewSnapshot, Snapshot};
 
 use super::failure::Failure;
-use super::{Answer, list, payload, timeout, view};
+use super::{CallResult, list, payload, timeout, view};
 use crate::body;
 use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
-/// E2B's own is 15 s, which the newest SDKs no longer override: too short to use a child.
+/// E2B's default is 15 s, which the newest SDKs no longer override: too short to use a child.
 const FORK_TIMEOUT: i64 = 300;
 const MOST_CHILDREN: u32 = 100;
 
 /// `POST /sandboxes/{id}/snapshots`.
-pub(super) async fn take(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
-    // Memory cannot be kept, whether or not it was asked for.
+pub(super) async fn take(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
+    // Memory cannot be kept, whether it was requested or not.
     let NewSnapshot { name, memory: _ } = payload::read_json(request).await?;
     let name = name.filter(|name| !name.trim().is_empty());
     let taken = app.node.snapshot(id, name.as_deref()).await?;
@@ -26,7 +27,7 @@ pub(super) async fn take(app: &App, id: &SandboxId, request: Request<Content>) -
 }
 
 /// `GET /snapshots`.
-pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
+pub(super) fn list(app: &App, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let given = |name: &str| query::first(&pairs, name).filter(|value| !value.is_empty());
     let (limit, after) = list::paging(&pairs)?;
@@ -42,11 +43,11 @@ pub(super) fn list(app: &App, request: &Request<Content>) -> Answer {
 }
 
 /// `POST /sandboxes/{id}/fork`.
-pub(super) async fn fork(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+pub(super) async fn fork(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
     let Fork { timeout, count } = payload::read_json(request).await?;
     let lease = match timeout.unwrap_or(FORK_TIMEOUT) {
         ..=0 => return Err(Failure::bad_request("Timeout must be greater than 0")),
-        seconds => timeout::allowed(app, seconds)?,
+        seconds => timeout::check(app, seconds)?,
     };
     let count = count.unwrap_or(1);
     if !(1..=MOST_CHILDREN).contains(&count) {

@@ -1,4 +1,4 @@
-//! The templates there are: lists, names, tags, and their end.
+//! Templates: lists, names, tags and deletion.
 
 use http::{Request, StatusCode};
 use node::template::{
@@ -9,14 +9,14 @@ use protocol::guest::ENVD_VERSION;
 use protocol::rest::template::{self as rest, AssignTags, AssignedTags, RemoveTags, TemplateAlias, TemplateTag};
 
 use super::failure::Failure;
-use super::{Answer, list, payload, view};
+use super::{CallResult, list, payload, view};
 use crate::body;
 use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
 /// `GET /templates`: all on one page, the default one last.
-pub(super) fn list_all(app: &App) -> Answer {
+pub(super) fn list_all(app: &App) -> CallResult {
     let (templates, _) = app.node.templates(usize::MAX, None);
     let mut rows: Vec<rest::Template> = templates.iter().map(|template| wire(template)).collect();
     rows.push(base(app));
@@ -24,7 +24,7 @@ pub(super) fn list_all(app: &App) -> Answer {
 }
 
 /// `GET /v2/templates`: in pages.
-pub(super) fn list_page(app: &App, request: &Request<Content>) -> Answer {
+pub(super) fn list_page(app: &App, request: &Request<Content>) -> CallResult {
     let pairs = query::pairs(request.uri().query().unwrap_or(""));
     let (limit, after) = list::paging(&pairs)?;
     let (templates, next) = app.node.templates(limit, after.as_ref());
@@ -36,7 +36,7 @@ pub(super) fn list_page(app: &App, request: &Request<Content>) -> Answer {
 }
 
 /// `GET /templates/{id}`.
-pub(super) fn get(app: &App, reference: &str) -> Answer {
+pub(super) fn get(app: &App, reference: &str) -> CallResult {
     if is_base(reference)? {
         let base = rest::TemplateWithBuilds { template: base(app), builds: Vec::new() };
         return Ok(body::json(StatusCode::OK, &base));
@@ -47,7 +47,7 @@ pub(super) fn get(app: &App, reference: &str) -> Answer {
 }
 
 /// `GET /templates/aliases/{alias}`.
-pub(super) fn by_alias(app: &App, alias: &str) -> Answer {
+pub(super) fn by_alias(app: &App, alias: &str) -> CallResult {
     if is_base(alias)? {
         let found = TemplateAlias { template_id: BASE_ID.to_owned(), public: true };
         return Ok(body::json(StatusCode::OK, &found));
@@ -60,13 +60,13 @@ pub(super) fn by_alias(app: &App, alias: &str) -> Answer {
 }
 
 /// `DELETE /templates/{id}`, also of snapshots.
-pub(super) async fn delete(app: &App, reference: &str) -> Answer {
+pub(super) async fn delete(app: &App, reference: &str) -> CallResult {
     app.node.delete_template(reference).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
 /// `PATCH /templates/{id}` and `PATCH /v2/templates/{id}`.
-pub(super) async fn update(app: &App, reference: &str, request: Request<Content>) -> Answer {
+pub(super) async fn update(app: &App, reference: &str, request: Request<Content>) -> CallResult {
     let rest::TemplateUpdate { public } = payload::read_json(request).await?;
     let template = match public {
         Some(public) => app.node.publish_template(reference, public).await?,
@@ -76,7 +76,7 @@ pub(super) async fn update(app: &App, reference: &str, request: Request<Content>
 }
 
 /// `POST /templates/tags`.
-pub(super) async fn assign_tags(app: &App, request: Request<Content>) -> Answer {
+pub(super) async fn assign_tags(app: &App, request: Request<Content>) -> CallResult {
     let AssignTags { target, tags } = payload::read_json(request).await?;
     if tags.is_empty() {
         return Err(Failure::bad_request("tags: at least one is needed"));
@@ -87,7 +87,7 @@ pub(super) async fn assign_tags(app: &App, request: Request<Content>) -> Answer 
 }
 
 /// `DELETE /templates/tags`.
-pub(super) async fn remove_tags(app: &App, request: Request<Content>) -> Answer {
+pub(super) async fn remove_tags(app: &App, request: Request<Content>) -> CallResult {
     let RemoveTags { name, tags } = payload::read_json(request).await?;
     if Reference::parse(&name)?.tag.is_some() {
         return Err(Failure::bad_request("name: a tag cannot be part of it"));
@@ -98,7 +98,7 @@ pub(super) async fn remove_tags(app: &App, request: Request<Content>) -> Answer 
 }
 
 /// `GET /templates/{id}/tags`.
-pub(super) fn tags(app: &App, reference: &str) -> Answer {
+pub(super) fn tags(app: &App, reference: &str) -> CallResult {
     let wire = |tag: &str, build: String, at| TemplateTag { tag: tag.to_owned(), build_id: build, created_at: at };
     if is_base(reference)? {
         let started = view::time(jiff::Timestamp::UNIX_EPOCH);

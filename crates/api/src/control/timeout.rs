@@ -1,4 +1,4 @@
-//! Leases: how long a sandbox may live.
+//! Timeouts of sandboxes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use node::SandboxId;
 use protocol::rest::{Refresh, Timeout};
 
 use super::failure::Failure;
-use super::{Answer, payload};
+use super::{CallResult, payload};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
@@ -15,13 +15,13 @@ use crate::server::App;
 const LEAST_REFRESH: i64 = 15;
 const MOST_REFRESH: i64 = 3600;
 
-pub(super) async fn set(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+pub(super) async fn set(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
     let Timeout { timeout } = payload::read_json(request).await?;
-    app.node.set_timeout(id, allowed(app, timeout)?).await?;
+    app.node.set_timeout(id, check(app, timeout)?).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-pub(super) async fn refresh(app: &App, id: &SandboxId, request: Request<Content>) -> Answer {
+pub(super) async fn refresh(app: &App, id: &SandboxId, request: Request<Content>) -> CallResult {
     let Refresh { duration } = payload::read_json(request).await?;
     let seconds = duration.unwrap_or(LEAST_REFRESH);
     if !(0..=MOST_REFRESH).contains(&seconds) {
@@ -31,8 +31,8 @@ pub(super) async fn refresh(app: &App, id: &SandboxId, request: Request<Content>
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-/// A timeout that may be asked for; 0 means now.
-pub(super) fn allowed(app: &App, seconds: i64) -> Result<Duration, Failure> {
+/// Checks a requested timeout; 0 means now.
+pub(super) fn check(app: &App, seconds: i64) -> Result<Duration, Failure> {
     let most = app.node.config().max_timeout();
     match u64::try_from(seconds).map(Duration::from_secs) {
         Err(_) => Err(Failure::bad_request("Timeout must be greater than or equal to 0")),

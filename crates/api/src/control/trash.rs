@@ -1,15 +1,15 @@
-//! What no record names, and bringing it back: an addition to E2B.
+//! Files that no record names, and their recovery: an extension of E2B.
 
 use http::{Response, StatusCode};
 use node::Description;
 use protocol::rest::{Recoverable, Recovered};
 
-use super::Answer;
+use super::CallResult;
 use super::failure::Failure;
 use crate::body::{self, Body};
 use crate::server::App;
 
-pub(super) async fn list(app: &App) -> Answer {
+pub(super) async fn list(app: &App) -> CallResult {
     let rows: Vec<Recoverable> = app.node.recoverable().await?.into_iter().map(row).collect();
     Ok(body::json(StatusCode::OK, &rows))
 }

@@ -1,11 +1,11 @@
-//! Calls of E2B that are known and not served: they say why, rather than that they do not exist.
+//! Calls of E2B that are known and not served: the response names the reason instead of 404.
 
 use http::{Method, StatusCode};
 
-use super::Answer;
+use super::CallResult;
 use super::failure::Failure;
 
-/// First segments of E2B's paths, without a generation, beside `sandboxes`.
+/// First segments of E2B's paths, without a version, beside `sandboxes`.
 pub(super) const PREFIXES: [&str; 12] = [
     "access-tokens",
     "admin",
@@ -21,30 +21,30 @@ pub(super) const PREFIXES: [&str; 12] = [
     "volumes",
 ];
 
-pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
+pub(super) fn answer(method: &Method, segments: &[&str]) -> CallResult {
     let path = segments.join("/");
-    let (generation, rest) = match segments {
+    let (version, rest) = match segments {
         ["v2" | "v3", rest @ ..] => (segments.first().copied(), rest),
         all => (None, all),
     };
-    if let Some(reason) = reason(method, generation, rest) {
+    if let Some(reason) = reason(method, version, rest) {
         return Err(Failure::new(StatusCode::NOT_IMPLEMENTED, format!("{method} /{path} is not served: {reason}")));
     }
-    // The path is one of ours, so the method is not.
+    // The path is served, so the method is not.
     let served = match rest {
         ["sandboxes"] => true,
-        ["sandboxes", _] => generation.is_none(),
+        ["sandboxes", _] => version.is_none(),
         ["sandboxes", _, "connect" | "logs"] => true,
         [
             "sandboxes",
             _,
             "resume" | "pause" | "timeout" | "refreshes" | "metrics" | "fork" | "snapshots" | "network",
-        ] => generation.is_none(),
-        ["teams"] | ["snapshots"] | ["volumes" | "secrets"] | ["volumes" | "secrets", _] => generation.is_none(),
+        ] => version.is_none(),
+        ["teams"] | ["snapshots"] | ["volumes" | "secrets"] | ["volumes" | "secrets", _] => version.is_none(),
         ["templates"] => true,
-        ["templates", _] => generation != Some("v3"),
+        ["templates", _] => version != Some("v3"),
         ["sandbar", "capabilities" | "trash"] | ["sandbar", "trash", _] | ["sandbar", "templates", _, "builds", _] => {
-            generation.is_none()
+            version.is_none()
         }
         _ => false,
     };
@@ -55,9 +55,9 @@ pub(super) fn answer(method: &Method, segments: &[&str]) -> Answer {
     Err(Failure::new(StatusCode::NOT_FOUND, format!("path '/{path}' not found")))
 }
 
-/// Why a call of E2B is not for this server.
-fn reason(method: &Method, generation: Option<&str>, rest: &[&str]) -> Option<&'static str> {
-    match (generation, rest) {
+/// Why this server does not serve a call of E2B.
+fn reason(method: &Method, version: Option<&str>, rest: &[&str]) -> Option<&'static str> {
+    match (version, rest) {
         (None, ["access-tokens" | "api-keys", ..]) => {
             Some("it manages accounts of E2B's cloud; this server has the one key that `sandbar up` prints")
         }

@@ -1,13 +1,12 @@
-//! The node's sandboxes in the words of the wire. Every field is named, so that a new one compiles only once its meaning
-//! on the wire is decided.
+//! Conversion of the node's sandboxes to wire types. Every field is named, so that a new one
+//! compiles only after its meaning on the wire is decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use node::lifecycle::Kept;
-use node::{Created, EgressLists, EgressProxy, EgressProxyTls, OnTimeout, Record, Seen, Standing, VolumeMount};
+use node::{Created, EgressLists, EgressProxy, EgressProxyTls, OnTimeout, PersistedState, Record, Seen, VolumeMount};
 use protocol::guest::ENVD_VERSION;
-use protocol::rest::{self, Lifecycle, ListedSandbox, Network, PauseMode, Sandbox, SandboxDetail, SandboxState};
+use protocol::rest::{self, Lifecycle, ListedSandbox, Network, Sandbox, SandboxDetail, SandboxState};
 use serde_json::{Map, Value, json};
 
 use super::network::{ALLOW_PLAINTEXT, INSPECT};
@@ -15,7 +14,7 @@ use super::network::{ALLOW_PLAINTEXT, INSPECT};
 /// Required by clients and used by none.
 const CLIENT_ID: &str = "sandbar";
 
-/// Always microseconds: the text of a moment must not change between two answers.
+/// Always with microseconds: the text of a moment must not change between two responses.
 pub(super) fn time(moment: Timestamp) -> String {
     format!("{moment:.6}")
 }
@@ -34,12 +33,11 @@ pub(super) fn sandbox(created: Created, domain: &str) -> Sandbox {
     }
 }
 
-pub(super) fn listed(seen: &Seen) -> ListedSandbox {
+pub(super) fn list_entry(seen: &Seen) -> ListedSandbox {
     let Seen { record, standing } = seen;
-    let (state, pause_mode) = match standing {
-        Standing::Running => (SandboxState::Running, None),
-        Standing::Paused(Kept::Memory) => (SandboxState::Paused, Some(PauseMode::Full)),
-        Standing::Paused(Kept::Files) => (SandboxState::Paused, Some(PauseMode::Filesystem)),
+    let (state, pause_mode) = match *standing {
+        PersistedState::Running => (SandboxState::Running, None),
+        PersistedState::Paused(mode) => (SandboxState::Paused, Some(mode)),
     };
     ListedSandbox {
         template_id: record.template.id.clone(),
@@ -63,7 +61,7 @@ fn mount(mount: &VolumeMount) -> rest::VolumeMount {
     rest::VolumeMount { name: mount.name.clone(), path: mount.path.clone() }
 }
 
-/// The rules as they were sent. Secrets are named in them, not contained.
+/// The rules as they were sent. Secrets are referred to by name.
 fn rules(lists: &EgressLists) -> BTreeMap<String, Vec<Value>> {
     let domains: BTreeSet<&String> = lists.headers.keys().chain(&lists.inspect).collect();
     let rule = |domain: &String| {
@@ -81,7 +79,7 @@ fn rules(lists: &EgressLists) -> BTreeMap<String, Vec<Value>> {
     domains.into_iter().map(rule).collect()
 }
 
-/// Without the password, and without certificates, as E2B does.
+/// Without the password and the certificates, like E2B.
 fn egress_proxy(proxy: &EgressProxy) -> Value {
     let EgressProxy { address, username, password: _, tls } = proxy;
     let mut shown = json!({ "address": address });
@@ -116,7 +114,7 @@ pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
         ..Network::default()
     };
     SandboxDetail {
-        listed: listed(seen),
+        listed: list_entry(seen),
         envd_access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
         allow_internet_access: record.allow_internet,
         domain: Some(domain.to_owned()),

@@ -1,8 +1,9 @@
-//! What is in volumes: its own calls, opened by the volume's own token. Errors have a text for their code here.
+//! Contents of volumes: calls that are authorized by the volume's own token. Their error codes are
+//! texts.
 
 use std::time::{Duration, SystemTime};
 
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -22,10 +23,12 @@ use crate::content::Content;
 use crate::query;
 use crate::server::App;
 
-/// Longest silence of a client that sends a file.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Deeper lists are longer than anybody reads.
-const DEEPEST: usize = 1000;
+/// Longest time without a byte from a client that uploads a file.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a file that are read at once.
+const PIECE: usize = 64 << 10;
+/// Greatest depth of a list.
+const MAX_DEPTH: usize = 1000;
 
 struct Refusal {
     status: StatusCode,
@@ -42,13 +45,13 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    /// For the operator the cause, for the client that there is one.
+    /// Logs the cause for the operator; the client gets a general message.
     fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
         error!(error = cause, "the content of a volume could not be served");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the volume could not be read or written")
     }
 
-    /// What failed for no reason of the caller's while the pool is read-only failed for that.
+    /// While the pool is read-only, replaces an internal error by that reason.
     fn or_fault(self, node: &Node) -> Self {
         let faults = node.health().faults;
         let fault = faults.iter().find(|fault| matches!(fault, Fault::PoolReadOnly(_)));
@@ -100,14 +103,14 @@ impl From<VolumeError> for Refusal {
     }
 }
 
-type Answer = Result<Response<Body>, Refusal>;
+type ContentResult = Result<Response<Body>, Refusal>;
 
-/// Answers a call on the content of volume `id`.
+/// Serves a call on the content of volume `id`.
 pub(super) async fn serve(app: &App, id: &str, kind: &str, request: Request<Content>) -> Response<Body> {
     answer(app, id, kind, request).await.unwrap_or_else(|refusal| refusal.or_fault(&app.node).answer())
 }
 
-async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> Answer {
+async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> ContentResult {
     let volume = app.node.volume(id)?;
     let given = request.headers().get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
     let token = given.strip_prefix(b"Bearer ").unwrap_or_default();
@@ -141,8 +144,8 @@ async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> A
         }
         (&Method::GET, "dir") => {
             let depth = number("depth")?.map_or(1, |depth| depth as usize);
-            if !(1..=DEEPEST).contains(&depth) {
-                return Err(Refusal::bad_request(format!("depth must be between 1 and {DEEPEST}")));
+            if !(1..=MAX_DEPTH).contains(&depth) {
+                return Err(Refusal::bad_request(format!("depth must be between 1 and {MAX_DEPTH}")));
             }
             let entries = blocking(move || directory.list(&path, depth)).await?;
             let entries: Vec<VolumeEntry> = entries.into_iter().map(wire).collect();
@@ -154,8 +157,15 @@ async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> A
         }
         (&Method::GET, "file") => {
             let file = blocking(move || directory.read(&path)).await?;
-            let pieces = ReaderStream::new(tokio::fs::File::from_std(file)).map_ok(Frame::data).map_err(Into::into);
-            let mut response = Response::new(Body::Other(StreamBody::new(pieces).boxed_unsync()));
+            let file = tokio::fs::File::from_std(file);
+            let mut pieces = Box::pin(ReaderStream::with_capacity(file, PIECE).peekable());
+            // If the beginning of a file cannot be read, the client gets an error, not a broken
+            // connection.
+            if let Some(Err(error)) = pieces.as_mut().next_if(Result::is_err).await {
+                return Err(ContentError::from(error).into());
+            }
+            let frames = pieces.map_ok(Frame::data).map_err(Into::into);
+            let mut response = Response::new(Body::Other(StreamBody::new(frames).boxed_unsync()));
             let kind = header::HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             Ok(response)
@@ -168,19 +178,19 @@ async fn answer(app: &App, id: &str, kind: &str, request: Request<Content>) -> A
     }
 }
 
-/// Takes a file in. It is in its place whole or not at all.
+/// Stores an uploaded file, atomically: complete or not at all.
 async fn store(
     directory: VolumeDirectory,
     path: VolumePath,
     owner: Owner,
     replace: bool,
     mut content: Content,
-) -> Answer {
+) -> ContentResult {
     let staging = directory.clone();
     let staged = blocking(move || staging.stage()).await?;
     let mut file = tokio::fs::File::from_std(staged.file().try_clone().map_err(ContentError::from)?);
     let incomplete = || Refusal::bad_request("the file did not arrive whole");
-    while let Some(frame) = tokio::time::timeout(SILENCE, content.frame()).await.map_err(|_| incomplete())? {
+    while let Some(frame) = tokio::time::timeout(IDLE_TIMEOUT, content.frame()).await.map_err(|_| incomplete())? {
         if let Ok(piece) = frame.map_err(|_| incomplete())?.into_data() {
             file.write_all(&piece).await.map_err(ContentError::from)?;
         }
@@ -190,7 +200,7 @@ async fn store(
     entry(StatusCode::CREATED, placed)
 }
 
-fn entry(status: StatusCode, entry: Entry) -> Answer {
+fn entry(status: StatusCode, entry: Entry) -> ContentResult {
     Ok(body::json(status, &wire(entry)))
 }
 
@@ -217,7 +227,7 @@ fn wire(entry: Entry) -> VolumeEntry {
     }
 }
 
-/// Runs work on files where it may block.
+/// Runs file operations on a thread that may block.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ContentError> + Send + 'static,
 ) -> Result<T, Refusal> {

@@ -1,56 +1,57 @@
-//! Volumes: made, listed, deleted, and mounted by creates. What is in them is [`super::volume_content`]'s.
+//! Volumes: create, list, get, delete, and mounts of create calls. [`super::volume_content`] serves
+//! their contents.
 
 use http::{Request, StatusCode};
 use node::{Volume, VolumeError, VolumeMount};
 use protocol::rest::{self, volume as wire};
 
 use super::failure::Failure;
-use super::{Answer, payload};
+use super::{CallResult, payload};
 use crate::body;
 use crate::content::Content;
 use crate::server::App;
 
-/// Each is a mount of its own, made at every boot.
+/// Each is a separate mount at every boot.
 const MOST_MOUNTS: usize = 8;
-/// What the sandbox's kernel shows there is not to be hidden.
+/// Mounts must not hide these file systems of the sandbox's kernel.
 const RESERVED: [&str; 3] = ["proc", "sys", "dev"];
 
-pub(super) fn list(app: &App) -> Answer {
+pub(super) fn list(app: &App) -> CallResult {
     let mut volumes = app.node.volumes();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));
-    let rows: Vec<wire::Volume> = volumes.iter().map(|volume| listed(volume)).collect();
+    let rows: Vec<wire::Volume> = volumes.iter().map(|volume| list_entry(volume)).collect();
     Ok(body::json(StatusCode::OK, &rows))
 }
 
-pub(super) async fn create(app: &App, request: Request<Content>) -> Answer {
+pub(super) async fn create(app: &App, request: Request<Content>) -> CallResult {
     let wire::NewVolume { name } = payload::read_json(request).await?;
     let made = app.node.create_volume(&name).await?;
     Ok(body::json(StatusCode::CREATED, &with_token(app, &made)))
 }
 
-pub(super) fn get(app: &App, id: &str) -> Answer {
+pub(super) fn get(app: &App, id: &str) -> CallResult {
     Ok(body::json(StatusCode::OK, &with_token(app, &*app.node.volume(id)?)))
 }
 
-pub(super) async fn delete(app: &App, id: &str) -> Answer {
+pub(super) async fn delete(app: &App, id: &str) -> CallResult {
     app.node.delete_volume(id).await?;
     Ok(body::empty(StatusCode::NO_CONTENT))
 }
 
-fn listed(volume: &Volume) -> wire::Volume {
+fn list_entry(volume: &Volume) -> wire::Volume {
     wire::Volume { volume_id: volume.id.clone(), name: volume.name.clone() }
 }
 
 fn with_token(app: &App, volume: &Volume) -> wire::VolumeAndToken {
     wire::VolumeAndToken {
-        volume: listed(volume),
+        volume: list_entry(volume),
         token: volume.token.reveal().to_owned(),
-        // Without one of ours, SDKs would send the token to E2B's own.
+        // Without this domain, SDKs would send the token to E2B's own.
         domain: Some(app.config.domain.clone()),
     }
 }
 
-/// What a create asks to be mounted: the paths checked, the volumes found.
+/// Validates the paths of requested mounts and finds their volumes.
 pub(super) fn mounts(app: &App, asked: &[rest::VolumeMount]) -> Result<Vec<VolumeMount>, Failure> {
     let wrong = |what: String| Failure::bad_request(format!("volumeMounts: {what}"));
     if asked.len() > MOST_MOUNTS {

@@ -1,5 +1,6 @@
-//! Connections to sandboxes. Those to guests are kept for the next request, since every command is one; those to other
-//! ports are made anew, for what listens there is not ours and may hang up whenever it likes.
+//! Connections to sandboxes. Those to guests are pooled, since every command is a request; those to
+//! other ports are opened per request, since the programs that listen there may close them at any
+//! time.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use node::{Live, SandboxId};
+use node::{RunningSandbox, SandboxId};
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT, INTERPRETER_PREFIX};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -16,28 +17,28 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Way;
-use super::attentive::Attentive;
-use super::secured::Securing;
+use super::Route;
+use super::early_response_io::EarlyResponseIo;
+use super::secured::TlsDialer;
 use crate::content::Content;
 use crate::routing::Target;
 use crate::server::BUFFER_BYTES;
 
-/// Idle connections kept for one sandbox.
+/// Most idle connections per sandbox.
 const MOST_IDLE: usize = 8;
 /// Both ends are on this machine.
-const DIAL_PATIENCE: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) type Sender = SendRequest<Content>;
 
 /// Idle connections to guests, by sandbox.
 #[derive(Default)]
 pub(super) struct Connections {
-    idle: Mutex<HashMap<SandboxId, Arc<Idle>>>,
-    securing: Securing,
+    idle: Mutex<HashMap<SandboxId, Arc<IdleConnections>>>,
+    tls_dialer: TlsDialer,
 }
 
-/// Why there is no connection.
+/// Why no connection was opened.
 pub(super) enum OpenError {
     Closed(io::Error),
     NotSecured(io::Error),
@@ -49,20 +50,21 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// Idle connections to the guest of one life of a sandbox.
-pub(super) struct Idle {
-    live: Weak<Live>,
+/// Idle connections to the guest of one run of a sandbox, from a start or resume to the next pause
+/// or end.
+pub(super) struct IdleConnections {
+    live: Weak<RunningSandbox>,
     senders: Mutex<Vec<Sender>>,
 }
 
-/// A connection that is being used.
+/// A connection in use.
 pub(super) struct Connection {
     pub sender: Sender,
-    /// Where it may go back to.
-    pub home: Option<Arc<Idle>>,
-    /// It was used before, and may have been closed meanwhile.
+    /// The pool that it returns to.
+    pub pool: Option<Arc<IdleConnections>>,
+    /// Whether it was used before and may have been closed meanwhile.
     pub used: bool,
-    /// What goes before the path: the guest answers for the port.
+    /// Prefix of the path if the guest serves the port.
     pub prefix: &'static str,
 }
 
@@ -71,26 +73,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Connections {
-    /// A kept connection to the guest, if one is there.
-    pub(super) fn reuse(&self, live: &Arc<Live>, target: &Target) -> Option<Connection> {
+    /// Returns an idle connection to the guest, if there is one.
+    pub(super) fn reuse(&self, live: &Arc<RunningSandbox>, target: &Target) -> Option<Connection> {
         if target.port != ENVD_PORT {
             return None;
         }
-        let home = self.home(live, target);
-        let mut senders = lock(&home.senders);
+        let pool = self.pool(live, target);
+        let mut senders = lock(&pool.senders);
         while let Some(sender) = senders.pop() {
             if sender.is_ready() {
                 drop(senders);
-                return Some(Connection { sender, home: Some(home), used: true, prefix: "" });
+                return Some(Connection { sender, pool: Some(pool), used: true, prefix: "" });
             }
         }
         None
     }
 
-    /// A new connection to the port.
+    /// Opens a connection to the port.
     pub(super) async fn open(
         &self,
-        way @ Way { live, secured, .. }: &Way,
+        route @ Route { live, secured, .. }: &Route,
         target: &Target,
         tasks: &TaskTracker,
         end: &CancellationToken,
@@ -103,7 +105,7 @@ impl Connections {
             if target.port == ENVD_PORT {
                 return Ok::<_, OpenError>((to_guest.await?, ""));
             }
-            let dialled = match way.take_dialled() {
+            let dialled = match route.take_dialled() {
                 Some(stream) => Ok(stream),
                 None => live.machine.dial(target.port).await,
             };
@@ -111,42 +113,42 @@ impl Connections {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     let stream = if *secured {
-                        Either::Right(self.securing.secure(stream).await.map_err(OpenError::NotSecured)?)
+                        Either::Right(self.tls_dialer.connect(stream).await.map_err(OpenError::NotSecured)?)
                     } else {
                         Either::Left(stream)
                     };
                     Ok((handshake(stream, live, tasks, end).await?, ""))
                 }
-                // An interpreter of the sandbox's own comes first; else the guest has one.
+                // The sandbox's own interpreter comes first; without one the guest serves the port.
                 Err(error) if target.port == INTERPRETER_PORT && error.kind() == io::ErrorKind::ConnectionRefused => {
                     Ok((to_guest.await?, INTERPRETER_PREFIX))
                 }
                 Err(error) => Err(error.into()),
             }
         };
-        let (sender, prefix) = tokio::time::timeout(DIAL_PATIENCE, opening).await.map_err(io::Error::from)??;
-        let home = (target.port == ENVD_PORT).then(|| self.home(live, target));
-        Ok(Connection { sender, home, used: false, prefix })
+        let (sender, prefix) = tokio::time::timeout(DIAL_TIMEOUT, opening).await.map_err(io::Error::from)??;
+        let pool = (target.port == ENVD_PORT).then(|| self.pool(live, target));
+        Ok(Connection { sender, pool, used: false, prefix })
     }
 
-    fn home(&self, live: &Arc<Live>, target: &Target) -> Arc<Idle> {
+    fn pool(&self, live: &Arc<RunningSandbox>, target: &Target) -> Arc<IdleConnections> {
         let mut idle = lock(&self.idle);
-        if let Some(home) = idle.get(&target.id)
-            && std::ptr::eq(home.live.as_ptr(), Arc::as_ptr(live))
+        if let Some(pool) = idle.get(&target.id)
+            && std::ptr::eq(pool.live.as_ptr(), Arc::as_ptr(live))
         {
-            return Arc::clone(home);
+            return Arc::clone(pool);
         }
-        // A good moment to forget the sandboxes that are gone.
-        idle.retain(|_, home| home.live.upgrade().is_some_and(|live| !live.cut.is_cancelled()));
-        let home = Arc::new(Idle { live: Arc::downgrade(live), senders: Mutex::default() });
-        idle.insert(target.id.clone(), Arc::clone(&home));
-        home
+        // Also drops the pools of sandboxes that have ended.
+        idle.retain(|_, pool| pool.live.upgrade().is_some_and(|live| !live.disconnect.is_cancelled()));
+        let pool = Arc::new(IdleConnections { live: Arc::downgrade(live), senders: Mutex::default() });
+        idle.insert(target.id.clone(), Arc::clone(&pool));
+        pool
     }
 }
 
-impl Idle {
-    /// Takes back a connection whose answer has been read to its end.
-    pub(super) fn give_back(&self, sender: Sender) {
+impl IdleConnections {
+    /// Returns a connection whose response has been read to its end.
+    pub(super) fn put_back(&self, sender: Sender) {
         let mut senders = lock(&self.senders);
         if senders.len() < MOST_IDLE && !sender.is_closed() {
             senders.push(sender);
@@ -156,25 +158,26 @@ impl Idle {
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    live: &Arc<Live>,
+    live: &Arc<RunningSandbox>,
     tasks: &TaskTracker,
     end: &CancellationToken,
 ) -> io::Result<Sender> {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES)
-        // Header names as the client spelled them: hyper keeps the spelling in the request's extensions, and
-        // in the response's on the way back. HTTP/2 has lower-case names only: those become `Title-Case`.
+        // Keeps header names as the client spelled them: hyper stores the spelling in the
+        // extensions of the request, and of the response on the way back. HTTP/2 has lower-case
+        // names only: those become `Title-Case`.
         .preserve_header_case(true)
         .title_case_headers(true)
-        .handshake(TokioIo::new(Attentive::new(stream)))
+        .handshake(TokioIo::new(EarlyResponseIo::new(stream)))
         .await
         .map_err(io::Error::other)?;
-    let (cut, end) = (live.cut.clone(), end.clone());
+    let (disconnect, end) = (live.disconnect.clone(), end.clone());
     tasks.spawn(async move {
-        // How it ended shows in the answer that was under way.
+        // A pending request gets the error.
         tokio::select! {
             _ = connection.with_upgrades() => {}
-            () = cut.cancelled() => {}
+            () = disconnect.cancelled() => {}
             () = end.cancelled() => {}
         }
     });

@@ -1,21 +1,21 @@
-//! One request through the edge and its answer back.
+//! Forwards one request through the edge and returns its response.
 
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use node::Live;
+use node::RunningSandbox;
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT};
 use protocol::headers::KNOWN_PEER;
 use tracing::debug;
 
-use super::Way;
+use super::Route;
 use super::connections::{Connection, OpenError};
 use super::headers::{
-    clean_request, forbid_guessing, remove_access_tokens, remove_hop_by_hop, set_upgrade, wanted_upgrade,
+    clean_request, forbid_heuristic_caching, remove_access_tokens, remove_hop_by_hop, set_upgrade, wanted_upgrade,
 };
-use super::passing::Passing;
+use super::proxied_body::ProxiedBody;
 use super::refusal::{Refusal, Style};
 use super::tunnel;
 use crate::body::Body;
@@ -25,36 +25,38 @@ use crate::server::App;
 
 pub(super) async fn forward(
     app: &Arc<App>,
-    way: &Way,
+    route: &Route,
     target: &Target,
     request: Request<Content>,
     style: Style,
 ) -> Response<Body> {
-    let live = &way.live;
-    let (request, client) = prepare(app, way, target, request);
-    let exchange = exchange(app, way, target, request);
+    let live = &route.live;
+    live.machine.record_call();
+    let (request, client) = prepare(app, route, target, request);
+    let exchange = exchange(app, route, target, request);
     let exchanged = tokio::select! {
         biased;
-        () = live.cut.cancelled() => Err(Refusal::NotFound),
+        () = live.disconnect.cancelled() => Err(Refusal::NotFound),
         exchanged = exchange => exchanged,
     };
     match exchanged {
         Ok((mut response, connection)) => {
             if target.port != ENVD_PORT {
-                forbid_guessing(response.headers_mut());
+                forbid_heuristic_caching(response.headers_mut());
             }
             pass_on(app, live, response, connection, client)
         }
-        // What failed because the sandbox ended is told as that.
-        Err(_) if live.cut.is_cancelled() => Refusal::NotFound.answer(target, style),
+        // A request that failed because the sandbox ended gets "not found".
+        Err(_) if live.disconnect.is_cancelled() => Refusal::NotFound.answer(target, style),
         Err(refusal) => refusal.answer(target, style),
     }
 }
 
-/// Makes a client's request one of ours. Gives the client's side of an upgrade, if it asks for one.
+/// Prepares a client's request for the sandbox. Returns the client's side of an upgrade, if it
+/// requests one.
 fn prepare(
     app: &App,
-    way: &Way,
+    route: &Route,
     target: &Target,
     mut request: Request<Content>,
 ) -> (Request<Content>, Option<OnUpgrade>) {
@@ -66,13 +68,13 @@ fn prepare(
     if target.port != ENVD_PORT && target.port != INTERPRETER_PORT {
         remove_access_tokens(&mut parts.headers);
     }
-    // The request's own target counts more than its header.
+    // The authority of the request's target takes precedence over its header.
     if parts.uri.authority().is_some()
         && let Ok(host) = http::HeaderValue::from_str(&host)
     {
         parts.headers.insert(http::header::HOST, host);
     }
-    if let Some(host) = &way.host {
+    if let Some(host) = &route.host {
         parts.headers.insert(http::header::HOST, host.clone());
     }
     if let Some(protocol) = upgrade {
@@ -83,27 +85,27 @@ fn prepare(
     (Request::from_parts(parts, content), client)
 }
 
-/// Sends the request over a kept connection or a new one.
+/// Sends the request over an idle connection or a new one.
 async fn exchange(
     app: &App,
-    way: &Way,
+    route: &Route,
     target: &Target,
     request: Request<Content>,
 ) -> Result<(Response<Incoming>, Connection), Refusal> {
     let edge = &app.edge;
     let mut request = request;
-    let mut kept = edge.connections.reuse(&way.live, target);
+    let mut kept = edge.connections.reuse(&route.live, target);
     loop {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => {
-                let opened = edge.connections.open(way, target, &edge.tasks, &edge.end).await;
+                let opened = edge.connections.open(route, target, &edge.tasks, &edge.end).await;
                 opened.map_err(|error| cannot_open(target, error))?
             }
         };
         if !connection.prefix.is_empty() {
             *request.uri_mut() = below(connection.prefix, request.uri());
-            if way.known_peer {
+            if route.known_peer {
                 request.headers_mut().insert(KNOWN_PEER, http::HeaderValue::from_static("1"));
             }
         }
@@ -113,7 +115,7 @@ async fn exchange(
         };
         let mut error = error;
         match error.take_message() {
-            // Closed before the request was sent: nothing has happened yet.
+            // Closed before the request was sent, so a retry is safe.
             Some(unsent) if connection.used => request = unsent,
             _ => {
                 debug!(sandbox = %target.id, port = target.port, error = %error.error(), "no answer");
@@ -123,7 +125,7 @@ async fn exchange(
     }
 }
 
-/// The same path and query below a prefix. A path that cannot be written so does not exist there.
+/// Adds a prefix to the path. A path that cannot be parsed with it becomes `/`.
 fn below(prefix: &str, uri: &Uri) -> Uri {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     format!("{prefix}{path}").parse().unwrap_or_else(|_| Uri::from_static("/"))
@@ -140,7 +142,7 @@ fn cannot_open(target: &Target, error: OpenError) -> Refusal {
 
 fn pass_on(
     app: &Arc<App>,
-    live: &Arc<Live>,
+    live: &Arc<RunningSandbox>,
     mut response: Response<Incoming>,
     connection: Connection,
     client: Option<OnUpgrade>,
@@ -151,7 +153,7 @@ fn pass_on(
     if let (Some(_), Some(client)) = (&agreed, client) {
         let sandbox = hyper::upgrade::on(&mut response);
         let edge = &app.edge;
-        edge.tasks.spawn(tunnel::join(client, sandbox, live.cut.clone(), edge.end.clone()));
+        edge.tasks.spawn(tunnel::join(client, sandbox, live.disconnect.clone(), edge.end.clone()));
     }
     let (mut parts, content) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
@@ -159,5 +161,5 @@ fn pass_on(
         set_upgrade(&mut parts.headers, protocol);
     }
     parts.version = Version::HTTP_11;
-    Response::from_parts(parts, Body::Passing(Passing::new(content, live, connection)))
+    Response::from_parts(parts, Body::Proxied(ProxiedBody::new(content, live, connection)))
 }

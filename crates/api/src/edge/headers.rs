@@ -1,16 +1,16 @@
-//! Headers on their way through: what belongs to one connection stays on it, and our own secrets stay here.
+//! Headers of forwarded requests: hop-by-hop headers and the server's secrets are removed.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use protocol::headers::{ACCESS_TOKEN, API_KEY, KNOWN_PEER, SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
 use subtle::ConstantTimeEq;
 
-/// The protocol a request wants to change to, if it does.
+/// The protocol that a request wants to upgrade to, if any.
 pub(super) fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"));
     headers.get(header::UPGRADE).filter(|_| asks).cloned()
 }
 
-/// Removes what describes one connection only.
+/// Removes hop-by-hop headers.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = connection_options(headers).filter_map(|option| option.parse().ok()).collect();
     for name in named {
@@ -34,17 +34,17 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
 /// Prepares a request's headers for a sandbox.
 pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) {
     remove_hop_by_hop(headers);
-    // The server has answered it by reading the body.
+    // hyper has answered it when the server read the body.
     headers.remove(header::EXPECT);
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN, KNOWN_PEER] {
         headers.remove(name);
     }
-    // Untrusted code must not learn the key of the server it runs on; keys of its own are its business.
+    // Untrusted code must not get the key of its server; other keys are passed on.
     if headers.get(API_KEY).is_some_and(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
         headers.remove(API_KEY);
     }
     remove_sessions(headers);
-    // HTTP/2 names the host elsewhere.
+    // HTTP/2 has the host in a pseudo-header.
     if !headers.contains_key(header::HOST)
         && let Ok(host) = HeaderValue::from_str(host)
     {
@@ -52,8 +52,8 @@ pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) 
     }
 }
 
-/// Removes tokens of guests, ours by their form: a service is the sandbox's own code, and no token of a
-/// guest is its business, of whichever sandbox. What an application calls by the same name stays.
+/// Removes access tokens of guests, which are recognized by their form: a service is the sandbox's
+/// own code and must not get a token of any guest. Other values of this header stay.
 pub(super) fn remove_access_tokens(headers: &mut HeaderMap) {
     const DIGITS: usize = 64;
     let is_token = |value: &HeaderValue| {
@@ -64,7 +64,7 @@ pub(super) fn remove_access_tokens(headers: &mut HeaderMap) {
     }
 }
 
-/// The dashboard's cookies, which a browser sends along where previews are on the dashboard's domain.
+/// The dashboard's cookies, which browsers send to previews on the dashboard's domain.
 const SESSIONS: [&str; 2] = ["sandbar_session", "__Host-sandbar_session"];
 
 /// Removes the dashboard's sessions from the cookies; all others stay as they are.
@@ -83,7 +83,7 @@ fn remove_sessions(headers: &mut HeaderMap) {
     }
 }
 
-/// What is left of one header; none when nothing is.
+/// What is left of one header; `None` if nothing is.
 fn without_sessions(cookies: &HeaderValue) -> Option<HeaderValue> {
     let is_session = |pair: &&[u8]| {
         let name = pair.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii();
@@ -94,17 +94,17 @@ fn without_sessions(cookies: &HeaderValue) -> Option<HeaderValue> {
     if kept.is_empty() { None } else { HeaderValue::from_bytes(&kept.join(&b"; "[..])).ok() }
 }
 
-/// Says of an answer about whose keeping its service says nothing that it is not to be kept. Browsers would go by the file's date,
-/// and dates go back with the files when a sandbox returns to a snapshot: what they have kept would then count as newer than what
-/// is there.
-pub(super) fn forbid_guessing(headers: &mut HeaderMap) {
-    let said = [header::CACHE_CONTROL, header::EXPIRES, header::PRAGMA];
-    if !said.into_iter().any(|name| headers.contains_key(name)) {
+/// Forbids caching of a response if its service does not mention caching. Browsers would use the
+/// file's date as a heuristic, and dates go back with the files when a sandbox returns to a
+/// snapshot: their cached copy would then count as newer than the file.
+pub(super) fn forbid_heuristic_caching(headers: &mut HeaderMap) {
+    let explicit = [header::CACHE_CONTROL, header::EXPIRES, header::PRAGMA];
+    if !explicit.into_iter().any(|name| headers.contains_key(name)) {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
 }
 
-/// Marks a message as asking for, or agreeing to, another protocol.
+/// Marks a message as requesting, or agreeing to, another protocol.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, protocol);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_one_connection_is_removed() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = map(&[
             ("connection", "keep-alive, x-mine"),
             ("x-mine", "1"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_own_key_stays_here() {
+    fn the_servers_api_key_is_removed() {
         let mut ours = map(&[("x-api-key", "key"), ("host", "h")]);
         clean_request(&mut ours, "h", "key");
         assert_eq!(ours, map(&[("host", "h")]));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_guests_stay_here() {
+    fn access_tokens_of_guests_are_removed() {
         let token: &'static str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         let mut ours = map(&[("x-access-token", token), ("x-other", token)]);
         remove_access_tokens(&mut ours);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_the_dashboard_stay_here() {
+    fn sessions_of_the_dashboard_are_removed() {
         let left = |cookies: &[&'static str]| -> Vec<String> {
             let mut headers: HeaderMap =
                 cookies.iter().map(|value| (header::COOKIE, HeaderValue::from_static(value))).collect();
@@ -176,16 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_says_about_keeping_is_passed_on() {
-        for said in
+    fn caching_headers_of_a_service_are_passed_on() {
+        for explicit in
             [("cache-control", "max-age=60"), ("cache-control", "no-cache"), ("expires", "0"), ("pragma", "no-cache")]
         {
-            let mut headers = map(&[said, ("etag", "x")]);
-            forbid_guessing(&mut headers);
-            assert_eq!(headers, map(&[said, ("etag", "x")]));
+            let mut headers = map(&[explicit, ("etag", "x")]);
+            forbid_heuristic_caching(&mut headers);
+            assert_eq!(headers, map(&[explicit, ("etag", "x")]));
         }
         let mut silent = map(&[("last-modified", "Mon, 05 Jan 2026 10:00:00 GMT")]);
-        forbid_guessing(&mut silent);
+        forbid_heuristic_caching(&mut silent);
         assert_eq!(silent.get("cache-control"), Some(&HeaderValue::from_static("no-store")));
     }
 

@@ -1,27 +1,28 @@
-//! The edge: leads requests to the ports of sandboxes, and says in E2B's words why it cannot.
+//! The edge: forwards requests to ports of sandboxes, and reports in E2B's words why it cannot.
 //!
-//! Invariants: a sandbox that cannot be reached is not dialled, for a frozen one would accept and never answer; what runs
-//! through the edge breaks as soon as the sandbox can be reached no longer; the guest's control routes are not here.
+//! Invariants: the edge does not dial a sandbox that cannot be reached, since a frozen one would
+//! accept and never answer; connections through the edge break as soon as the sandbox can no longer
+//! be reached; the guest's control routes are not served.
 
-mod attentive;
+mod auto_resume;
 mod connections;
+mod early_response_io;
 mod forward;
 mod headers;
 mod page;
-mod passing;
 mod peers;
+mod proxied_body;
 mod refusal;
 mod secured;
 mod signed;
 mod token;
 mod tunnel;
-mod wake;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use node::{Gate, Live, Record, Resumed, SandboxError, Standing};
+use node::{PersistedState, Reachability, Record, Resumed, RunningSandbox, SandboxError};
 use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH, INTERPRETER_PORT};
 use protocol::headers::TRAFFIC_ACCESS_TOKEN;
 use subtle::ConstantTimeEq;
@@ -35,25 +36,25 @@ use crate::content::Content;
 use crate::query;
 use crate::routing::Target;
 use crate::server::App;
+use auto_resume::ResumeLimit;
 use connections::Connections;
 use peers::KnownPeers;
 use refusal::{Refusal, Style};
-use wake::WakeLimit;
 
-pub(crate) use passing::Passing;
+pub(crate) use proxied_body::ProxiedBody;
 pub(crate) use signed::serve_signed_file;
 pub(crate) use token::serve_by_token;
 
-/// A request that meets a sandbox on its way into a pause or out of one waits this long for the outcome: most changes
-/// take milliseconds, and SDKs take "changing" for an error.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a request waits for a sandbox that is being paused or resumed: most changes take
+/// milliseconds, and SDKs treat "changing" as an error.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the edge keeps between requests.
+/// State that the edge keeps between requests.
 pub(crate) struct Edge {
     connections: Connections,
-    /// Clients that have shown a credential.
+    /// Clients that have sent a credential.
     pub(crate) peers: KnownPeers,
-    wakes: WakeLimit,
+    resumes: ResumeLimit,
     /// Tunnels and connections to sandboxes; they end with `end` at the latest.
     tasks: TaskTracker,
     end: CancellationToken,
@@ -64,46 +65,46 @@ impl Edge {
         Self {
             connections: Connections::default(),
             peers: KnownPeers::default(),
-            wakes: WakeLimit::default(),
+            resumes: ResumeLimit::default(),
             tasks,
             end,
         }
     }
 }
 
-/// Answers a request for a port of a sandbox.
+/// Serves a request for a port of a sandbox.
 pub(crate) async fn serve(app: &Arc<App>, target: Target, request: Request<Content>) -> Response<Body> {
-    let style = Style::of(request.headers());
+    let style = Style::from_headers(request.headers());
     if target.port == ENVD_PORT && is_control_route(request.uri().path()) {
         return refusal::control_route(request.uri().path());
     }
     match reach(app, &target, &request).await {
         Err(Refusal::Preflight) => allow_preflight(&request),
-        Ok(way) => forward::forward(app, &way, &target, request, style).await,
+        Ok(route) => forward::forward(app, &route, &target, request, style).await,
         Err(refusal) => refusal.answer(&target, style),
     }
 }
 
-/// The way into a sandbox.
-struct Way {
-    live: Arc<Live>,
-    /// What the service is to see as `Host`, if not what the client called.
+/// How a request reaches a port of a running sandbox.
+struct Route {
+    live: Arc<RunningSandbox>,
+    /// The `Host` that the service receives, if not the client's.
     host: Option<HeaderValue>,
     /// Whether the service speaks TLS itself.
     secured: bool,
-    /// Whether the client's address has shown a credential; only known where the interpreter is meant.
+    /// Whether the client's address has sent a credential; only set for the interpreter's port.
     known_peer: bool,
-    /// A connection that was made before the sandbox was woken.
+    /// A connection that was opened before the resume.
     dialled: Mutex<Option<TcpStream>>,
 }
 
-impl Way {
-    fn new(live: Arc<Live>, record: &Record, target: &Target, known_peer: bool) -> Self {
+impl Route {
+    fn new(live: Arc<RunningSandbox>, record: &Record, target: &Target, known_peer: bool) -> Self {
         let dialled = Mutex::default();
         if target.port == ENVD_PORT {
             return Self { live, host: None, secured: false, known_peer, dialled };
         }
-        // What was kept was checked when it came.
+        // The host was validated when the sandbox was created.
         let host = record.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
         let secured = record.ingress.https_ports.contains(&target.port);
         Self { live, host, secured, known_peer, dialled }
@@ -114,10 +115,11 @@ impl Way {
     }
 }
 
-/// Finds the way into the sandbox; wakes it when it wishes so and the caller may.
-async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result<Way, Refusal> {
+/// Finds the route to the sandbox; resumes it if it has auto-resume and the caller is allowed to.
+async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result<Route, Refusal> {
     let headers = request.headers();
-    let (record, gate) = app.node.settled_gate(&target.id, CHANGE_PATIENCE).await.ok_or(Refusal::NotFound)?;
+    let (record, reachability) =
+        app.node.settled_reachability(&target.id, CHANGE_TIMEOUT).await.ok_or(Refusal::NotFound)?;
     if target.port != ENVD_PORT
         && let Some(token) = &record.traffic_token
     {
@@ -127,28 +129,28 @@ async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result
         }
     }
     let known_peer = target.port == INTERPRETER_PORT && app.edge.peers.check(&record, request);
-    match gate {
-        Gate::Open(live) => Ok(Way::new(live, &record, target, known_peer)),
-        Gate::Changing => Err(Refusal::Changing),
-        Gate::Closed if matches!(record.standing, Standing::Paused(_)) => Err(Refusal::Asleep),
-        Gate::Closed => Err(Refusal::NotFound),
-        Gate::Asleep(frozen) => {
+    match reachability {
+        Reachability::Open(live) => Ok(Route::new(live, &record, target, known_peer)),
+        Reachability::Changing => Err(Refusal::Changing),
+        Reachability::Closed if matches!(record.standing, PersistedState::Paused(_)) => Err(Refusal::Paused),
+        Reachability::Closed => Err(Refusal::NotFound),
+        Reachability::Resumable(frozen) => {
             let now = app.node.now().as_second();
-            let dialled = wake::check(&record, frozen.as_deref(), target, request, known_peer, now).await?;
-            let live = wake(app, target).await?;
-            Ok(Way { dialled: Mutex::new(dialled), ..Way::new(live, &record, target, known_peer) })
+            let dialled = auto_resume::check(&record, frozen.as_deref(), target, request, known_peer, now).await?;
+            let live = resume(app, target).await?;
+            Ok(Route { dialled: Mutex::new(dialled), ..Route::new(live, &record, target, known_peer) })
         }
     }
 }
 
-async fn wake(app: &App, target: &Target) -> Result<Arc<Live>, Refusal> {
-    if !app.edge.wakes.allows(&target.id) {
-        return Err(Refusal::WokenTooOften);
+async fn resume(app: &App, target: &Target) -> Result<Arc<RunningSandbox>, Refusal> {
+    if !app.edge.resumes.allows(&target.id) {
+        return Err(Refusal::ResumedTooOften);
     }
-    match app.node.wake(&target.id).await {
+    match app.node.auto_resume(&target.id).await {
         Ok((live, resumed)) => {
             if resumed == Resumed::FromPause {
-                app.edge.wakes.count(&target.id);
+                app.edge.resumes.count(&target.id);
             }
             Ok(live)
         }
@@ -157,22 +159,22 @@ async fn wake(app: &App, target: &Target) -> Result<Arc<Live>, Refusal> {
         Err(SandboxError::FilesMissing { .. }) => Err(Refusal::FilesMissing),
         Err(error) => {
             warn!(sandbox = %target.id, %error, "traffic could not wake the sandbox");
-            Err(Refusal::CannotWake)
+            Err(Refusal::CannotResume)
         }
     }
 }
 
-/// Routes of the guest that only the host may use, and those of envd that ours does not have.
+/// Routes of the guest that only the host may use, and those of envd that the guest does not have.
 fn is_control_route(path: &str) -> bool {
     const ROUTES: [&str; 7] = [INIT_PATH, "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"];
-    // However the path is written, the guest must not be the first to understand it.
+    // Normalized first, so that the guest never decodes a route that this check missed.
     let decoded = query::decode(path);
     let parts: Vec<&str> = decoded.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let plain = format!("/{}", parts.join("/"));
     ROUTES.contains(&plain.as_str()) || format!("{plain}/").starts_with(CONTROL_PREFIX) || parts.contains(&"..")
 }
 
-/// What envd says to browsers that ask whether they may call it.
+/// envd's response to CORS preflight requests.
 pub(crate) fn allow_preflight(request: &Request<Content>) -> Response<Body> {
     let mut response = body::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! What a person sees in a browser where a program gets JSON: what is the matter, and what to do about it.
+//! Error pages for browsers, where programs get JSON: what is wrong, and what to do about it.
 
 use http::{HeaderValue, Response, header};
 
@@ -6,7 +6,7 @@ use super::refusal::Refusal;
 use crate::body::{self, Body};
 use crate::routing::Target;
 
-/// Everything is in the page; nothing is fetched, nothing runs, and nobody else frames or keeps it.
+/// The page is self-contained: it fetches nothing and runs no script.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");
 
 const STYLE: &str = "\
@@ -22,12 +22,13 @@ h2{margin:1.5rem 0 .25rem;font-size:1rem}\
 code{display:inline-block;max-width:100%;padding:0 .35em;border-radius:4px;background:var(--code);font-size:.9em;overflow-wrap:anywhere}\
 footer{margin-top:2rem;padding-top:.75rem;border-top:1px solid var(--line);color:var(--soft);font-size:.875rem}";
 
-/// What is said, in HTML of our own. Nothing of the request is in it but an ID, which is letters and digits, and a port.
+/// The text of a page, as trusted HTML. Of the request it contains only the id, which is letters
+/// and digits, and the port.
 struct Text {
     title: String,
     what: String,
     next: String,
-    /// Comes again by itself: what is the matter passes within seconds.
+    /// Reloads by itself, since the state passes within seconds.
     again: bool,
 }
 
@@ -52,9 +53,9 @@ pub(super) fn answer(refusal: Refusal, target: &Target) -> Response<Body> {
 }
 
 fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
-    let said = |title: &str, what: String, next: String| Text { title: title.to_owned(), what, next, again: false };
+    let explain = |title: &str, what: String, next: String| Text { title: title.to_owned(), what, next, again: false };
     match refusal {
-        Refusal::NotFound => said(
+        Refusal::NotFound => explain(
             "The sandbox was not found",
             "No sandbox of this server has this ID. It was mistyped, or the sandbox was killed or reached the end of its \
              lease; sandboxes do not come back from that."
@@ -63,15 +64,15 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
              a new one."
                 .to_owned(),
         ),
-        Refusal::Asleep => said(
+        Refusal::Paused => explain(
             "The sandbox is asleep",
-            "It is paused with its files, and was not made to wake by itself when somebody visits it.".to_owned(),
+            "It is paused with its files, and was not made to wake by itself when it is visited.".to_owned(),
             format!(
                 "Wake it with <code>sandbar sandbox resume {id}</code> or <code>Sandbox.connect(\"{id}\")</code>, then \
                  reload this page. A sandbox that is made with auto-resume wakes by itself."
             ),
         ),
-        Refusal::PortClosed => said(
+        Refusal::PortClosed => explain(
             &format!("Nothing listens on port {port}"),
             "The sandbox is running, but no program in it accepts connections on this port.".to_owned(),
             format!(
@@ -79,19 +80,19 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
                  <code>sandbar sandbox exec {id} -- ss -ltn</code> lists what listens."
             ),
         ),
-        Refusal::NoAnswer => said(
+        Refusal::NoAnswer => explain(
             "The service hung up",
             format!("A program in the sandbox listens on port {port}, but closed the connection without an answer."),
             "Look at that program's output: it may have crashed, or speak something other than HTTP. One that speaks HTTPS \
              itself must be named in <code>httpsPorts</code> when the sandbox is made."
                 .to_owned(),
         ),
-        Refusal::NotSecured => said(
+        Refusal::NotSecured => explain(
             "The service does not speak HTTPS",
             format!("The sandbox was made with port {port} in <code>httpsPorts</code>, but no TLS answers there."),
             "Let the program serve HTTPS, or make the sandbox without this port in that list.".to_owned(),
         ),
-        Refusal::TrafficTokenMissing | Refusal::TrafficTokenWrong => said(
+        Refusal::TrafficTokenMissing | Refusal::TrafficTokenWrong => explain(
             "The sandbox is private",
             "It was made with <code>allowPublicTraffic: false</code>, so its ports open only to requests with its traffic \
              token."
@@ -100,14 +101,14 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
              was given. Browsers send no such header by themselves: use a program, or an extension that adds it."
                 .to_owned(),
         ),
-        Refusal::AccessTokenMissing | Refusal::Preflight => said(
+        Refusal::AccessTokenMissing | Refusal::Preflight => explain(
             "The sandbox is asleep",
             "This port is the sandbox's own service, and only a request with its access token wakes it.".to_owned(),
             format!("Wake it with <code>sandbar sandbox resume {id}</code>, or use an SDK, which sends the token."),
         ),
-        Refusal::WokenTooOften => Text {
+        Refusal::ResumedTooOften => Text {
             again: true,
-            ..said(
+            ..explain(
                 "The sandbox was woken too often",
                 "It was paused and woken by visitors many times within a minute.".to_owned(),
                 "Wait: this page comes again by itself.".to_owned(),
@@ -115,18 +116,18 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
         },
         Refusal::Changing => Text {
             again: true,
-            ..said(
+            ..explain(
                 "The sandbox is being paused or resumed",
                 "This takes a moment.".to_owned(),
                 "Wait: this page comes again by itself.".to_owned(),
             )
         },
-        Refusal::Full => said(
+        Refusal::Full => explain(
             "The machine is full",
             "The sandbox is asleep and cannot be woken: as many run as this server allows.".to_owned(),
             "End or pause another one, then reload this page.".to_owned(),
         ),
-        Refusal::FilesMissing => said(
+        Refusal::FilesMissing => explain(
             "The sandbox's files are missing",
             "It is paused, and the server's pool does not have its files any more. It was not started empty in their place."
                 .to_owned(),
@@ -135,7 +136,7 @@ fn text(refusal: Refusal, Target { id, port }: &Target) -> Text {
                  <code>sandbar recover {id}</code> does it."
             ),
         ),
-        Refusal::CannotWake => said(
+        Refusal::CannotResume => explain(
             "The sandbox could not be woken",
             "It is asleep, and waking it failed.".to_owned(),
             format!("The server's log says why, and <code>sandbar sandbox logs {id}</code> what the sandbox says."),

@@ -1,7 +1,7 @@
-//! Addresses that have shown a credential: the API key, or the access token of a sandbox. Interpreter
-//! packages from 2.9 on send no token with the calls about contexts, so that for these a known address
-//! stands for it: who only knows a sandbox's ID, from a preview's URL, is refused. Clients behind one
-//! proxy have one address.
+//! Addresses that have sent a credential: the API key, or the access token of a sandbox.
+//! Interpreter packages from 2.9 on send no token with the calls about contexts, so for these calls
+//! a known address replaces it: a client that only knows a sandbox's id, from a preview's URL, is
+//! refused. Clients behind one proxy share one address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,15 +15,15 @@ use subtle::ConstantTimeEq;
 
 use crate::content::Content;
 
-/// An address is known for this long after it last showed a credential: as long as a sandbox lives by
-/// default at most.
+/// An address is known for this long after its last credential: the longest default lifetime of a
+/// sandbox.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-/// An address that is known is noted again after this.
+/// The time of a known address is updated at most this often.
 const RENEWAL: Duration = Duration::from_secs(60);
-/// Beyond this the expired are forgotten, then all.
+/// Beyond this number, expired entries are dropped, then all.
 const MAX_PEERS: usize = 10_000;
 
-/// For one sandbox by its access token, for all by the API key.
+/// For one sandbox by its access token, or for all by the API key.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Peer {
     sandbox: Option<SandboxId>,
@@ -36,13 +36,13 @@ pub(crate) struct KnownPeers {
 }
 
 impl KnownPeers {
-    /// Notes an address that has shown the API key.
+    /// Records an address that has sent the API key.
     pub(crate) fn note(&self, address: IpAddr) {
         self.insert(Peer { sandbox: None, address: address.to_canonical() }, Instant::now());
     }
 
-    /// Whether a request without a token comes from a known address. Notes the address of one that has
-    /// the sandbox's token.
+    /// Whether a request without a token comes from a known address. Records the address of a
+    /// request with the sandbox's token.
     pub(super) fn check(&self, record: &Record, request: &Request<Content>) -> bool {
         let Some(peer) = request.extensions().get::<SocketAddr>() else { return false };
         let (now, address) = (Instant::now(), peer.ip().to_canonical());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_known_for_what_they_have_shown_and_for_a_day() {
+    fn addresses_are_known_per_credential_and_for_a_day() {
         let (peers, start) = (KnownPeers::default(), Instant::now());
         peers.insert(peer(Some("ione"), "192.0.2.1"), start);
         assert!(peers.knows(&peer(Some("ione"), "192.0.2.1"), start));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_addresses_takes_more_than_its_room() {
+    fn the_number_of_known_addresses_is_limited() {
         let (peers, start) = (KnownPeers::default(), Instant::now());
         for number in 0..(MAX_PEERS as u32 + 10) {
             peers.insert(Peer { sandbox: None, address: IpAddr::from(number.to_be_bytes()) }, start);

@@ -1,6 +1,8 @@
-//! Why the edge does not lead on, as JSON for programs and as a [page](super::page) for people.
+//! Why the edge does not forward a request, as JSON for programs and as a [page](super::page) for
+//! people.
 //!
-//! SDKs decide by the texts: "was not found" means not running, "port is not open" means running but out of reach.
+//! SDKs decide by the texts: "was not found" means not running, "port is not open" means running
+//! but not reachable.
 
 use http::{HeaderMap, Response, StatusCode, header};
 use serde::Serialize;
@@ -14,29 +16,29 @@ pub(super) const NOT_FOUND: &str = "The sandbox was not found";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     NotFound,
-    /// Paused, and does not wake by itself. Programs are told what E2B tells them: that it was not found.
-    Asleep,
+    /// Paused without auto-resume. Programs get E2B's message: that it was not found.
+    Paused,
     PortClosed,
-    /// The port accepted and hung up without an answer.
+    /// The service closed the connection without a response.
     NoAnswer,
-    /// The port was said to speak TLS, and does not.
+    /// `httpsPorts` names the port, and its service does not speak TLS.
     NotSecured,
     TrafficTokenMissing,
     TrafficTokenWrong,
-    /// Paused, and the request has not the token that would wake it.
+    /// Paused, and the request does not have the token that resumes it.
     AccessTokenMissing,
-    /// Paused, and a browser asks whether it may call the guest: answered without waking it.
+    /// Paused, and a browser sends a CORS preflight for the guest: answered without a resume.
     Preflight,
-    /// Traffic has woken it too often.
-    WokenTooOften,
+    /// Traffic has resumed it too often.
+    ResumedTooOften,
     Changing,
     Full,
-    /// Its files are not in the pool any more.
+    /// Its files are missing from the pool.
     FilesMissing,
-    CannotWake,
+    CannotResume,
 }
 
-/// How a client wants to be told.
+/// The format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     Json,
@@ -56,21 +58,24 @@ struct Wire<'a> {
 impl Refusal {
     pub(super) fn status(self) -> StatusCode {
         match self {
-            Self::NotFound | Self::Asleep | Self::PortClosed | Self::NoAnswer | Self::NotSecured | Self::CannotWake => {
-                StatusCode::BAD_GATEWAY
-            }
+            Self::NotFound
+            | Self::Paused
+            | Self::PortClosed
+            | Self::NoAnswer
+            | Self::NotSecured
+            | Self::CannotResume => StatusCode::BAD_GATEWAY,
             Self::TrafficTokenMissing | Self::TrafficTokenWrong => StatusCode::FORBIDDEN,
             Self::AccessTokenMissing => StatusCode::UNAUTHORIZED,
             Self::Preflight => StatusCode::NO_CONTENT,
             Self::Changing => StatusCode::CONFLICT,
-            Self::Full | Self::WokenTooOften => StatusCode::TOO_MANY_REQUESTS,
+            Self::Full | Self::ResumedTooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::FilesMissing => StatusCode::GONE,
         }
     }
 
     fn message(self) -> &'static str {
         match self {
-            Self::NotFound | Self::Asleep => NOT_FOUND,
+            Self::NotFound | Self::Paused => NOT_FOUND,
             Self::PortClosed => "The sandbox is running but port is not open",
             Self::NoAnswer => "The sandbox closed the connection without an answer",
             Self::NotSecured => "The sandbox does not speak TLS on this port, though httpsPorts names it",
@@ -78,11 +83,11 @@ impl Refusal {
             Self::TrafficTokenWrong => "The sandbox is private: header e2b-traffic-access-token is wrong",
             Self::AccessTokenMissing => "The sandbox is paused, and only a valid header X-Access-Token resumes it",
             Self::Preflight => "",
-            Self::WokenTooOften => "The sandbox was resumed too often; try again in a few seconds",
+            Self::ResumedTooOften => "The sandbox was resumed too often; try again in a few seconds",
             Self::Changing => "The sandbox is being paused or resumed",
             Self::Full => "The sandbox cannot be resumed: the machine has no room for it",
             Self::FilesMissing => "The sandbox cannot be resumed: its files are missing from the server's pool",
-            Self::CannotWake => "The sandbox could not be resumed",
+            Self::CannotResume => "The sandbox could not be resumed",
         }
     }
 
@@ -104,8 +109,8 @@ impl Refusal {
 }
 
 impl Style {
-    /// A page only for what looks like a browser going somewhere.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    /// A page only for navigation in a browser.
+    pub(super) fn from_headers(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
         let accept = text(header::ACCEPT.as_str());
         let wants_json = accept.contains("json") && !accept.contains("html");
@@ -116,7 +121,7 @@ impl Style {
     }
 }
 
-/// A route of the guest that is not for the outside.
+/// The response for a route of the guest that the edge does not serve.
 pub(super) fn control_route(path: &str) -> Response<Body> {
     #[derive(Serialize)]
     struct Wire<'a> {
@@ -137,7 +142,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value")))
             .collect();
-        assert_eq!(Style::of(&headers), expected, "{headers:?}");
+        assert_eq!(Style::from_headers(&headers), expected, "{headers:?}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! TLS to services that speak it themselves (`httpsPorts`). Their certificates are not verified: the way to them does not
-//! leave the machine, and whoever could sit on it runs the service.
+//! TLS to services that speak it themselves (`httpsPorts`). Their certificates are not verified:
+//! the connection does not leave the machine, and only the sandbox itself could intercept it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,9 +13,9 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verif
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-pub(super) struct Securing(TlsConnector);
+pub(super) struct TlsDialer(TlsConnector);
 
-impl Default for Securing {
+impl Default for TlsDialer {
     fn default() -> Self {
         let provider = authority::provider();
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -24,21 +24,21 @@ impl Default for Securing {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
             .with_no_client_auth();
-        // What the edge speaks to services.
+        // The protocol that the edge speaks to services.
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Self(TlsConnector::from(Arc::new(config)))
     }
 }
 
-impl Securing {
-    pub(super) async fn secure(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        // An address, so that no name is sent: services are reached as their own localhost.
+impl TlsDialer {
+    pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        // An address, so that no name is sent: services are dialled on their own localhost.
         let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
         self.0.connect(name, stream).await
     }
 }
 
-/// Takes whatever certificate is shown. That its holder has the key is still seen to.
+/// Accepts every certificate. The signatures of the handshake are still verified.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

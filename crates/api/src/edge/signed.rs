@@ -1,4 +1,5 @@
-//! Signed file URLs. They name no sandbox: the one whose token made the signature is meant, and tokens are unique.
+//! Signed file URLs. They do not name a sandbox: it is the one whose token made the signature, and
+//! tokens are unique.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::query;
 use crate::routing::Target;
 use crate::server::App;
 
-/// Answers `/files` of a request that carries a signature instead of routing headers.
+/// Serves `/files` for a request with a signature instead of routing headers.
 pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
     let operation = match *request.method() {
         Method::GET | Method::HEAD => Operation::Read,
@@ -28,7 +29,7 @@ pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Content>)
     let Some(claim) = claim(&pairs, operation) else {
         return refuse(StatusCode::UNAUTHORIZED, "invalid signature");
     };
-    // The signature first: only who holds it may learn that it has expired.
+    // The signature first: only a client with a valid signature may learn that it has expired.
     let Some(id) = signer(&app.node, &claim, signature) else {
         return refuse(StatusCode::UNAUTHORIZED, "invalid signature");
     };
@@ -40,8 +41,8 @@ pub(crate) async fn serve_signed_file(app: &Arc<App>, request: Request<Content>)
     response
 }
 
-/// The URL has the server's own host, and maybe the dashboard's: a page of the sandbox must not run as one
-/// of theirs.
+/// Prevents scripts: the URL has the server's host, perhaps the dashboard's, and a page of the
+/// sandbox must not run in its origin.
 fn forbid_scripts(headers: &mut HeaderMap) {
     const ACTIVE: [&str; 3] = ["html", "xml", "svg"];
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -51,7 +52,7 @@ fn forbid_scripts(headers: &mut HeaderMap) {
     }
 }
 
-/// What a signed URL asks for; none when its expiry is no number.
+/// Parses what a signed URL grants; `None` if its expiration is no number.
 fn claim(pairs: &[(String, String)], operation: Operation) -> Option<Claim<'_>> {
     let expiration = query::first(pairs, "signature_expiration").map(str::parse).transpose().ok()?;
     Some(Claim {
@@ -62,7 +63,8 @@ fn claim(pairs: &[(String, String)], operation: Operation) -> Option<Claim<'_>> 
     })
 }
 
-/// Whether a request for the guest has a signature of this token that has not expired at `now`, in seconds.
+/// Whether a request for the guest has a signature of this token that has not expired at `now`, in
+/// seconds.
 pub(super) fn is_signed(request: &Request<Content>, token: &Token, now: i64) -> bool {
     let operation = match *request.method() {
         Method::GET | Method::HEAD => Operation::Read,

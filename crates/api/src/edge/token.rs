@@ -1,5 +1,5 @@
-//! Requests that carry a guest's token and nothing that names a sandbox: the one whose token it is, is meant. Sandboxes
-//! that SDK 2.13 reaches by the class-level `connect` are spoken to in this way.
+//! Requests with a guest's token and nothing that names a sandbox: the sandbox is the one with this
+//! token. SDK 2.13 reaches sandboxes so after the class-level `connect`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::content::Content;
 use crate::routing::Target;
 use crate::server::App;
 
-/// Answers a request to the guest that the request's token opens.
+/// Forwards a request to the guest whose token it has.
 pub(crate) async fn serve_by_token(app: &Arc<App>, request: Request<Content>) -> Response<Body> {
     let token = request.headers().get(ACCESS_TOKEN).map(|value| value.as_bytes().to_vec()).unwrap_or_default();
     match holder(app, &token) {
@@ -31,7 +31,8 @@ fn holder(app: &App, token: &[u8]) -> Option<SandboxId> {
     records.find(|record| record.access_token.as_ref().is_some_and(holds)).map(|record| record.id.clone())
 }
 
-/// A token outlives its sandbox in the hands of clients: that is a sandbox that no longer runs, not a wrong token.
+/// Clients keep tokens of sandboxes that have ended, so an unknown token means a sandbox that no
+/// longer runs, not a wrong token.
 fn not_found() -> Response<Body> {
     #[derive(Serialize)]
     struct Wire {

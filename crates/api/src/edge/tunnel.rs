@@ -1,4 +1,5 @@
-//! What follows an upgrade: bytes both ways until either side ends, or the sandbox can be reached no longer.
+//! Tunnels after an upgrade: bytes both ways until either side closes, or the sandbox can no longer
+//! be reached.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -7,7 +8,7 @@ use tracing::debug;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-pub(super) async fn join(client: OnUpgrade, sandbox: OnUpgrade, cut: CancellationToken, end: CancellationToken) {
+pub(super) async fn join(client: OnUpgrade, sandbox: OnUpgrade, disconnect: CancellationToken, end: CancellationToken) {
     let joined = async {
         let (client, sandbox) = tokio::try_join!(client, sandbox).map_err(std::io::Error::other)?;
         let (mut client, mut sandbox) = (TokioIo::new(client), TokioIo::new(sandbox));
@@ -20,7 +21,7 @@ pub(super) async fn join(client: OnUpgrade, sandbox: OnUpgrade, cut: Cancellatio
                 debug!(%error, "a tunnel ended early");
             }
         }
-        () = cut.cancelled() => {}
+        () = disconnect.cancelled() => {}
         () = end.cancelled() => {}
     }
 }

@@ -1,9 +1,9 @@
-//! Connections beneath HTTP: how long they may take, and how many there may be.
+//! Connections beneath HTTP: their timeouts and limits.
 
 use std::io;
 use std::time::Duration;
 
-use crate::support::{KEY, MAX_CONNECTIONS, PATIENCE, Server, eventually};
+use crate::support::{KEY, MAX_CONNECTIONS, Server, TIMEOUT, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ async fn every_head_has_a_timeout_and_idle_connections_are_kept() {
     assert!(begun.elapsed() < Duration::from_secs(35), "after {:?}", begun.elapsed());
 }
 
-/// A head of about `size` bytes, in a piece.
+/// A head of about `size` bytes, without its end.
 fn large_head(size: usize) -> String {
     let filler = "a".repeat(1000);
     let lines: String = (0..size / 1000).map(|number| format!("X-Filler-{number}: {filler}\r\n")).collect();
@@ -60,10 +60,10 @@ async fn heads_are_bounded_in_size_also_on_a_kept_connection() {
                 ask(&mut stream).await.expect("an answer");
             }
             let head = large_head(80_000) + if finished { "\r\n" } else { "" };
-            // The server may stop listening before all of it is sent.
+            // The server may close before all of it is sent.
             let _ = stream.write_all(head.as_bytes()).await;
             let mut answer = Vec::new();
-            let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+            let read = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await;
             assert!(read.is_ok(), "the connection stays open after {requests_before} requests");
             let answer = String::from_utf8_lossy(&answer);
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
@@ -93,7 +93,7 @@ async fn a_body_that_comes_with_its_head_is_read() {
     for _ in 0..2 {
         stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it is read");
         let mut answer = [0; 12];
-        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+        let read = tokio::time::timeout(TIMEOUT, stream.read_exact(&mut answer)).await;
         read.expect("the server reads the body").expect("an answer");
         assert!(answer.starts_with(b"HTTP/1.1 "), "{answer:?}");
         stream = TcpStream::connect(server.address).await.expect("the server listens");
@@ -111,7 +111,7 @@ async fn connections_beyond_the_limit_are_closed_and_others_served() {
         open.push(stream);
     }
     let mut one_more = TcpStream::connect(server.address).await.expect("the kernel accepts it");
-    assert!(is_closed(&mut one_more, PATIENCE).await);
+    assert!(is_closed(&mut one_more, TIMEOUT).await);
     ask(&mut open[0]).await.expect("an answer");
     open.truncate(MAX_CONNECTIONS / 2);
     eventually("the places of closed connections are free", async || {

@@ -1,4 +1,5 @@
-//! The control plane, call by call: statuses, bodies and headers as SDKs of both generations need them.
+//! The control plane, call by call: statuses, bodies and headers as SDKs of both API versions need
+//! them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -26,7 +27,7 @@ async fn check(server: &Server, line: &str, body: &str, status: u16, expected: V
 }
 
 #[tokio::test]
-async fn both_generations_create() {
+async fn both_api_versions_create() {
     let server = Server::start().await;
     let domain = format!("localhost:{}", server.address.port());
     for (line, body) in [
@@ -59,7 +60,7 @@ async fn both_generations_create() {
 }
 
 #[tokio::test]
-async fn defaults_differ_by_generation() {
+async fn defaults_differ_by_api_version() {
     let server = Server::start().await;
     for (line, seconds) in [("POST /sandboxes", 15), ("POST /v2/sandboxes", 300)] {
         let id = text(&server.call(line, r#"{"templateID":"base"}"#).await.json(), "sandboxID").to_owned();
@@ -184,7 +185,7 @@ async fn everything_but_health_needs_the_key() {
         assert_eq!(answer.header("content-type"), Some("application/json"));
     }
     assert_eq!(server.send("GET /v2/sandboxes", &[("X-API-KEY", KEY)], "").await.status, 200);
-    // The same key as a token opens the list of teams, and nothing else.
+    // The same key as a token grants the list of teams, and nothing else.
     let token = format!("Bearer {KEY}");
     let teams = server.send("GET /teams", &[("authorization", &token)], "").await;
     assert_eq!((teams.status.as_u16(), teams.json()[0]["apiKey"].clone()), (200, json!(KEY)));
@@ -193,7 +194,7 @@ async fn everything_but_health_needs_the_key() {
 }
 
 #[tokio::test]
-async fn unknown_and_unserved_calls_are_told_apart() {
+async fn unknown_and_unserved_calls_have_different_statuses() {
     let server = Server::start().await;
     for (line, status) in [
         ("POST /sandboxes/iabc/fork", 404),
@@ -260,7 +261,8 @@ async fn a_sandbox_through_pause_connect_and_kill() {
     assert_eq!(detail["envdAccessToken"], made["envdAccessToken"]);
     assert_eq!(text(&detail, "endAt").len(), "2026-01-02T03:04:05.678901Z".len(), "microseconds");
 
-    // A shorter connect leaves the end untouched to the byte; both generations, and the older form of the ID.
+    // A shorter connect leaves the end unchanged to the byte; in both API versions, and with the
+    // older form of the id.
     check(&server, &format!("POST /sandboxes/{id}-client/connect"), r#"{"timeout":5}"#, 200, json!({"sandboxID": id}))
         .await;
     check(&server, &format!("POST /v2{}", at("/connect")), "{}", 200, json!({})).await;
@@ -385,7 +387,7 @@ async fn creates_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn what_the_machine_cannot_hold_is_refused_for_good() {
+async fn a_full_machine_refuses_without_retry() {
     let server = Server::with(SandboxesConfig { max_sandboxes: 1, ..SandboxesConfig::default() }, true).await;
     server.create(json!({"templateID": "base"})).await;
     check(&server, "POST /v2/sandboxes", r#"{"templateID":"base"}"#, 429, json!({})).await;
@@ -459,7 +461,7 @@ async fn bodies_may_be_chunked() {
     assert_eq!(sender.send_request(request).await.expect("an answer").status(), 201);
 }
 
-/// How long the server keeps a connection on which just `sent` arrives.
+/// How long the server keeps a connection on which only `sent` arrives.
 async fn kept(server: &Server, sent: &[u8]) -> Duration {
     let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
     stream.write_all(sent).await.expect("written");
@@ -470,7 +472,7 @@ async fn kept(server: &Server, sent: &[u8]) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_is_never_finished_is_cut_long_before_an_idle_connection() {
+async fn an_unfinished_head_times_out_before_an_idle_connection() {
     let server = Server::start().await;
     let head = kept(&server, b"GET /health HTTP/1.1\r\nx-long: ").await;
     assert!((25..60).contains(&head.as_secs()), "{head:?}");
@@ -503,7 +505,7 @@ async fn every_response_has_a_request_id() {
         let own = [headers, &[("x-request-id", "mine-1")]].concat();
         assert_eq!(server.send(line, &own, "").await.header("x-request-id"), Some("mine-1"), "{line}");
     }
-    // A service sees what the client sent, and nothing of ours.
+    // A service gets the client's headers, without the server's id.
     let arrived = server.send("GET /", &to_service, "").await.json();
     assert_eq!(arrived["headers"].get("x-request-id"), None);
 }

@@ -1,8 +1,8 @@
-//! The edge: routing, streams, upgrades, and the ways in which it says no.
+//! The edge: routing, streams, upgrades and refusals.
 
 use std::time::Duration;
 
-use crate::support::{KEY, PATIENCE, SERVICE_PORT, Server, edge_headers, eventually, text};
+use crate::support::{KEY, SERVICE_PORT, Server, TIMEOUT, edge_headers, eventually, text};
 use base64::Engine as _;
 use bytes::Bytes;
 use http::Request;
@@ -21,9 +21,9 @@ async fn sandbox(server: &Server) -> String {
     text(&server.create(json!({"templateID": "base"})).await, "sandboxID").to_owned()
 }
 
-/// The next frame of a stream that must go on.
+/// The next frame of a stream that must continue.
 async fn frame(body: &mut Incoming) -> Result<Bytes, hyper::Error> {
-    let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("in time").expect("the stream goes on");
+    let frame = tokio::time::timeout(TIMEOUT, body.frame()).await.expect("in time").expect("the stream goes on");
     frame.map(|frame| frame.into_data().expect("data"))
 }
 
@@ -44,13 +44,14 @@ async fn headers_and_hosts_lead_to_guest_and_service() {
     let guest = format!("{GUEST}-{id}.localhost");
     assert_eq!(server.send("GET /health", &[("host", &guest)], "").await.status, 204);
 
-    // A service that says nothing about it has its answers kept by nobody; the guest's are not ours to speak of.
+    // Responses of a service without caching headers must not be cached; those of the guest are not
+    // changed.
     assert_eq!(server.edge(&id, SERVICE_PORT, "GET /").await.header("cache-control"), Some("no-store"));
     assert_eq!(server.edge(&id, GUEST, "GET /health").await.header("cache-control"), None);
 }
 
 #[tokio::test]
-async fn what_is_ours_stays_with_us() {
+async fn headers_of_the_server_are_removed() {
     let server = Server::start().await;
     let id = sandbox(&server).await;
     let port = SERVICE_PORT.to_string();
@@ -118,7 +119,7 @@ async fn refusals_have_their_exact_form() {
             let answer = server.edge(&id, port, "GET /health").await;
             assert_eq!((answer.status.as_u16(), answer.json()), (502, not_found(&id)), "{how}");
         }
-        // People are told more than programs, which know one word for both.
+        // People get more detail than programs, which get one message for both.
         let page = server.send("GET /", &[("host", &format!("80-{id}.localhost")), BROWSER], "").await;
         let title = if how == "pause" { "The sandbox is asleep" } else { "The sandbox was not found" };
         assert!(page.status == 502 && page.text().contains(title), "{how}: {}", page.text());
@@ -178,7 +179,7 @@ async fn a_broken_stream_is_a_reset_connection() {
         assert_ne!(client.read_buf(&mut seen).await.expect("an answer"), 0, "{}", String::from_utf8_lossy(&seen));
     }
     assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
-    let end = tokio::time::timeout(PATIENCE, client.read_buf(&mut seen)).await.expect("in time");
+    let end = tokio::time::timeout(TIMEOUT, client.read_buf(&mut seen)).await.expect("in time");
     assert_eq!(end.expect_err("no orderly end").kind(), std::io::ErrorKind::ConnectionReset);
 }
 
@@ -217,7 +218,7 @@ async fn refused_uploads_are_answered_however_large() {
         ("POST /v2/sandboxes", vec![], 401),
         ("POST /files", vec![("e2b-sandbox-id", "inone")], 400),
     ] {
-        // Like SDKs do, the client looks for the answer only when all is sent.
+        // Like SDKs, the client reads the response only after it has sent everything.
         let mut client = TcpStream::connect(server.address).await.expect("the server listens");
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let head = format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{headers}\r\n", content.len());
@@ -292,11 +293,11 @@ async fn upgrades_become_tunnels() {
     let mut buffer = [0; 5];
     for word in [b"hello", b"again"] {
         tunnel.write_all(word).await.expect("it is sent");
-        tokio::time::timeout(PATIENCE, tunnel.read_exact(&mut buffer)).await.expect("in time").expect("it comes back");
+        tokio::time::timeout(TIMEOUT, tunnel.read_exact(&mut buffer)).await.expect("in time").expect("it comes back");
         assert_eq!(&buffer, word);
     }
     assert_eq!(server.call(&format!("DELETE /sandboxes/{id}"), "").await.status, 204);
-    let end = tokio::time::timeout(PATIENCE, tunnel.read(&mut buffer)).await.expect("in time");
+    let end = tokio::time::timeout(TIMEOUT, tunnel.read(&mut buffer)).await.expect("in time");
     assert!(matches!(end, Ok(0) | Err(_)), "the tunnel ends with the sandbox");
 }
 
@@ -325,7 +326,7 @@ async fn private_traffic_needs_its_token() {
 }
 
 #[tokio::test]
-async fn traffic_wakes_what_wishes_it() {
+async fn traffic_resumes_sandboxes_with_auto_resume() {
     let server = Server::start().await;
     let body = json!({"templateID": "base", "autoPause": true, "autoResume": {"enabled": true}});
     let made = server.create(body).await;
@@ -380,7 +381,7 @@ async fn signed_urls_find_their_sandbox() {
 }
 
 #[tokio::test]
-async fn browsers_may_ask_before_they_call() {
+async fn preflight_requests_are_answered() {
     let server = Server::start().await;
     let asked = [
         ("origin", "https://app.example"),
@@ -442,7 +443,8 @@ fn the_signature_under_test_is_the_published_one() {
     assert_eq!((digest.len(), signature.as_str()), (32, "v1_RXoTfv8fZov6wEk3x1MtXvBzDRAir30QpELBhgDwaYY"));
 }
 
-/// A service that answers with the bytes of the request's head, under names of its own spelling.
+/// A service that responds with the bytes of the request's head, under header names in its own
+/// spelling.
 async fn open_raw_service(server: &Server, port: u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
     server.engine.open_port(port, listener.local_addr().expect("an address"));
@@ -471,12 +473,12 @@ async fn header_names_keep_their_spelling_both_ways() {
     );
     stream.write_all(request.as_bytes()).await.expect("it is sent");
     let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time").expect("an answer");
+    tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut answer)).await.expect("in time").expect("an answer");
     let (head, seen) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.contains("\r\nX-AnsWer: 1\r\nContent-LENGTH: "), "{head}");
     assert_eq!(seen, format!("GET /x HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\nx-mixed: 2\r\n\r\n"));
 
-    // HTTP/2 knows lower-case names only; services get the usual spelling.
+    // HTTP/2 has lower-case names only; services get the usual spelling.
     let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");

@@ -1,9 +1,9 @@
-//! The server over a node whose engine is in memory.
+//! Tests of the server over a node whose engine is in memory.
 
 mod connections;
 mod control;
 mod edge;
-mod elsewhere;
+mod fallback;
 mod network;
 mod secrets;
 mod snapshots;

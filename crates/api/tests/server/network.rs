@@ -1,4 +1,4 @@
-//! What sandboxes may reach, on the wire.
+//! Egress rules on the wire.
 
 use engine::net::{Headers, Proxy, ProxyTls, Rules};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ async fn network(server: &Server, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn lists_are_applied_and_given_back_as_they_came() {
+async fn lists_are_applied_and_returned_unchanged() {
     let server = Server::start().await;
     let asked =
         json!({ "allowOut": ["api.example.com", "1.1.1.1"], "denyOut": ["0.0.0.0/0"], "dnsServers": ["9.9.9.9"] });
@@ -30,7 +30,7 @@ async fn lists_are_applied_and_given_back_as_they_came() {
     let expected = Rules::new(&["api.example.com", "1.1.1.1"], &["0.0.0.0/0"], &[[9, 9, 9, 9].into()]).expect("rules");
     assert_eq!(server.engine.egress_of(&id.parse().expect("an ID")), Some(expected));
 
-    // The older form, and internet that is off but for a list.
+    // The older form, and disabled internet access with an allowed list.
     for body in [
         json!({ "templateID": "base", "network": { "egressCIDRs": ["10.1.0.0/16", "1.1.1.1"] } }),
         json!({ "templateID": "base", "network": { "allowOut": ["10.1.0.0/16", "1.1.1.1"] }, "allow_internet_access": false }),
@@ -88,7 +88,7 @@ fn rule(header: &str, value: &str) -> Value {
 }
 
 #[tokio::test]
-async fn fields_of_rules_beside_e2b_s_own_are_applied_and_given_back() {
+async fn fields_of_rules_beside_e2b_s_own_are_applied_and_returned() {
     let server = Server::start().await;
     let transform = json!({ "headers": { "Authorization": "Bearer ${e2b.secrets.key}" } });
     let asked = json!({
@@ -144,7 +144,7 @@ async fn an_update_replaces_everything() {
         assert_eq!(detail["allowInternetAccess"], internet, "{body}");
         assert_eq!(detail["network"].get("denyOut"), body.get("denyOut"), "{body}");
     }
-    // What is wrong changes nothing.
+    // An invalid update changes nothing.
     assert_eq!(server.call(&line, r#"{"denyOut":["1.1.1.1"]}"#).await.status, 204);
     for (body, status, message) in [
         (r#"{"denyOut":["a.example"]}"#, 400, "network.denyOut: 'a.example' is not an IP address or CIDR range"),

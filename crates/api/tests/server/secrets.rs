@@ -1,4 +1,4 @@
-//! Secrets on the wire: what goes in comes out by no call.
+//! Secrets on the wire: no call returns a value.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::Server;
 const VALUE: &str = "sk-never-to-be-seen";
 
 #[tokio::test]
-async fn secrets_are_made_changed_and_deleted_without_showing_their_values() {
+async fn calls_on_secrets_never_return_their_values() {
     let server = Server::start().await;
     let body = json!({ "name": "OpenAI-Key", "value": VALUE, "metadata": { "team": "a" } }).to_string();
     let made = server.call("POST /secrets", &body).await;
@@ -64,7 +64,7 @@ async fn secrets_are_listed_in_pages() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn invalid_fields_are_named() {
     let server = Server::start().await;
     let many: Value = (0..33).map(|number| (number.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>().into();
     for (body, message) in [

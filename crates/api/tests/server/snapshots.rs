@@ -1,4 +1,4 @@
-//! Snapshots, forks and the templates they are, on the wire.
+//! Snapshots, forks and their templates on the wire.
 
 use serde_json::{Value, json};
 

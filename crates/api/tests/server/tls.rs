@@ -1,8 +1,8 @@
-//! TLS on the same listener: names, protocols, what passes through, and what strangers may try.
+//! TLS on the same listener: names, protocols, forwarding, and invalid handshakes.
 
 use std::sync::Arc;
 
-use crate::support::{KEY, PATIENCE, SERVICE_PORT, Server, answer_as_service, edge_headers, text};
+use crate::support::{KEY, SERVICE_PORT, Server, TIMEOUT, answer_as_service, edge_headers, text};
 use authority::Authority;
 use bytes::Bytes;
 use http::{Request, Version, header};
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// One that trusts nobody but this server's authority.
+/// A connector that trusts only this server's authority.
 fn connector(server: &Server, protocols: &[&str]) -> TlsConnector {
     let certificate = CertificateDer::from_pem_slice(server.authority.certificate_pem().as_bytes()).expect("PEM");
     let mut roots = RootCertStore::empty();
@@ -35,7 +35,7 @@ fn connector(server: &Server, protocols: &[&str]) -> TlsConnector {
 async fn connect(server: &Server, name: &str, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let name = ServerName::try_from(name.to_owned()).expect("a name");
-    tokio::time::timeout(PATIENCE, connector(server, protocols).connect(name, stream)).await.expect("in time")
+    tokio::time::timeout(TIMEOUT, connector(server, protocols).connect(name, stream)).await.expect("in time")
 }
 
 fn get(uri: &str, headers: &[(&str, &str)]) -> Request<Empty<Bytes>> {
@@ -43,18 +43,18 @@ fn get(uri: &str, headers: &[(&str, &str)]) -> Request<Empty<Bytes>> {
     request.body(Empty::new()).expect("a request")
 }
 
-/// One request over HTTP/1.1; the status and the body.
+/// Sends one request over HTTP/1.1; returns the status and the body.
 async fn ask(stream: TlsStream<TcpStream>, request: Request<Empty<Bytes>>) -> (u16, Bytes) {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
     tokio::spawn(connection);
     let answer =
-        tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("in time").expect("an answer");
+        tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.expect("in time").expect("an answer");
     let status = answer.status().as_u16();
     (status, answer.into_body().collect().await.expect("a body").to_bytes())
 }
 
 #[tokio::test]
-async fn every_name_of_ours_is_served_over_tls() {
+async fn every_served_name_is_served_over_tls() {
     let server = Server::start().await;
     let made = server.create(json!({"templateID": "base"})).await;
     let id = text(&made, "sandboxID");
@@ -68,7 +68,7 @@ async fn every_name_of_ours_is_served_over_tls() {
     let (status, body) = ask(stream, get("/page", &[("host", &host)])).await;
     let seen: Value = serde_json::from_slice(&body).expect("JSON");
     assert_eq!((status, text(&seen, "uri"), &seen["headers"]["host"]), (200, "/page", &json!(host)));
-    // Plain HTTP on the same port, as before.
+    // Plain HTTP on the same port still works.
     assert_eq!(server.send("GET /page", &[("host", &host)], "").await.status, 200);
 }
 
@@ -89,7 +89,7 @@ async fn http2_is_agreed_upon() {
             serde_json::from_slice(&answer.into_body().collect().await.expect("a body").to_bytes()).expect("JSON");
         assert_eq!((text(&seen, "uri"), &seen["headers"]["host"]), (format!("/{path}").as_str(), &json!(host)));
     }
-    // Those that know nothing else.
+    // Clients without ALPN get HTTP/1.1.
     let stream = connect(&server, &host, &[]).await.expect("a handshake");
     assert_eq!(ask(stream, get("/", &[("host", &host)])).await.0, 200);
     connect(&server, &host, &["spdy/3"]).await.expect_err("nothing in common");
@@ -134,13 +134,13 @@ async fn upgrades_pass_through_tls() {
     let (mut reading, mut writing) = tokio::io::split(&mut tunnel);
     let mut back = vec![0; big.len()];
     let both = async { tokio::join!(writing.write_all(&big), reading.read_exact(&mut back)) };
-    let (written, read) = tokio::time::timeout(PATIENCE, both).await.expect("in time");
+    let (written, read) = tokio::time::timeout(TIMEOUT, both).await.expect("in time");
     written.and(read).expect("all of it");
     assert_eq!(back, big);
 }
 
 #[tokio::test]
-async fn names_that_are_not_ours_are_not_signed_for() {
+async fn names_that_are_not_served_are_not_signed_for() {
     let server = Server::start().await;
     for name in ["example.com", "localhost.example", "notlocalhost"] {
         let error = connect(&server, name, &["h2"]).await.expect_err(name).to_string();
@@ -150,20 +150,20 @@ async fn names_that_are_not_ours_are_not_signed_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_costs_nobody_anything() {
+async fn invalid_handshakes_do_not_affect_other_clients() {
     let server = Server::start().await;
     let mut idle = Vec::new();
     for rubbish in [&b"\x16"[..], b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00"] {
         let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
         stream.write_all(rubbish).await.expect("it is sent");
-        idle.push(stream); // Held open, and says no more.
+        idle.push(stream); // Held open without sending more.
     }
     for rubbish in [&b"\x16GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", &[0x16; 70_000]] {
         let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
-        // It may hang up before everything was sent.
+        // The server may close before everything was sent.
         let _ = stream.write_all(rubbish).await;
         let mut answer = Vec::new();
-        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it hangs up");
+        let ended = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("it hangs up");
         assert!(ended.is_err() || answer.first().is_none_or(|first| *first == 0x15), "an alert at most: {answer:?}");
     }
     connect(&server, "localhost", &["h2"]).await.expect("others are served as before");
@@ -173,10 +173,10 @@ async fn what_is_no_handshake_costs_nobody_anything() {
 async fn services_that_speak_tls_themselves_are_reached() {
     const SECURED: u16 = 8443;
     let server = Server::start().await;
-    // Nobody but the service knows who signed its certificate.
+    // The server does not know who signed the service's certificate.
     let directory = tempfile::tempdir().expect("a directory");
     let own = Arc::new(Authority::open(directory.path(), "Somebody else", &[]).expect("an authority"));
-    let leaf = own.certified("service.test").expect("a leaf");
+    let leaf = own.issue_leaf("service.test").expect("a leaf");
     let shown = tokio_rustls::rustls::sign::SingleCertAndKey::from((*leaf).clone());
     let acceptor = TlsAcceptor::from(Arc::new(authority::server_config(Arc::new(shown), &[b"http/1.1"])));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
@@ -187,7 +187,7 @@ async fn services_that_speak_tls_themselves_are_reached() {
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let served = hyper::server::conn::http1::Builder::new();
-                // A client that goes away is no failure of the service.
+                // A client that disconnects is no failure of the service.
                 let _ = served.serve_connection(TokioIo::new(stream), service_fn(answer_as_service)).await;
             });
         }
@@ -200,11 +200,12 @@ async fn services_that_speak_tls_themselves_are_reached() {
     let answer = server.edge(id, SERVICE_PORT, "GET /").await;
     assert_eq!(answer.status, 502, "{}", answer.text());
     assert!(text(&answer.json(), "message").contains("does not speak TLS"), "{}", answer.text());
-    // What was asked for is told again.
+    // The server returns the requested settings.
     let detail = server.call(&format!("GET /sandboxes/{id}"), "").await.json();
     assert_eq!(detail["network"]["httpsPorts"], json!([SERVICE_PORT, SECURED]));
     assert_eq!(detail["network"]["maskRequestHost"], "${PORT}-app.test");
-    // Without being named, such a service is spoken to in the clear, and hangs up.
+    // Without `httpsPorts` the edge speaks plain HTTP to such a service, which closes the
+    // connection.
     let plain = server.create(json!({"templateID": "base"})).await;
     let answer = server.edge(text(&plain, "sandboxID"), SECURED, "GET /").await;
     assert_eq!(answer.status, 502, "{}", answer.text());

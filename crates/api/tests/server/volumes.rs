@@ -123,7 +123,7 @@ async fn content_is_written_read_changed_and_removed() {
         assert_eq!(answer.status, status, "{line}: {}", answer.text());
         assert!(answer.json()["code"].is_string(), "{line}");
     }
-    // The key of the server opens no content, nor does another volume's token.
+    // Neither the server's key nor another volume's token grants access to the content.
     let line = format!("GET /volumecontent/{}/path?path=/", volume.id);
     assert_eq!(server.call(&line, "").await.status, 401);
     let other = Volume::make(&server, "other").await;

@@ -1,4 +1,4 @@
-//! The crate's only unsafe code: what a child does between fork and exec.
+//! The crate's only unsafe code: what a child process does between fork and exec.
 #![expect(unsafe_code, reason = "the kernel's interface; every block says why it holds")]
 
 mod root;

@@ -1,7 +1,7 @@
-//! A root directory of the browser's own: the system's programs and fonts, its profile, a few devices and
-//! its own `/proc`. Nothing else of the host is there to read, and no other process to see.
+//! Private root directory of the browser: system programs, fonts, its profile, a few devices and
+//! its own `/proc`. No other file of the host is readable, and no other process visible.
 //!
-//! The child builds it between fork and exec, so that every path is prepared by the parent.
+//! The child builds it between fork and exec without allocating, so the parent prepares every path.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -12,13 +12,13 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-/// Where the new root is put together: a directory that every system has.
+/// Where the new root is mounted: a directory that every system has.
 const BASE: &CStr = c"/tmp";
 const OLD: &str = "/old";
 const NEW: &str = "/new";
 
-/// Read-only, where the host has them.
-const SHOWN: [&str; 10] = [
+/// Bind-mounted read-only if the host has them.
+const READ_ONLY_PATHS: [&str; 10] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -32,18 +32,18 @@ const SHOWN: [&str; 10] = [
 ];
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What the child does to make its root, in order.
+/// The steps by which the child builds its root, in order.
 #[derive(Debug)]
 pub(crate) struct Root {
     steps: Vec<Step>,
-    /// The working directory, inside.
+    /// The working directory, inside the new root.
     profile: CString,
 }
 
 #[derive(Debug)]
 enum Step {
     Directory(CString),
-    /// Something to mount a file on.
+    /// An empty file as a mount point.
     File(CString),
     Link {
         target: CString,
@@ -58,16 +58,16 @@ enum Step {
 }
 
 impl Root {
-    /// For a program that keeps its files in `profile`.
+    /// Plans a root for a program that keeps its files in `profile`.
     pub(crate) fn new(program: &Path, profile: &Path) -> io::Result<Self> {
         let profile_inside = CString::new(profile.as_os_str().as_bytes())?;
         let mut root = Self { steps: Vec::new(), profile: profile_inside };
-        for shown in SHOWN {
+        for shown in READ_ONLY_PATHS {
             root.show(Path::new(shown))?;
         }
         root.directory(Path::new("/tmp"))?;
         root.steps.push(Step::Tmpfs(inside(NEW, Path::new("/tmp"))?, c"mode=1777,size=64m"));
-        // Google's package is outside of `/usr`.
+        // Google's package installs outside `/usr`.
         let program = program.canonicalize()?;
         if let Some(directory) = program.parent().filter(|directory| !directory.starts_with("/usr")) {
             root.show(directory)?;
@@ -102,7 +102,7 @@ impl Root {
         self.bind(path, true)
     }
 
-    /// The directory and all above it.
+    /// Adds a directory and all its ancestors.
     fn directory(&mut self, path: &Path) -> io::Result<()> {
         let mut made = PathBuf::from("/");
         for part in path.components() {
@@ -118,7 +118,7 @@ impl Root {
         Ok(())
     }
 
-    /// Makes the root and enters it, in a mount namespace that nothing else is in. Allocates nothing.
+    /// Builds the root and enters it, in a private mount namespace. Allocates nothing.
     pub(super) fn enter(&self) -> rustix::io::Result<()> {
         use rustix::mount::{mount, mount_change, unmount};
         mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
@@ -129,7 +129,7 @@ impl Root {
         rustix::fs::mkdir(c"new", DIRECTORY)?;
         rustix::process::pivot_root(c".", c"old")?;
         rustix::process::chdir(c"/")?;
-        // A mount of its own, so that it can be the root in the end.
+        // A mount of its own, because `pivot_root` requires one.
         mount(c"tmpfs", c"/new", c"tmpfs", plain, c"mode=755,size=16m")?;
         for step in &self.steps {
             step.perform()?;
@@ -170,11 +170,11 @@ impl Step {
     }
 }
 
-/// Makes a mount read-only, and with [`libc::AT_RECURSIVE`] all below it. Flags that an owner of the host's
-/// namespace has locked stay as they are.
+/// Makes a mount read-only, and with [`libc::AT_RECURSIVE`] all mounts below it. Flags locked by
+/// the owner of the host's namespace stay as they are.
 fn restrict(path: &CStr, flags: i32) -> rustix::io::Result<()> {
     let attributes = libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: the path ends in a zero and the structure has the size that is named; both outlive the call.
+    // SAFETY: the path is NUL-terminated and the size matches the structure; both outlive the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -1,12 +1,13 @@
-//! Starts a program in a network namespace of its own, with listeners in it that this process holds.
+//! Starts a program in its own network namespace, with listeners in it that this process holds.
 //!
-//! The child makes the namespace, switches its loopback on, binds the listeners and sends them back over a socket before it gives
-//! its privileges up and becomes the program. So nobody else ever enters the namespace, no thread of this process has to, and it
-//! works for root and for a user without any rights alike (the latter gets a user namespace around it). The namespace has no other
-//! device: what the program sends reaches a listener of ours or nobody.
+//! The child creates the namespace, brings loopback up, binds the listeners and sends them back
+//! over a socket before it drops its privileges and executes the program. No other process enters
+//! the namespace, no thread of this process has to, and it works for root and for unprivileged
+//! users alike (the latter get a user namespace around it). The namespace has no other device: the
+//! program's traffic reaches one of these listeners or nothing.
 //!
-//! With a [`Root`] the program also is the first process of a PID namespace, in a mount namespace with nothing but that root. A
-//! process of ours stays outside as its parent, which ends with it, and with which it ends.
+//! With a [`Root`] the program is also process 1 of a PID namespace, in a mount namespace with only
+//! that root. Its parent process stays outside; each of the two ends with the other.
 
 use std::ffi::CStr;
 use std::io::{self, IoSliceMut, PipeReader, PipeWriter, Read};
@@ -28,36 +29,37 @@ use rustix::thread::{Gid, Uid, UnshareFlags};
 use super::root::Root;
 use crate::config::RunAs;
 
-/// Most listeners one program gets; they travel in one message.
-pub(crate) const MOST_LISTENERS: usize = 32;
-/// Where Chromium looks for its orders and writes its answers with `--remote-debugging-pipe`.
-const ORDERS: RawFd = 3;
-const ANSWERS: RawFd = 4;
-/// When memory runs out, the browser goes before the server does: the next capture starts another.
+/// Most listeners per program; they are sent in one message.
+pub(crate) const MAX_LISTENERS: usize = 32;
+/// Descriptors on which Chromium reads commands and writes responses with
+/// `--remote-debugging-pipe`.
+const COMMANDS_FD: RawFd = 3;
+const RESPONSES_FD: RawFd = 4;
+/// The OOM killer picks the browser before the server: the next capture starts another.
 const OOM_SCORE: &[u8] = b"300";
 
-/// What to start. Everything the child needs is here, since it must not allocate.
+/// What to start. Holds everything the child needs, since the child must not allocate.
 pub(crate) struct Plan<'a> {
-    /// Program, arguments, environment, working directory; the descriptors are set by [`spawn`].
+    /// Program, arguments, environment and working directory; [`spawn`] sets the descriptors.
     pub(crate) command: Command,
     pub(crate) run_as: RunAs,
     pub(crate) listeners: usize,
-    /// Where a process enters the control group that bounds the program's memory.
-    pub(crate) entrance: Option<BorrowedFd<'a>>,
-    /// The program's own root; none: the host's, and the host's processes.
+    /// `cgroup.procs` of the cgroup that limits the program's memory.
+    pub(crate) cgroup_procs: Option<BorrowedFd<'a>>,
+    /// The program's own root. `None` keeps the root and the processes of the host visible.
     pub(crate) root: Option<Root>,
 }
 
-/// A started program and our ends of everything that leads to it.
+/// A started program and this process's ends of its pipes and listeners.
 pub(crate) struct Spawned {
     pub(crate) child: Child,
-    pub(crate) orders: PipeWriter,
-    pub(crate) answers: PipeReader,
+    pub(crate) commands: PipeWriter,
+    pub(crate) responses: PipeReader,
     /// On 127.0.0.1 of the program's namespace, non-blocking.
     pub(crate) listeners: Vec<TcpListener>,
 }
 
-/// What the child was doing when it failed.
+/// The step at which the child failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Step {
@@ -73,7 +75,7 @@ pub(crate) enum Step {
     Privileges,
     ParentWatch,
     Descriptors,
-    /// All of the above worked.
+    /// All steps above succeeded.
     Execute,
 }
 
@@ -120,45 +122,49 @@ pub(crate) struct SpawnError {
     pub(crate) source: io::Error,
 }
 
-/// Starts the program. The kernel kills it when the calling **thread** ends: call it from one that stays.
+/// Starts the program. The kernel kills it when the calling **thread** ends: call it from a thread
+/// that stays.
+///
+/// # Errors
+/// [`SpawnError`] with the failed step.
 pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
     let before = |source| SpawnError { step: Step::Session, source };
-    let Plan { mut command, run_as, listeners, entrance, root } = plan;
-    let (their_orders, orders) = io::pipe().map_err(before)?;
-    let (answers, their_answers) = io::pipe().map_err(before)?;
+    let Plan { mut command, run_as, listeners, cgroup_procs, root } = plan;
+    let (their_orders, commands) = io::pipe().map_err(before)?;
+    let (responses, their_answers) = io::pipe().map_err(before)?;
     let (report, their_report) = UnixStream::pair().map_err(before)?;
     report.set_nonblocking(true).map_err(before)?;
     let child_side = ChildSide {
-        orders: their_orders.into(),
-        answers: their_answers.into(),
+        commands: their_orders.into(),
+        responses: their_answers.into(),
         report: their_report.into(),
         run_as,
-        listeners: listeners.min(MOST_LISTENERS),
-        entrance: entrance.map(|entrance| entrance.try_clone_to_owned()).transpose().map_err(before)?,
-        maps: Maps::of_this_process(),
+        listeners: listeners.min(MAX_LISTENERS),
+        cgroup_procs: cgroup_procs.map(|cgroup_procs| cgroup_procs.try_clone_to_owned()).transpose().map_err(before)?,
+        maps: Maps::for_current_user(),
         root,
         parent: rustix::process::getpid(),
     };
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // SAFETY: the closure makes system calls and copies between arrays on its stack; it neither allocates nor takes a lock, which
-    // is what a child of a process with threads must keep to.
+    // SAFETY: the closure only makes system calls and copies between arrays on its stack; it
+    // neither allocates nor takes a lock, as the child of a multi-threaded process requires.
     unsafe {
         command.pre_exec(move || {
             child_side.prepare().map_err(|(step, error)| {
-                // If even this fails the parent still gets the error, without the step.
+                // If this write fails too, the parent still gets the error, without the step.
                 let _ = rustix::io::write(&child_side.report, &[step as u8]);
                 error
             })
         });
     }
     let spawned = command.spawn();
-    // Ours of the child's ends go with the closure.
+    // Closes the parent's copies of the child's descriptors, which the closure owns.
     drop(command);
     match spawned {
         Ok(mut child) => match receive(&report) {
-            Ok(listeners) => Ok(Spawned { child, orders, answers, listeners }),
+            Ok(listeners) => Ok(Spawned { child, commands, responses, listeners }),
             Err(source) => {
-                let _ = child.kill(); // It may have ended already.
+                let _ = child.kill(); // Fails if it has already ended.
                 let _ = child.wait();
                 Err(SpawnError { step: Step::HandOver, source })
             }
@@ -170,7 +176,7 @@ pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
 fn failed_step(mut report: UnixStream) -> Step {
     let mut last = None;
     let mut byte = [0];
-    // Where only exec failed there is the message with the listeners, whose byte says `Execute`.
+    // If only exec failed, the message with the listeners arrives first; its byte is `Execute`.
     while let Ok(1) = report.read(&mut byte) {
         last = Step::ALL.into_iter().find(|step| *step as u8 == byte[0]);
     }
@@ -179,7 +185,7 @@ fn failed_step(mut report: UnixStream) -> Step {
 
 fn receive(report: &UnixStream) -> io::Result<Vec<TcpListener>> {
     let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LISTENERS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     rustix::net::recvmsg(report, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     let mut listeners = Vec::new();
@@ -195,26 +201,26 @@ fn receive(report: &UnixStream) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// The texts that map a user into a namespace of its own.
+/// The uid and gid maps of a user namespace.
 struct Maps {
     users: String,
     groups: String,
 }
 
 impl Maps {
-    fn of_this_process() -> Self {
+    fn for_current_user() -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Self { users: format!("{uid} {uid} 1"), groups: format!("{gid} {gid} 1") }
     }
 }
 
 struct ChildSide {
-    orders: OwnedFd,
-    answers: OwnedFd,
+    commands: OwnedFd,
+    responses: OwnedFd,
     report: OwnedFd,
     run_as: RunAs,
     listeners: usize,
-    entrance: Option<OwnedFd>,
+    cgroup_procs: Option<OwnedFd>,
     maps: Maps,
     root: Option<Root>,
     parent: Pid,
@@ -229,35 +235,36 @@ fn at<T>(step: Step, result: rustix::io::Result<T>) -> Stepped<T> {
 impl ChildSide {
     /// Everything between fork and exec.
     fn prepare(&self) -> Stepped<()> {
-        // A session of its own: an interrupt typed at our terminal is for us, and the group is what is ended at the end.
+        // A new session: SIGINT from our terminal does not reach it, and its process group can be
+        // killed as a whole.
         at(Step::Session, rustix::process::setsid())?;
-        // Only raises the value, so no right is needed; a kernel without it is no reason to fail.
+        // Raising the score needs no privilege; a kernel without the file is no reason to fail.
         let _ = overwrite(c"/proc/self/oom_score_adj", OOM_SCORE);
-        if let Some(entrance) = &self.entrance {
-            // Before privileges are given up, and before anything is there that could grow.
-            at(Step::Group, rustix::io::write(entrance, b"0"))?;
+        if let Some(cgroup_procs) = &self.cgroup_procs {
+            // Before privileges are dropped, and before the program can use memory.
+            at(Step::Group, rustix::io::write(cgroup_procs, b"0"))?;
         }
         self.enter_namespaces()?;
         raise_loopback().map_err(|error| (Step::Loopback, error))?;
-        self.hand_listeners_over()?;
+        self.send_listeners()?;
         match &self.root {
             Some(root) => {
                 self.fork()?;
                 at(Step::Root, root.enter())?;
-                self.give_up_privileges()?;
-                // Its parent is outside of its namespace, without a number here. Should that have ended before this call, the
-                // program finds its pipes closed and ends by itself.
+                self.drop_privileges()?;
+                // The parent is outside the PID namespace and has no pid here. If it ended before
+                // this call, the program finds its pipes closed and exits.
                 at(Step::ParentWatch, rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
             }
             None => {
-                self.give_up_privileges()?;
+                self.drop_privileges()?;
                 self.watch_parent()?;
             }
         }
-        place_descriptors(self.orders.as_fd(), self.answers.as_fd()).map_err(|error| (Step::Descriptors, error))
+        place_descriptors(self.commands.as_fd(), self.responses.as_fd()).map_err(|error| (Step::Descriptors, error))
     }
 
-    fn give_up_privileges(&self) -> Stepped<()> {
+    fn drop_privileges(&self) -> Stepped<()> {
         if let RunAs::Ids { uid, gid } = self.run_as {
             at(Step::Privileges, rustix::thread::set_thread_groups(&[]))?;
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -267,7 +274,7 @@ impl ChildSide {
         Ok(())
     }
 
-    /// After the change of ids, which would undo it.
+    /// After the change of ids, which resets the signal.
     fn watch_parent(&self) -> Stepped<()> {
         at(Step::ParentWatch, rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
         if rustix::process::getppid() != Some(self.parent) {
@@ -276,15 +283,17 @@ impl ChildSide {
         Ok(())
     }
 
-    /// Returns in the first process of the new PID namespace. This one ends with it, and holds nothing open meanwhile.
+    /// Returns in process 1 of the new PID namespace. The calling process waits for it with all
+    /// descriptors closed, and then exits.
     fn fork(&self) -> Stepped<()> {
-        // SAFETY: this process has one thread, and both sides only make system calls from here on.
+        // SAFETY: this process has one thread, and both sides make only system calls from here on.
         match unsafe { libc::fork() } {
             -1 => Err((Step::Fork, io::Error::last_os_error())),
             0 => Ok(()),
             child => {
-                let ready = self.give_up_privileges().and_then(|()| self.watch_parent());
-                // SAFETY: no pointers; what owned the descriptors is not used again in this process, which ends below.
+                let ready = self.drop_privileges().and_then(|()| self.watch_parent());
+                // SAFETY: no pointers; the owners of the descriptors are not used again in this
+                // process, which exits below.
                 unsafe {
                     libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
                     if ready.is_err() {
@@ -304,10 +313,10 @@ impl ChildSide {
         if self.root.is_some() {
             flags |= UnshareFlags::NEWNS | UnshareFlags::NEWPID;
         }
-        // SAFETY: none of the namespaces is anything Rust code relies on, and this process has one thread.
+        // SAFETY: Rust code relies on none of these namespaces, and this process has one thread.
         at(Step::Namespace, unsafe { rustix::thread::unshare_unsafe(flags) })?;
         if self.run_as == RunAs::Itself {
-            // Without this the kernel takes no group map from a user without rights.
+            // The kernel accepts no gid map from an unprivileged user without this.
             at(Step::UserMap, overwrite(c"/proc/self/setgroups", b"deny"))?;
             at(Step::UserMap, overwrite(c"/proc/self/uid_map", self.maps.users.as_bytes()))?;
             at(Step::UserMap, overwrite(c"/proc/self/gid_map", self.maps.groups.as_bytes()))?;
@@ -315,17 +324,18 @@ impl ChildSide {
         Ok(())
     }
 
-    fn hand_listeners_over(&self) -> Stepped<()> {
-        let mut listeners = [const { None::<OwnedFd> }; MOST_LISTENERS];
+    fn send_listeners(&self) -> Stepped<()> {
+        let mut listeners = [const { None::<OwnedFd> }; MAX_LISTENERS];
         for slot in listeners.iter_mut().take(self.listeners) {
             *slot = Some(at(Step::Listen, listen())?);
         }
-        // The array holds its descriptors in front, so the borrows do, too; the rest repeats one that is not looked at.
-        let mut borrowed = [self.report.as_fd(); MOST_LISTENERS];
+        // The array holds the listeners first, so the borrows do too; the rest repeats a descriptor
+        // that is not sent.
+        let mut borrowed = [self.report.as_fd(); MAX_LISTENERS];
         for (to, from) in borrowed.iter_mut().zip(listeners.iter().flatten()) {
             *to = from.as_fd();
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_LISTENERS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&borrowed[..self.listeners]));
         let byte = [Step::Execute as u8];
@@ -335,10 +345,10 @@ impl ChildSide {
     }
 }
 
-/// Ends this process as its child ends.
+/// Waits for the child and exits with its status.
 fn wait_and_exit(child: libc::pid_t) -> ! {
     let mut status = 0;
-    // SAFETY: the integer outlives each call, and _exit runs nothing of this process.
+    // SAFETY: the integer outlives each call, and _exit runs no code of this process.
     unsafe {
         while libc::waitpid(child, &raw mut status, 0) < 0 && *libc::__errno_location() == libc::EINTR {}
         libc::_exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) })
@@ -361,30 +371,31 @@ fn overwrite(path: &CStr, text: &[u8]) -> rustix::io::Result<()> {
 /// A new network namespace has a loopback device that is down.
 fn raise_loopback() -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // SAFETY: a structure of integers and a union of such, for which zeros are a valid value.
+    // SAFETY: a structure of integers and a union of integers, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(*b"lo") {
         *to = from.cast_signed();
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: SIOCSIFFLAGS reads an ifreq with a name that ends in a zero; the borrow outlives the call.
+    // SAFETY: SIOCSIFFLAGS reads an ifreq with a NUL-terminated name; the borrow outlives the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Makes the pipes descriptors 3 and 4, and lets no other above the standard ones through exec.
-fn place_descriptors(orders: BorrowedFd<'_>, answers: BorrowedFd<'_>) -> io::Result<()> {
-    // Copies above both numbers first: either pipe may sit on the other's place.
-    let orders = rustix::io::fcntl_dupfd_cloexec(orders, 10)?;
-    let answers = rustix::io::fcntl_dupfd_cloexec(answers, 10)?;
-    // SAFETY: no pointers, and whatever owned the two numbers is not used again before exec. Should one of them be the pipe on which
-    // the standard library reports a failed exec, the failure shows as a browser that never answers instead.
+/// Moves the pipes to descriptors 3 and 4, and sets close-on-exec on all others above stderr.
+fn place_descriptors(commands: BorrowedFd<'_>, responses: BorrowedFd<'_>) -> io::Result<()> {
+    // Copies above both numbers first, because either pipe may occupy the other's number.
+    let commands = rustix::io::fcntl_dupfd_cloexec(commands, 10)?;
+    let responses = rustix::io::fcntl_dupfd_cloexec(responses, 10)?;
+    // SAFETY: no pointers, and the owners of the two numbers are not used again before exec. If one
+    // of them is the pipe on which the standard library reports a failed exec, the failure shows as
+    // a browser that never responds.
     unsafe {
-        if libc::syscall(libc::SYS_close_range, ORDERS, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0
-            || libc::dup2(orders.as_raw_fd(), ORDERS) < 0
-            || libc::dup2(answers.as_raw_fd(), ANSWERS) < 0
+        if libc::syscall(libc::SYS_close_range, COMMANDS_FD, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) < 0
+            || libc::dup2(commands.as_raw_fd(), COMMANDS_FD) < 0
+            || libc::dup2(responses.as_raw_fd(), RESPONSES_FD) < 0
         {
             return Err(io::Error::last_os_error());
         }

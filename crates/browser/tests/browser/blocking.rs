@@ -1,4 +1,4 @@
-//! Nothing but the sandbox's own origin is reached, however a page tries.
+//! A page reaches nothing but its own origin, however it tries.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{Canary, Site, rig, rig_with};
 
-/// Answers with a redirect to `?to=`.
+/// Redirects to `?to=`.
 async fn go(Query(query): Query<HashMap<String, String>>) -> (StatusCode, [(HeaderName, String); 1]) {
     (StatusCode::FOUND, [(LOCATION, query["to"].clone())])
 }
@@ -26,10 +26,11 @@ fn encoded(url: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn subresources_outside_are_blocked_and_listed() {
+async fn foreign_subresources_are_blocked_and_listed() {
     let canary = Canary::listen().await;
     let port = canary.port;
-    // Addresses as a page writes them, the kind under which they are listed, and how the page asks for them.
+    // URLs as a page writes them, the kind under which they are listed, and how the page requests
+    // them.
     let image = |url: String| (format!("<img src='{url}'>"), url, "image");
     let script = |code: String, url: String, kind: &'static str| (format!("<script>{code}</script>"), url, kind);
     let local = |host: &str, path: &str| format!("http://{host}:{port}/{path}");
@@ -39,7 +40,7 @@ async fn subresources_outside_are_blocked_and_listed() {
         image(local("[::1]", "image")),
         image(local("0.0.0.0", "image")),
         image(local("[::ffff:7f00:1]", "image")),
-        // Names that point to this machine.
+        // Names that resolve to this machine.
         image(local("localtest.me", "image")),
         image(local("127.0.0.1.nip.io", "image")),
         // Another port, another sandbox, another scheme.
@@ -86,13 +87,13 @@ async fn subresources_outside_are_blocked_and_listed() {
             "wss://3000-attempts.localhost/ws".into(),
             "websocket",
         ),
-        // Only the proxy sees what a worker does.
+        // Only the proxy sees a worker's requests.
         script(
             format!("new Worker(URL.createObjectURL(new Blob([\"fetch('{}')\"])))", local("127.0.0.1", "worker")),
             local("127.0.0.1", "worker"),
             "request",
         ),
-        // The origin's own server sends on to elsewhere.
+        // The origin's own server redirects to another origin.
         (
             format!("<img src='/go?to={}'>", encoded(&local("127.0.0.1", "redirected"))),
             local("127.0.0.1", "redirected"),
@@ -104,7 +105,7 @@ async fn subresources_outside_are_blocked_and_listed() {
             "http://169.254.169.254/frame".into(),
             "document",
         ),
-        // What would go around a proxy: no address is listed, none is reached.
+        // Protocols that would bypass a proxy: nothing is listed, and nothing is reached.
         (
             format!(
                 "<script>p = new RTCPeerConnection({{iceServers: [{{urls: 'stun:127.0.0.1:{port}'}}]}});
@@ -135,12 +136,12 @@ async fn subresources_outside_are_blocked_and_listed() {
         let web = url.starts_with("http") || url.starts_with("ws");
         assert_eq!(*reason == BlockReason::ForeignOrigin, web, "{url}: {reason:?}");
     }
-    assert_eq!(capture.shots[0].title, "attempts");
+    assert_eq!(capture.screenshots[0].title, "attempts");
     assert_eq!(canary.hits().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_that_leads_elsewhere_is_refused_by_name() {
+async fn navigation_to_another_origin_is_refused() {
     let canary = Canary::listen().await;
     let wrapped = |Query(query): Query<HashMap<String, String>>| async move {
         Html(format!("<p>on my way<script>location = {:?}</script>", query["to"]))
@@ -173,9 +174,9 @@ async fn a_page_that_leads_elsewhere_is_refused_by_name() {
         assert_eq!(url, target, "{path}");
         assert!(blocked.iter().any(|blocked| blocked.url == target), "{path} {target}: {blocked:?}");
     }
-    // A redirect within the origin is followed; none of the above has opened the circuit.
+    // A redirect within the origin is followed; none of the above opened the circuit.
     let stays = rig.capture(&site, "/go?to=/here%23x").await.expect("a capture");
-    assert_eq!(stays.shots[0].final_url, "http://3000-leaving.localhost/here#x");
+    assert_eq!(stays.screenshots[0].final_url, "http://3000-leaving.localhost/here#x");
 
     for path in ["//evil.test/", "file:///etc/passwd", "http://127.0.0.1/", "javascript:1", "/\\evil.test"] {
         let refused = rig.capture(&site, path).await;
@@ -185,7 +186,7 @@ async fn a_page_that_leads_elsewhere_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_origins_own_requests_and_web_socket_work() {
+async fn requests_and_websocket_of_the_origin_work() {
     let socket = |upgrade: WebSocketUpgrade| async {
         upgrade.on_upgrade(|mut socket| async move {
             while let Some(Ok(Message::Text(text))) = socket.recv().await {
@@ -208,31 +209,32 @@ async fn the_origins_own_requests_and_web_socket_work() {
         .route("/data", axum::routing::post(|body: String| async move { body.len().to_string() }))
         .route("/ws", get(socket));
     let site = Site::serve("own", router).await;
-    let capture = rig().browser.capture(site.both("/")).await.expect("a capture");
+    let capture = rig().browser.capture(site.request_all_viewports("/")).await.expect("a capture");
     assert_eq!(capture.blocked, []);
-    for shot in &capture.shots {
-        assert_eq!(shot.title, r#"{"fetch":"100000","socket":"hello heard","style":"rgb(1, 2, 3)"}"#);
+    for screenshot in &capture.screenshots {
+        assert_eq!(screenshot.title, r#"{"fetch":"100000","socket":"hello heard","style":"rgb(1, 2, 3)"}"#);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encrypted_origin_passes_through_a_tunnel_and_its_neighbours_do_not() {
+async fn only_the_https_origin_gets_a_tunnel() {
     let canary = Canary::listen().await;
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = server.local_addr().expect("it is bound").to_string();
+    let address = server.local_addr().expect("it is cgroup").to_string();
     let (greet, mut greetings) = tokio::sync::mpsc::unbounded_channel();
     let _server = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Ok((mut stream, _)) = server.accept().await {
             let mut first = [0; 5];
             let read = tokio::io::AsyncReadExt::read_exact(&mut stream, &mut first).await;
-            let _ = greet.send(read.map(|_| first)); // The browser tries several times; the first is looked at.
+            // The browser retries; the first attempt counts.
+            let _ = greet.send(read.map(|_| first));
         }
     }));
     let rig = rig();
     let origin = "https://3000-i.tunnel.test:8443".parse().expect("an origin");
     let mut request = CaptureRequest::new(origin, Upstream::new(address));
     request.viewports.truncate(1);
-    // The server hangs up, since it has no certificate anybody would accept.
+    // The server hangs up, since it has no certificate that a browser accepts.
     let shown = rig.browser.capture(request).await;
     assert!(matches!(&shown, Err(CaptureError::NotShown { .. })), "{shown:?}");
     let greeting = greetings.recv().await.expect("the server runs").expect("it was greeted");

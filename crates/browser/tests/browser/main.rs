@@ -1,7 +1,7 @@
-//! The real browser against small servers on loopback.
+//! Tests the real browser against small servers on loopback.
 
 mod blocking;
-mod life;
-mod pictures;
+mod lifecycle;
+mod screenshots;
 mod store;
 mod support;

@@ -1,4 +1,4 @@
-//! Sites to look at, traps that must stay untouched, and a browser.
+//! Test sites, canary sockets that must stay untouched, and a browser.
 
 use std::fs::Permissions;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,13 +16,14 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A browser whose profiles are removed at the end of the test: first the browser goes, then the directory.
+/// A browser whose profiles are removed at the end of the test: first the browser, then the
+/// directory.
 pub(crate) struct Rig {
     pub(crate) browser: Browser,
     pub(crate) directory: Profiles,
 }
 
-/// Waits for the killed browser to be gone, which would else write into what is being removed.
+/// Waits for the killed browser, which would else write into the directory being removed.
 pub(crate) struct Profiles(TempDir);
 
 impl Profiles {
@@ -59,7 +60,7 @@ fn filter() -> tracing_subscriber::EnvFilter {
     tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "sandbar_browser=debug".into())
 }
 
-/// The browser runs as another user, who must get through.
+/// The browser runs as another user, who needs search permission.
 pub(crate) fn passable_directory() -> TempDir {
     let directory = tempfile::Builder::new().prefix("sandbar-browser-test-").tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), Permissions::from_mode(0o711)).expect("our own directory");
@@ -76,7 +77,7 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) async fn serve(name: &'static str, router: Router) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("it is cgroup");
         let server = async move { axum::serve(listener, router).await.expect("it serves") };
         Self { name, address, _server: AbortOnDropHandle::new(tokio::spawn(server)) }
     }
@@ -86,14 +87,14 @@ impl Site {
         Self::serve(name, Router::new().route("/", get(move || async move { Html(html) }))).await
     }
 
-    /// On a desk only, where a second viewport would show nothing new.
+    /// A desktop capture only, for tests where a second viewport adds nothing.
     pub(crate) fn request(&self, path: &str) -> CaptureRequest {
-        let mut request = self.both(path);
+        let mut request = self.request_all_viewports(path);
         request.viewports.truncate(1);
         request
     }
 
-    pub(crate) fn both(&self, path: &str) -> CaptureRequest {
+    pub(crate) fn request_all_viewports(&self, path: &str) -> CaptureRequest {
         let origin = format!("http://3000-{}.localhost", self.name).parse().expect("an origin");
         let mut request = CaptureRequest::new(origin, Upstream::new(self.address.to_string()));
         request.url_path = path.to_owned();
@@ -107,7 +108,7 @@ impl Rig {
     }
 }
 
-/// Counts whoever comes near: TCP and UDP, both families, one port number.
+/// Counts connections and datagrams: TCP and UDP, both address families, one port.
 pub(crate) struct Canary {
     pub(crate) port: u16,
     hits: Arc<AtomicUsize>,
@@ -117,7 +118,7 @@ pub(crate) struct Canary {
 impl Canary {
     pub(crate) async fn listen() -> Self {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-        let port = tcp.local_addr().expect("it is bound").port();
+        let port = tcp.local_addr().expect("it is cgroup").port();
         let tcp6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await.expect("the same port");
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).await.expect("the same port");
         let hits = Arc::new(AtomicUsize::new(0));
@@ -139,8 +140,8 @@ impl Canary {
         Self { port, hits, _listeners: listeners }
     }
 
-    /// How many came, after showing that the trap works. Both protocols keep their order on loopback, so that whatever came before
-    /// has been counted when our own call is.
+    /// The number of hits, after a probe of its own was counted. Both protocols preserve order on
+    /// loopback, so earlier traffic has been counted by then.
     pub(crate) async fn hits(&self) -> usize {
         let before = self.hits.load(Ordering::SeqCst);
         let own = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await;
@@ -155,19 +156,19 @@ impl Canary {
     }
 }
 
-/// Polls until `check` gives something.
+/// Polls until `check` returns something.
 pub(crate) async fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     testing::eventually_async(what, Duration::from_secs(20), || std::future::ready(check())).await
 }
 
 /// A process of the browser whose profiles are under `directory`.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct BrowserProcess {
     pub(crate) pid: i32,
     pub(crate) command: String,
 }
 
-impl Found {
+impl BrowserProcess {
     pub(crate) fn is_main(&self) -> bool {
         !self.command.contains("--type=") && !self.command.contains("crashpad")
     }
@@ -184,7 +185,7 @@ impl Found {
     }
 }
 
-pub(crate) fn browser_processes(directory: &Path) -> Vec<Found> {
+pub(crate) fn browser_processes(directory: &Path) -> Vec<BrowserProcess> {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let marker = format!("--user-data-dir={}/", directory.display());
     let processes = std::fs::read_dir("/proc").expect("proc is mounted").flatten();
@@ -193,12 +194,12 @@ pub(crate) fn browser_processes(directory: &Path) -> Vec<Found> {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let command = std::fs::read(entry.path().join("cmdline")).ok()?;
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            command.contains(&marker).then_some(Found { pid, command })
+            command.contains(&marker).then_some(BrowserProcess { pid, command })
         })
         .collect()
 }
 
-pub(crate) fn kill(process: &Found) {
+pub(crate) fn kill(process: &BrowserProcess) {
     let pid = rustix::process::Pid::from_raw(process.pid).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("the browser is ours");
 }

@@ -1,76 +1,76 @@
-//! Commands in their two forms: a line for a shell, or a list of words.
+//! Commands in shell form (one line) or exec form (a JSON list).
 
-use super::{Draft, Reader, Result, flags};
+use super::{Draft, Reader, Result, parse_flags};
 use crate::plan::Action;
 use crate::scan::Instruction;
-use crate::words::{json, quoted};
+use crate::words::{parse_json_list, shell_quote};
 
-/// What `ENTRYPOINT` or `CMD` says.
+/// The arguments of `ENTRYPOINT` or `CMD`.
 #[derive(Debug, Clone)]
-pub(super) enum StartWords {
+pub(super) enum StartCommand {
     List(Vec<String>),
     Line(String),
 }
 
-impl StartWords {
-    pub(super) fn of(instruction: &Instruction, shell: Option<&[String]>) -> Self {
-        match json(&instruction.rest.line) {
+impl StartCommand {
+    pub(super) fn from_instruction(instruction: &Instruction, shell: Option<&[String]>) -> Self {
+        match parse_json_list(&instruction.rest.line) {
             Some(words) => Self::List(words),
-            None => Self::Line(in_shell(&instruction.rest.line, shell)),
+            None => Self::Line(wrap_in_shell(&instruction.rest.line, shell)),
         }
     }
 }
 
-/// Both together, as one line.
-pub(super) fn start(entrypoint: Option<StartWords>, cmd: Option<StartWords>) -> Option<String> {
+/// Joins both into one shell line.
+pub(super) fn join_start_command(entrypoint: Option<StartCommand>, cmd: Option<StartCommand>) -> Option<String> {
     let line = match (entrypoint, cmd) {
-        // A line takes no arguments.
-        (Some(StartWords::Line(line)), _) => line,
-        (Some(StartWords::List(mut words)), cmd) if !words.is_empty() => {
+        // A shell-form entrypoint takes no arguments.
+        (Some(StartCommand::Line(line)), _) => line,
+        (Some(StartCommand::List(mut words)), cmd) if !words.is_empty() => {
             match cmd {
-                Some(StartWords::List(more)) => words.extend(more),
-                Some(StartWords::Line(line)) => words.extend(["/bin/sh".to_owned(), "-c".to_owned(), line]),
+                Some(StartCommand::List(more)) => words.extend(more),
+                Some(StartCommand::Line(line)) => words.extend(["/bin/sh".to_owned(), "-c".to_owned(), line]),
                 None => {}
             }
-            joined(&words)
+            shell_join(&words)
         }
-        (_, Some(StartWords::List(words))) => joined(&words),
-        (_, Some(StartWords::Line(line))) => line,
+        (_, Some(StartCommand::List(words))) => shell_join(&words),
+        (_, Some(StartCommand::Line(line))) => line,
         (_, None) => String::new(),
     };
     Some(line).filter(|line| !line.trim().is_empty())
 }
 
-fn joined(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+fn shell_join(words: &[String]) -> String {
+    words.iter().map(|word| shell_quote(word)).collect::<Vec<_>>().join(" ")
 }
 
-fn in_shell(line: &str, shell: Option<&[String]>) -> String {
+fn wrap_in_shell(line: &str, shell: Option<&[String]>) -> String {
     match shell {
-        Some(shell) => format!("{} {}", joined(shell), quoted(line)),
+        Some(shell) => format!("{} {}", shell_join(shell), shell_quote(line)),
         None => line.to_owned(),
     }
 }
 
 impl Reader<'_> {
     pub(super) fn run_command(&self, draft: &Draft, instruction: &Instruction) -> Result<Action> {
-        let (given, rest) = flags(instruction);
+        let (given, rest) = parse_flags(instruction);
         if let Some(flag) = given.first() {
             let message = format!("RUN {} is not supported; leave it out", flag.name);
-            return Err(self.wrong_in(instruction, &flag.at, message));
+            return Err(self.error_in(instruction, &flag.at, message));
         }
         let line = &instruction.rest.line[rest..];
-        let command = match (json(line), &instruction.documents[..]) {
+        let command = match (parse_json_list(line), &instruction.documents[..]) {
             (Some(words), _) if words.is_empty() => {
-                return Err(self.wrong_in(instruction, &(rest..rest + line.len()), "RUN needs a command"));
+                return Err(self.error_in(instruction, &(rest..rest + line.len()), "RUN needs a command"));
             }
-            (Some(words), _) => joined(&words),
-            (None, []) => in_shell(line, draft.shell.as_deref()),
+            (Some(words), _) => shell_join(&words),
+            (None, []) => wrap_in_shell(line, draft.shell.as_deref()),
             (None, [document]) if document.mark == (rest..rest + line.trim_end().len()) => {
                 if document.body.starts_with("#!") {
-                    as_program(&document.body)
+                    run_as_script(&document.body)
                 } else {
-                    in_shell(&document.body, draft.shell.as_deref())
+                    wrap_in_shell(&document.body, draft.shell.as_deref())
                 }
             }
             (None, documents) => {
@@ -78,16 +78,16 @@ impl Reader<'_> {
                 for document in documents {
                     script += &format!("{}{}\n", document.body, document.delimiter);
                 }
-                in_shell(&script, draft.shell.as_deref())
+                wrap_in_shell(&script, draft.shell.as_deref())
             }
         };
         Ok(Action::Run(format!("{}{command}", draft.scope.exports())))
     }
 }
 
-/// Runs a text that says itself which program reads it.
-fn as_program(text: &str) -> String {
-    let body = quoted(text);
+/// Runs a script that begins with a `#!` line.
+fn run_as_script(text: &str) -> String {
+    let body = shell_quote(text);
     format!(
         "program=$(mktemp) && printf %s {body} >\"$program\" && chmod +x \"$program\" && \"$program\"; code=$?; \
          rm -f \"$program\"; exit $code"

@@ -1,7 +1,7 @@
 //! `COPY` and `ADD`.
 
-use super::{Draft, Flag, Reader, Result, flags};
-use crate::expand::Unknown;
+use super::{Draft, Flag, Reader, Result, parse_flags};
+use crate::expand::UnknownVariable;
 use crate::plan::{Action, Copy, CopyFrom};
 use crate::scan::Instruction;
 use crate::words::{self, Word};
@@ -9,13 +9,13 @@ use crate::words::{self, Word};
 impl Reader<'_> {
     pub(super) fn copy(&mut self, draft: &Draft, instruction: &Instruction) -> Result<Action> {
         let is_add = instruction.keyword == "ADD";
-        let (given, rest) = flags(instruction);
+        let (given, rest) = parse_flags(instruction);
         let (mut from, mut owner, mut mode) = (CopyFrom::Context, None, None);
         for Flag { name, value, at } in &given {
             let value = |reader: &Self| {
                 let word = value.as_ref().filter(|word| !word.text.is_empty());
-                let word = word.ok_or_else(|| reader.wrong_in(instruction, at, format!("{name} needs a value")))?;
-                reader.expanded(&draft.scope, instruction, word, Unknown::IsRefused)
+                let word = word.ok_or_else(|| reader.error_in(instruction, at, format!("{name} needs a value")))?;
+                reader.expand_word(&draft.scope, instruction, word, UnknownVariable::Reject)
             };
             match name.as_str() {
                 "--from" if !is_add => from = self.source_stage(draft, instruction, at, &value(self)?)?,
@@ -24,28 +24,28 @@ impl Reader<'_> {
                     let text = value(self)?;
                     let parsed = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
                     let message = format!("'{text}' is no octal mode such as 0755");
-                    mode = Some(parsed.ok_or_else(|| self.wrong_in(instruction, at, message))?);
+                    mode = Some(parsed.ok_or_else(|| self.error_in(instruction, at, message))?);
                 }
                 other => {
                     let message = format!("{} {other} is not supported", instruction.keyword);
-                    return Err(self.wrong_in(instruction, at, message));
+                    return Err(self.error_in(instruction, at, message));
                 }
             }
         }
         if let Some(document) = instruction.documents.first() {
             let message = "files cannot be written in the Dockerfile itself; put them into the context, or use RUN cat";
-            return Err(self.wrong(&document.at, message.to_owned()));
+            return Err(self.error_at(&document.at, message.to_owned()));
         }
         let mut paths = self.paths(draft, instruction, rest)?;
         let Some((_, destination)) = paths.pop().filter(|_| !paths.is_empty()) else {
             let message = format!("{} needs a source and a destination", instruction.keyword);
-            return Err(self.wrong(&instruction.at, message));
+            return Err(self.error_at(&instruction.at, message));
         };
         let ends_with_dot = destination == "." || destination.ends_with("/.") || destination == "..";
         let destination = if ends_with_dot { destination + "/" } else { destination };
         if paths.len() > 1 && !destination.ends_with('/') {
             let message = format!("several sources need a directory: '{destination}/'");
-            return Err(self.wrong_in(instruction, &(rest..instruction.rest.line.len()), message));
+            return Err(self.error_in(instruction, &(rest..instruction.rest.line.len()), message));
         }
         for (word, path) in &paths {
             self.check_source(instruction, word, path, is_add)?;
@@ -55,17 +55,17 @@ impl Reader<'_> {
         Ok(Action::Copy(Copy { from, sources, destination, owner, mode, unpack }))
     }
 
-    /// The words after the flags, in either form, with what they expand to.
+    /// Expands the words after the flags, in shell or JSON form.
     fn paths(&self, draft: &Draft, instruction: &Instruction, rest: usize) -> Result<Vec<(Word, String)>> {
         let line = &instruction.rest.line[rest..];
-        let words = match words::json(line) {
+        let words = match words::parse_json_list(line) {
             Some(list) => list.into_iter().map(|text| Word { text, at: 0..line.len() }).collect(),
             None => words::split(line, self.escape)
-                .map_err(|(at, message)| self.wrong_in(instruction, &(at.start + rest..at.end + rest), message))?,
+                .map_err(|(at, message)| self.error_in(instruction, &(at.start + rest..at.end + rest), message))?,
         };
         let place = |word: Word| Word { at: word.at.start + rest..word.at.end + rest, ..word };
         let expanded = |word: Word| {
-            let path = self.expanded(&draft.scope, instruction, &word, Unknown::IsRefused)?;
+            let path = self.expand_word(&draft.scope, instruction, &word, UnknownVariable::Reject)?;
             Ok((word, path))
         };
         words.into_iter().map(place).map(expanded).collect()
@@ -82,7 +82,7 @@ impl Reader<'_> {
         } else {
             return Ok(());
         };
-        Err(self.wrong_in(instruction, &word.at, message))
+        Err(self.error_in(instruction, &word.at, message))
     }
 
     fn source_stage(
@@ -93,16 +93,16 @@ impl Reader<'_> {
         name: &str,
     ) -> Result<CopyFrom> {
         if draft.stage.name.as_deref() == Some(&name.to_lowercase()) {
-            return Err(self.wrong_in(instruction, at, "a stage cannot copy from itself"));
+            return Err(self.error_in(instruction, at, "a stage cannot copy from itself"));
         }
         if let Ok(number) = name.parse() {
             let message = format!("there is no stage {number} before this one");
-            let found = self.numbered_stage(number);
-            return found.map(CopyFrom::Stage).ok_or_else(|| self.wrong_in(instruction, at, message));
+            let found = self.find_stage_by_number(number);
+            return found.map(CopyFrom::Stage).ok_or_else(|| self.error_in(instruction, at, message));
         }
         let line = self.line(instruction);
         let found = self.find_stage(name);
-        Ok(CopyFrom::Stage(found.unwrap_or_else(|| self.image_stage(name, line))))
+        Ok(CopyFrom::Stage(found.unwrap_or_else(|| self.add_image_stage(name, line))))
     }
 
     fn owner(&self, instruction: &Instruction, at: &std::ops::Range<usize>, text: String) -> Result<String> {
@@ -111,6 +111,6 @@ impl Reader<'_> {
         if text.split(':').count() <= 2 && text.split(':').all(good) {
             return Ok(text);
         }
-        Err(self.wrong_in(instruction, at, format!("'{text}' is no owner such as user:group")))
+        Err(self.error_in(instruction, at, format!("'{text}' is no owner such as user:group")))
     }
 }

@@ -1,7 +1,7 @@
-//! Stages: where they begin, and which of them a build needs.
+//! Stages: their bases, and which of them a build needs.
 
-use super::{Draft, Reader, Result, flags};
-use crate::expand::{Unknown, Value, expand};
+use super::{Draft, Reader, Result, parse_flags};
+use crate::expand::{UnknownVariable, Value, expand};
 use crate::plan::{Action, CopyFrom, Origin, Plan, Stage, Step};
 use crate::scan::Instruction;
 use crate::scope::Scope;
@@ -12,36 +12,36 @@ impl Reader<'_> {
         if let Some(draft) = self.current.take() {
             self.finish_stage(draft);
         }
-        let (given, rest) = flags(instruction);
+        let (given, rest) = parse_flags(instruction);
         for flag in given {
             match (flag.name.as_str(), &flag.value) {
                 ("--platform", Some(value)) => {
-                    let wanted = self.in_from(instruction, value)?;
+                    let wanted = self.expand_in_from(instruction, value)?;
                     if wanted != self.options.platform {
                         let message = format!("sandboxes here run on {}, not on '{wanted}'", self.options.platform);
-                        return Err(self.wrong_in(instruction, &flag.at, message));
+                        return Err(self.error_in(instruction, &flag.at, message));
                     }
                 }
-                _ => return Err(self.wrong_in(instruction, &flag.at, "FROM knows --platform=OS/ARCHITECTURE only")),
+                _ => return Err(self.error_in(instruction, &flag.at, "FROM knows --platform=OS/ARCHITECTURE only")),
             }
         }
         let all = words::split(&instruction.rest.line[rest..], self.escape);
         let all =
-            all.map_err(|(at, message)| self.wrong_in(instruction, &(at.start + rest..at.end + rest), message))?;
+            all.map_err(|(at, message)| self.error_in(instruction, &(at.start + rest..at.end + rest), message))?;
         let all: Vec<Word> =
             all.into_iter().map(|word| Word { at: word.at.start + rest..word.at.end + rest, ..word }).collect();
         let (image, name) = match &all[..] {
             [image] => (image, None),
             [image, keyword, name] if keyword.text.eq_ignore_ascii_case("as") => (image, Some(name)),
-            [_, second, ..] => return Err(self.wrong_in(instruction, &second.at, "FROM is IMAGE, or IMAGE AS NAME")),
-            [] => return Err(self.wrong(&instruction.at, "FROM needs an image".to_owned())),
+            [_, second, ..] => return Err(self.error_in(instruction, &second.at, "FROM is IMAGE, or IMAGE AS NAME")),
+            [] => return Err(self.error_at(&instruction.at, "FROM needs an image".to_owned())),
         };
         if let Some(name) = name {
             self.check_stage_name(instruction, name)?;
         }
-        let base = self.in_from(instruction, image)?;
+        let base = self.expand_in_from(instruction, image)?;
         let name = name.map(|name| name.text.to_lowercase());
-        self.current = Some(self.begin(instruction, image, &base, name)?);
+        self.current = Some(self.begin_stage(instruction, image, &base, name)?);
         Ok(())
     }
 
@@ -49,41 +49,41 @@ impl Reader<'_> {
         let lower = name.text.to_lowercase();
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
         if !lower.starts_with(|c: char| c.is_ascii_lowercase()) || !lower.chars().all(inner) {
-            return Err(self.wrong_in(instruction, &name.at, format!("'{}' cannot name a stage", name.text)));
+            return Err(self.error_in(instruction, &name.at, format!("'{}' cannot name a stage", name.text)));
         }
         if self.find_stage(&lower).is_some() {
-            return Err(self.wrong_in(instruction, &name.at, format!("there is a stage {lower} already")));
+            return Err(self.error_in(instruction, &name.at, format!("there is a stage {lower} already")));
         }
         Ok(())
     }
 
-    /// A word of `FROM`, which sees the arguments from before the first one only.
-    fn in_from(&self, instruction: &Instruction, word: &Word) -> Result<String> {
+    /// Expands a word of `FROM`, which sees only the arguments declared before the first `FROM`.
+    fn expand_in_from(&self, instruction: &Instruction, word: &Word) -> Result<String> {
         let lookup = |name: &str| match self.global.lookup(name) {
             Value::Unknown => self.predefined.get(name).cloned().map_or(Value::Unset, Value::Set),
             known => known,
         };
-        expand(&word.text, self.escape, Unknown::IsRefused, &lookup).map_err(|(at, message)| {
-            self.wrong_in(instruction, &(word.at.start + at.start..word.at.start + at.end), message)
+        expand(&word.text, self.escape, UnknownVariable::Reject, &lookup).map_err(|(at, message)| {
+            self.error_in(instruction, &(word.at.start + at.start..word.at.start + at.end), message)
         })
     }
 
-    fn begin(&self, instruction: &Instruction, image: &Word, base: &str, name: Option<String>) -> Result<Draft> {
+    fn begin_stage(&self, instruction: &Instruction, image: &Word, base: &str, name: Option<String>) -> Result<Draft> {
         let line = self.line(instruction);
         if base.trim().is_empty() {
-            return Err(self.wrong_in(instruction, &image.at, "FROM names no image: its variables are empty"));
+            return Err(self.error_in(instruction, &image.at, "FROM names no image: its variables are empty"));
         }
         if base == "scratch" {
             let message = "sandboxes need a shell, which scratch has not; begin with an image such as e2bdev/base";
-            return Err(self.wrong_in(instruction, &image.at, message));
+            return Err(self.error_in(instruction, &image.at, message));
         }
         if let Some(earlier) = self.find_stage(base) {
             let before = &self.stages[earlier];
             let stage = Stage { name, origin: Origin::Stage(earlier), steps: Vec::new(), line };
-            return Ok(Draft { stage, scope: before.scope.of_successor(), ..before.clone() });
+            return Ok(Draft { stage, scope: before.scope.child_scope(), ..before.clone() });
         }
         let first = |action| Step { action, line };
-        // As Docker has it, whatever the image says: that is how the official SDKs build Dockerfiles.
+        // As in Docker, whatever user the image sets: the official SDKs build Dockerfiles this way.
         let steps = vec![first(Action::User("root".to_owned())), first(Action::Workdir("/".to_owned()))];
         Ok(Draft::new(Stage { name, origin: Origin::Image(base.to_owned()), steps, line }))
     }
@@ -92,14 +92,14 @@ impl Reader<'_> {
         self.stages.iter().position(|draft| draft.stage.name.as_deref() == Some(&name.to_lowercase()))
     }
 
-    /// The stage that `COPY --from` means by a number: the n-th `FROM`.
-    pub(super) fn numbered_stage(&self, number: usize) -> Option<usize> {
+    /// Resolves the number in `COPY --from`: the n-th `FROM`.
+    pub(super) fn find_stage_by_number(&self, number: usize) -> Option<usize> {
         let of_file = self.stages.iter().enumerate().filter(|(_, draft)| !draft.is_implied);
         of_file.map(|(index, _)| index).nth(number)
     }
 
-    /// A stage that is nothing but an image to copy from.
-    pub(super) fn image_stage(&mut self, image: &str, line: usize) -> usize {
+    /// Adds a stage that is only an image to copy from, or returns the existing one.
+    pub(super) fn add_image_stage(&mut self, image: &str, line: usize) -> usize {
         let origin = Origin::Image(image.to_owned());
         let known = |draft: &Draft| draft.stage.origin == origin && draft.is_implied;
         if let Some(index) = self.stages.iter().position(known) {
@@ -135,8 +135,8 @@ impl Draft {
     }
 }
 
-/// The plan of the stage `wanted` and of those that it needs.
-pub(super) fn needed(drafts: Vec<Draft>, wanted: usize) -> Plan {
+/// Builds the plan of the stage `wanted` and its dependencies.
+pub(super) fn build_plan(drafts: Vec<Draft>, wanted: usize) -> Plan {
     let mut is_needed = vec![false; drafts.len()];
     let mut pending = vec![wanted];
     while let Some(index) = pending.pop() {
@@ -151,7 +151,8 @@ pub(super) fn needed(drafts: Vec<Draft>, wanted: usize) -> Plan {
         next += usize::from(*needed);
     }
     let mut last = drafts[wanted].clone();
-    let (start_command, ports) = (super::command::start(last.entrypoint.take(), last.cmd.take()), last.ports.clone());
+    let (start_command, ports) =
+        (super::command::join_start_command(last.entrypoint.take(), last.cmd.take()), last.ports.clone());
     let mut stages: Vec<Stage> = Vec::new();
     for (draft, _) in drafts.into_iter().zip(is_needed).filter(|(_, needed)| *needed) {
         let mut stage = draft.stage;
@@ -168,7 +169,7 @@ pub(super) fn needed(drafts: Vec<Draft>, wanted: usize) -> Plan {
         stages.push(stage);
     }
     if let Some(stage) = stages.last_mut() {
-        // What sandboxes have unless somebody says otherwise.
+        // The defaults of a sandbox, unless the file sets them.
         let line = stage.line;
         let mut add = |action| stage.steps.push(Step { action, line });
         if !last.has_user {

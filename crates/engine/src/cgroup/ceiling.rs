@@ -1,5 +1,6 @@
-//! What all sandboxes of a server may use together: the limits of their parent group. Without them sandboxes that each stay
-//! below their own limits could take every process number of the host, or all of its memory from the server.
+//! Limits of all sandboxes of a server together, set on their parent cgroup. Without them sandboxes
+//! that each stay below their own limits could take every pid of the host, or the memory that the
+//! server needs.
 
 use std::fs;
 use std::io;
@@ -9,16 +10,16 @@ use super::group::{Place, Places};
 use super::{CgroupError, Hierarchy, files};
 
 const MIB: u64 = 1 << 20;
-/// Memory that stays for the host and the server: a tenth of it, within these bounds, and never more than half.
+/// Memory reserved for the host and the server: a tenth, within these bounds, and at most half.
 const MEMORY_RESERVE: (u64, u64) = (512 * MIB, 4096 * MIB);
-/// Process numbers that stay for the host: an eighth of them, at least this many, and never more than half.
+/// Pids reserved for the host: an eighth, at least this many, and at most half.
 const PIDS_RESERVE: u64 = 1024;
-/// Below what other groups have by default, among them the server's: 100 and 1024.
+/// Below the defaults of other cgroups, the server's among them: 100 in v2 and 1024 in v1.
 const CPU_WEIGHT: &str = "80";
 const CPU_SHARES: &str = "819";
 const IO_WEIGHT: &str = "80";
 
-/// Limits of the group in which all sandboxes are.
+/// Limits of the parent cgroup of all sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceiling {
     pub memory: u64,
@@ -26,7 +27,7 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// What this machine can spare.
+    /// The memory and pids of this machine without the reserves of the host.
     pub fn of_this_machine() -> io::Result<Self> {
         let meminfo = fs::read_to_string("/proc/meminfo")?;
         let kib =
@@ -45,10 +46,10 @@ impl Ceiling {
 }
 
 impl Hierarchy {
-    /// Limits all sandboxes together, also those that run already. A limit below what they use would end processes of
-    /// theirs, so it is set no lower than that.
+    /// Limits all sandboxes together, also those that run already. The memory limit is not set
+    /// below what they use, since the kernel would end processes of theirs.
     /// # Errors
-    /// Those of the kernel, for the first limit that it does not take. The others are set.
+    /// [`CgroupError::Io`] for the first limit that the kernel refuses. The others are set.
     pub fn limit_together(&self, ceiling: Ceiling) -> Result<(), CgroupError> {
         let places = self.places();
         let limits = [limit_memory(places, ceiling.memory), limit_pids(places, ceiling.pids), weigh(places)];
@@ -66,7 +67,7 @@ fn limit_memory(places: &Places, most: u64) -> Result<(), CgroupError> {
 }
 
 fn limit_pids(places: &Places, most: u64) -> Result<(), CgroupError> {
-    // A group above its limit loses nothing: it only makes no new processes.
+    // A cgroup above its limit keeps its processes and only makes no new ones.
     files::write(&places.pids.path().join("pids.max"), &most.to_string())
 }
 
@@ -75,13 +76,14 @@ fn weigh(places: &Places) -> Result<(), CgroupError> {
         Place::V1(path) => files::write(&path.join("cpu.shares"), CPU_SHARES)?,
         Place::V2(path) => files::write(&path.join("cpu.weight"), CPU_WEIGHT)?,
     }
-    // Only where the io controller was handed down; both are absent elsewhere.
+    // Both files exist only where the io controller was handed down.
     let Some(unified) = &places.unified else { return Ok(()) };
     files::write_if_present(&unified.join("io.weight"), IO_WEIGHT)?;
     files::write_if_present(&unified.join("io.bfq.weight"), IO_WEIGHT)
 }
 
-/// Whether a scheduler of this machine shares disks by the weights of groups: BFQ, or the kernel's cost model.
+/// Whether a scheduler of this machine shares disks by the weights of cgroups: BFQ, or the kernel's
+/// cost model.
 pub(super) fn disks_are_weighed(unified: &Path) -> bool {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let bfq = |text: String| text.contains("[bfq]");

@@ -9,16 +9,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::CgroupError;
 
-/// How long a wait sleeps when the kernel sends no notice. It limits its notices to one in 10 ms for each file, so a
-/// change soon after another would be seen late without looking again.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long a wait sleeps when the kernel sends no notification. The kernel limits notifications to
+/// one per 10 ms and file, so a change soon after another would be seen late without polling.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// One write call, as cgroup files demand; the file must exist.
+/// Writes with one system call, as cgroup files demand; the file must exist.
 pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
     write_raw(path, value).map_err(CgroupError::io(format!("write {value:?} to {}", path.display())))
 }
 
-/// As [`write()`], for files that some kernels or set-ups lack; absent is fine.
+/// As [`write()`], for files that some kernels or set-ups lack: a missing file is success.
 pub(super) fn write_if_present(path: &Path, value: &str) -> Result<(), CgroupError> {
     match write_raw(path, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -27,7 +27,7 @@ pub(super) fn write_if_present(path: &Path, value: &str) -> Result<(), CgroupErr
 }
 
 pub(super) fn write_raw(path: &Path, value: &str) -> io::Result<()> {
-    // Truncation means nothing to the kernel here and keeps a stand-in tree of plain files honest.
+    // The kernel ignores truncation here; a stand-in tree of plain files needs it.
     OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }
 
@@ -35,13 +35,13 @@ pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(CgroupError::io(format!("read {}", path.display())))
 }
 
-/// A file that holds one number; `max` is the largest.
+/// Reads a file that holds one number; `max` is `u64::MAX`.
 pub(super) fn read_number(path: &Path) -> Result<u64, CgroupError> {
     let text = read(path)?;
     parse_number(text.trim()).ok_or_else(|| malformed(path))
 }
 
-/// The number after `key` in a file of `key value` lines; absent keys count as nothing.
+/// The number after `key` in a file of `key value` lines; 0 if the key is absent.
 pub(super) fn value_of(text: &str, key: &str) -> u64 {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -76,7 +76,7 @@ pub(super) fn wait_for(path: &Path, limit: Duration, mut done: impl FnMut(&str) 
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        match poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&LOOK_AGAIN)) {
+        match poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&POLL_INTERVAL)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! One sandbox's cgroup: a directory in each tree that holds one of its controllers.
+//! One sandbox's cgroup: a directory in each tree that has one of its controllers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,17 +12,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{CgroupError, Controller, files};
 use crate::Limits;
 
-/// A freeze takes 0.2 ms; a process in an uninterruptible wait (a dead disk, say) can hold it up without end.
-const FREEZE_LIMIT: Duration = Duration::from_secs(5);
+/// A freeze takes 0.2 ms; a process in an uninterruptible wait, such as for a dead disk, can delay
+/// it without end.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Killing a fork bomb at its limit of processes takes well under a second.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// Between the last exit and the moment the kernel lets the directory go.
-const REMOVE_LIMIT: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(1);
-/// The scheduler hands out processor time in slices of this length.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between the last exit and the moment the kernel allows the directory to be removed.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Period of the processor quota: the scheduler refills it after this time.
 const CPU_PERIOD_USEC: u64 = 100_000;
 
-/// Which tree a controller is in, and the directory there.
+/// The version of a controller's tree, and the cgroup's directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     V1(PathBuf),
@@ -43,7 +44,7 @@ impl Place {
     }
 }
 
-/// A group's directory for each purpose; several may be the same.
+/// The cgroup's directory for each controller; several may be the same.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     pub(super) memory: Place,
@@ -51,7 +52,7 @@ pub(super) struct Places {
     pub(super) pids: Place,
     /// Freezes, kills and counts processor time where it exists.
     pub(super) unified: Option<PathBuf>,
-    /// Stand in for `unified`; present if that is absent.
+    /// Both replace `unified`, and are present if that is absent.
     pub(super) freezer: Option<PathBuf>,
     pub(super) cpuacct: Option<PathBuf>,
 }
@@ -69,7 +70,7 @@ impl Places {
         }
     }
 
-    /// Each directory once, the cgroup2 one first: it is the one that can be killed and frozen as a whole.
+    /// Each directory once, the cgroup2 one first: it can be killed and frozen as a whole.
     pub(super) fn directories(&self) -> Vec<&Path> {
         let mut all: Vec<&Path> = Vec::with_capacity(6);
         let optional = [&self.unified, &self.freezer, &self.cpuacct].into_iter().flatten().map(PathBuf::as_path);
@@ -79,6 +80,18 @@ impl Places {
             }
         }
         all
+    }
+
+    /// Processor time that the processes of the group and of those below it have used.
+    pub(super) fn cpu_time(&self) -> Result<Duration, CgroupError> {
+        match (&self.unified, &self.cpuacct) {
+            (Some(path), _) => {
+                let micros = files::value_of(&files::read(&path.join("cpu.stat"))?, "usage_usec");
+                Ok(Duration::from_micros(micros))
+            }
+            (None, Some(path)) => files::read_number(&path.join("cpuacct.usage")).map(Duration::from_nanos),
+            (None, None) => unreachable!("Places::choose demands one of the two"),
+        }
     }
 
     /// The controllers that are in the cgroup2 tree.
@@ -96,12 +109,12 @@ impl Places {
     }
 }
 
-/// What a cgroup's processes use together, now.
+/// What the processes of a cgroup use together at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupUsage {
-    /// Processor time since the cgroup was made.
+    /// Processor time since the cgroup was created.
     pub cpu_usec: u64,
-    /// Memory that could not be taken back without harm: all that is charged but the file cache.
+    /// Memory that the kernel cannot reclaim without harm: all that is charged but the file cache.
     pub memory_used: u64,
     /// File cache, which the kernel drops when memory is short.
     pub memory_cache: u64,
@@ -129,17 +142,18 @@ impl Cgroup {
         &self.name
     }
 
-    /// Files into each of which a process number must be written to bring that process (or `0`: the writer) in.
+    /// Files into each of which a pid must be written to move that process into the cgroup; `0`
+    /// moves the writer.
     pub fn procs_files(&self) -> Vec<PathBuf> {
         self.places.directories().iter().map(|directory| directory.join("cgroup.procs")).collect()
     }
 
-    /// The cgroup2 directory, if there is one, as `clone3` with `CLONE_INTO_CGROUP` wants it.
+    /// The cgroup2 directory, if there is one, for `clone3` with `CLONE_INTO_CGROUP`.
     pub fn unified(&self) -> Option<&Path> {
         self.places.unified.as_deref()
     }
 
-    /// Moves process `pid` with all its threads in.
+    /// Moves process `pid` with all its threads into the cgroup.
     pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
         self.procs_files().iter().try_for_each(|file| files::write(file, &pid.to_string()))
     }
@@ -149,15 +163,17 @@ impl Cgroup {
         match &self.places.memory {
             Place::V1(path) => {
                 files::write(&path.join("memory.limit_in_bytes"), &memory)?;
-                // Memory and swap together, so that the limit is not doubled by swapping; absent without swap accounting.
+                // Limits memory and swap together, so that swapping does not double the limit;
+                // absent without swap accounting.
                 files::write_if_present(&path.join("memory.memsw.limit_in_bytes"), &memory)?;
-                // Buffers of TCP are charged to a group only once it has a limit for them; absent from kernels that charge them always.
+                // TCP buffers are charged to a cgroup only once it has a limit for them; absent
+                // from kernels that always charge them.
                 files::write_if_present(&path.join("memory.kmem.tcp.limit_in_bytes"), &memory)?;
             }
             Place::V2(path) => {
                 files::write(&path.join("memory.max"), &memory)?;
                 files::write_if_present(&path.join("memory.swap.max"), "0")?;
-                // The one greedy process dies, not the whole sandbox.
+                // Only the process that the kernel chooses is killed, not the whole sandbox.
                 files::write_if_present(&path.join("memory.oom.group"), "0")?;
             }
         }
@@ -169,16 +185,32 @@ impl Cgroup {
             }
             Place::V2(path) => files::write(&path.join("cpu.max"), &format!("{quota} {CPU_PERIOD_USEC}"))?,
         }
-        files::write(&self.places.pids.path().join("pids.max"), &limits.pids.to_string())
+        // A directory that was taken over may be of a sandbox in the background.
+        files::write_if_present(&self.places.cpu.path().join("cpu.idle"), "0")?;
+        self.limit_processes(u64::from(limits.pids))
     }
 
-    /// Stops every process where it is and returns when all have stopped.
+    /// Sets the limit of processes. A cgroup above it only makes no new ones.
+    pub fn limit_processes(&self, most: u64) -> Result<(), CgroupError> {
+        files::write(&self.places.pids.path().join("pids.max"), &most.to_string())
+    }
+
+    pub(super) fn process_limit(&self) -> Result<u64, CgroupError> {
+        files::read_number(&self.places.pids.path().join("pids.max"))
+    }
+
+    pub(super) fn process_count(&self) -> Result<u64, CgroupError> {
+        files::read_number(&self.places.pids.path().join("pids.current"))
+    }
+
+    /// Stops every process and returns when all have stopped.
     /// # Errors
     /// [`CgroupError::Timeout`] when one could not be stopped in time; then all run again.
+    /// [`CgroupError::Io`] when the kernel's files cannot be used.
     pub fn freeze(&self) -> Result<(), CgroupError> {
         let (file, state) = self.freezer_files();
         files::write(&file, self.freezer_word(true))?;
-        let stopped = files::wait_for(&state, FREEZE_LIMIT, |text| self.reads_frozen(text))
+        let stopped = files::wait_for(&state, FREEZE_TIMEOUT, |text| self.reads_frozen(text))
             .map_err(CgroupError::io(format!("read {}", state.display())))?;
         if stopped {
             return Ok(());
@@ -187,7 +219,7 @@ impl Cgroup {
         Err(CgroupError::Timeout { name: self.name.clone(), what: "freezing" })
     }
 
-    /// Lets every process go on.
+    /// Lets every process continue.
     pub fn thaw(&self) -> Result<(), CgroupError> {
         files::write(&self.freezer_files().0, self.freezer_word(false))
     }
@@ -196,7 +228,7 @@ impl Cgroup {
         Ok(self.reads_frozen(&files::read(&self.freezer_files().1)?))
     }
 
-    /// The file that orders a freeze and the file that tells whether it has happened.
+    /// The file that orders a freeze and the file that reports whether it is complete.
     fn freezer_files(&self) -> (PathBuf, PathBuf) {
         match (&self.places.unified, &self.places.freezer) {
             (Some(path), _) => (path.join("cgroup.freeze"), path.join("cgroup.events")),
@@ -218,7 +250,7 @@ impl Cgroup {
         if self.places.unified.is_some() { files::value_of(text, "frozen") == 1 } else { text.trim() == "FROZEN" }
     }
 
-    /// Every process in any of the group's directories.
+    /// Every process in any of the cgroup's directories.
     pub fn pids(&self) -> Result<Vec<u32>, CgroupError> {
         let mut all = BTreeSet::new();
         for file in self.procs_files() {
@@ -233,9 +265,10 @@ impl Cgroup {
         Ok(all.into_iter().collect())
     }
 
-    /// Ends every process, frozen or not, and returns when none is left. Absent or empty groups succeed.
+    /// Kills every process, frozen or not, and returns when none is left. An absent or empty cgroup
+    /// is success.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
-        let deadline = Instant::now() + KILL_LIMIT;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             if self.pids()?.is_empty() {
                 return Ok(());
@@ -245,7 +278,7 @@ impl Cgroup {
             }
             self.kill_once()?;
             if let Some(path) = &self.places.unified {
-                // Woken by the kernel at the last exit; the outer loop looks at the other trees.
+                // The kernel signals the last exit here; the outer loop checks the other trees.
                 match files::wait_for(&path.join("cgroup.events"), Duration::from_millis(100), |text| {
                     files::value_of(text, "populated") == 0
                 }) {
@@ -256,17 +289,18 @@ impl Cgroup {
                 }
             }
             if !self.pids()?.is_empty() {
-                thread::sleep(RETRY);
+                thread::sleep(RETRY_INTERVAL);
             }
         }
     }
 
     fn kill_once(&self) -> Result<(), CgroupError> {
         if let Some(path) = &self.places.unified {
-            // Atomic against fork, and works on frozen processes.
+            // Atomic with respect to fork, and works on frozen processes.
             files::write_if_present(&path.join("cgroup.kill"), "1")?;
         } else {
-            // Frozen processes cannot fork away while they are counted; the kill takes effect at the thaw.
+            // Frozen processes cannot fork while they are listed; the kill takes effect at the
+            // thaw.
             let file = self.freezer_files().0;
             files::write_if_present(&file, self.freezer_word(true))?;
         }
@@ -280,7 +314,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Kills process `pid` if it is still in this group once its identity is held fast: numbers are reused.
+    /// Kills process `pid` if it is still in this cgroup after its pidfd is open: pids are reused.
     fn kill_member(&self, pid: u32) -> Result<(), CgroupError> {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
         let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return Ok(()) };
@@ -293,7 +327,7 @@ impl Cgroup {
         }
     }
 
-    /// What the group's processes use together.
+    /// What the cgroup's processes use together.
     pub fn usage(&self) -> Result<CgroupUsage, CgroupError> {
         let [used, limit, cache, shared] = match self.places.memory {
             Place::V1(_) => ["memory.usage_in_bytes", "memory.limit_in_bytes", "total_cache", "total_shmem"],
@@ -302,26 +336,18 @@ impl Cgroup {
         let memory = self.places.memory.path();
         let stat = files::read(&memory.join("memory.stat"))?;
         let used = files::read_number(&memory.join(used))?;
-        // Shared memory is counted among the file cache, but nothing can take it back.
+        // Shared memory is counted as file cache, but the kernel cannot drop it.
         let memory_cache = files::value_of(&stat, cache).saturating_sub(files::value_of(&stat, shared)).min(used);
         Ok(CgroupUsage {
-            cpu_usec: self.cpu_usec()?,
+            cpu_usec: u64::try_from(self.places.cpu_time()?.as_micros()).unwrap_or(u64::MAX),
             memory_used: used - memory_cache,
             memory_cache,
             memory_limit: files::read_number(&memory.join(limit))?,
-            pids: files::read_number(&self.places.pids.path().join("pids.current"))?,
+            pids: self.process_count()?,
         })
     }
 
-    fn cpu_usec(&self) -> Result<u64, CgroupError> {
-        match (&self.places.unified, &self.places.cpuacct) {
-            (Some(path), _) => Ok(files::value_of(&files::read(&path.join("cpu.stat"))?, "usage_usec")),
-            (None, Some(path)) => Ok(files::read_number(&path.join("cpuacct.usage"))? / 1000),
-            (None, None) => unreachable!("Places::choose demands one of the two"),
-        }
-    }
-
-    /// How many processes the kernel killed because the group was out of memory.
+    /// How many processes the kernel killed because the cgroup was out of memory.
     pub fn oom_kills(&self) -> Result<u64, CgroupError> {
         let file = match &self.places.memory {
             Place::V1(path) => path.join("memory.oom_control"),
@@ -330,11 +356,11 @@ impl Cgroup {
         Ok(files::value_of(&files::read(&file)?, "oom_kill"))
     }
 
-    /// Removes the group, which must have no processes; absent is fine.
+    /// Removes the cgroup, which must have no processes; absent is success.
     /// # Errors
     /// [`CgroupError::Timeout`] when a directory stays busy.
     pub fn remove(&self) -> Result<(), CgroupError> {
-        let deadline = Instant::now() + REMOVE_LIMIT;
+        let deadline = Instant::now() + REMOVE_TIMEOUT;
         for directory in self.places.directories() {
             loop {
                 match fs::remove_dir(directory) {
@@ -344,7 +370,7 @@ impl Cgroup {
                         if Instant::now() >= deadline {
                             return Err(CgroupError::Timeout { name: self.name.clone(), what: "removal" });
                         }
-                        thread::sleep(RETRY);
+                        thread::sleep(RETRY_INTERVAL);
                     }
                     Err(error) => return Err(CgroupError::io(format!("remove cgroup {}", directory.display()))(error)),
                 }
@@ -354,7 +380,7 @@ impl Cgroup {
     }
 }
 
-/// The group's directory vanished: ENOENT before the file is opened, ENODEV after.
+/// Whether the cgroup's directory was removed: ENOENT before the file is opened, ENODEV after.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
@@ -380,7 +406,7 @@ mod tests {
         for file in memory {
             assert_eq!(fs::read_to_string(path(file)).unwrap(), (64 << 20).to_string(), "{file}");
         }
-        // Kernels without these two are as good.
+        // Kernels without these two files are accepted.
         memory[1..].iter().for_each(|file| fs::remove_file(path(file)).unwrap());
         group.set_limits(&limits).unwrap();
         assert!(!path(memory[2]).exists());

@@ -1,4 +1,4 @@
-//! The server's own group at the root of the cgroup trees, and the sandboxes' groups below it.
+//! The server's cgroup at the root of the cgroup trees, and the sandboxes' cgroups below it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use super::mounts::controllers_in;
 use super::{Cgroup, CgroupError, Controller, Mounts, files};
 use crate::Limits;
 
-/// The server's group in every tree that a sandbox's limits need.
+/// The server's cgroup in every tree that a sandbox's limits need.
 #[derive(Debug, Clone)]
 pub struct Hierarchy {
     places: Places,
@@ -21,7 +21,7 @@ pub struct Hierarchy {
 const REQUIRED: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
 
 impl Hierarchy {
-    /// Makes or finds the group `group` at the root of this machine's trees.
+    /// Creates or opens the cgroup `group` at the root of this machine's trees.
     /// # Errors
     /// [`CgroupError::Unsupported`] when a controller is missing, with what to do about it.
     pub fn open(group: &str) -> Result<Self, CgroupError> {
@@ -57,14 +57,16 @@ impl Hierarchy {
         &self.places
     }
 
-    /// Makes the cgroup of sandbox `name` with its limits. One that is left over without processes is taken over.
+    /// Creates the cgroup of sandbox `name` with its limits. Reuses one that is left over without
+    /// processes.
     /// # Errors
     /// [`CgroupError::Exists`] when a cgroup of that name has processes.
     pub fn create(&self, name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
         check_name(name)?;
         let group = Cgroup::new(name.to_owned(), self.places.below(name));
         self.prepare(&group, limits).inspect_err(|error| {
-            // Half a cgroup limits nothing; what cannot be removed now is found by the next sweep.
+            // An incomplete cgroup limits nothing. The next sweep removes what cannot be removed
+            // now.
             if !matches!(error, CgroupError::Exists(_)) {
                 let _ = group.remove();
             }
@@ -77,18 +79,18 @@ impl Hierarchy {
             make_fresh(group.name(), directory)?;
         }
         group.set_limits(limits)?;
-        // One taken over may have been left frozen.
+        // A reused one may have been left frozen.
         group.thaw()
     }
 
-    /// The cgroup of sandbox `name`, if any part of it exists.
+    /// The cgroup of sandbox `name`, if it exists in any tree.
     pub fn open_existing(&self, name: &str) -> Option<Cgroup> {
         check_name(name).ok()?;
         let group = Cgroup::new(name.to_owned(), self.places.below(name));
         group.places().directories().iter().any(|directory| directory.is_dir()).then_some(group)
     }
 
-    /// Names of all sandboxes of which a cgroup exists in any tree.
+    /// Names of all sandboxes that have a cgroup in any tree.
     pub fn list(&self) -> Vec<String> {
         let mut names = BTreeSet::new();
         for directory in self.places.directories() {
@@ -99,7 +101,8 @@ impl Hierarchy {
         names.into_iter().collect()
     }
 
-    /// Removes the server's own group where no sandbox is left in it; says whether all of it is gone.
+    /// Removes the server's cgroup where no sandbox is left in it; returns whether no directory of
+    /// it remains.
     pub fn remove_root_if_empty(&self) -> bool {
         let mut gone = true;
         for directory in self.places.directories() {
@@ -112,7 +115,8 @@ impl Hierarchy {
     }
 }
 
-/// A directory of its own, so that counters start at zero; an old one that will not go yet but is empty serves as well.
+/// Creates the directory again, so that its counters start at zero. One that the kernel does not
+/// remove yet but that has no processes is used as it is.
 fn make_fresh(name: &str, directory: &Path) -> Result<(), CgroupError> {
     let failed = |error| CgroupError::io(format!("make cgroup {}", directory.display()))(error);
     match fs::create_dir(directory) {
@@ -128,7 +132,7 @@ fn make_fresh(name: &str, directory: &Path) -> Result<(), CgroupError> {
     Err(CgroupError::Exists(name.to_owned()))
 }
 
-/// Lets the children of the cgroup2 group `directory` use `controllers`.
+/// Enables `controllers` for the children of the cgroup2 directory.
 fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupError> {
     let file = directory.join("cgroup.subtree_control");
     let given = controllers_in(&file);
@@ -138,7 +142,8 @@ fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupE
         return Ok(());
     }
     files::write_raw(&file, &order).map_err(|source| match source.raw_os_error() {
-        // The kernel hands controllers down only from groups without processes of their own, the true root excepted.
+        // The kernel allows this only for cgroups without processes of their own, the true root
+        // excepted.
         Some(libc::EBUSY) => CgroupError::Unsupported {
             what: format!("{} has processes of its own and cannot hand down its controllers", directory.display()),
             fix: "run outside the container, or start it with the host's cgroup namespace (docker run --cgroupns=host)"
@@ -150,7 +155,8 @@ fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupE
 
 fn check_name(name: &str) -> Result<(), CgroupError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    // No dot, so that a name can neither climb nor collide with the kernel's own files such as `cgroup.procs`.
+    // No dot, so that a name can neither leave the directory nor collide with the kernel's own
+    // files such as `cgroup.procs`.
     if !name.is_empty() && name.len() <= 200 && name.chars().all(plain) {
         return Ok(());
     }
@@ -187,7 +193,8 @@ impl Places {
                 fix: MOUNT_UNIFIED.into(),
             });
         }
-        // Where a cgroup2 tree exists it freezes, kills and counts time, so the v1 trees for that are left alone.
+        // A cgroup2 tree freezes, kills and counts time, so the v1 trees for that are not used
+        // beside it.
         let without_unified = |path: Option<PathBuf>| if mounts.unified.is_some() { None } else { path };
         Ok(Self {
             memory: memory?,
@@ -203,7 +210,8 @@ impl Places {
 pub(crate) const MOUNT_UNIFIED: &str =
     "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified";
 
-/// What brings a controller that no tree offers; `/proc/cgroups` tells a disabled one from one that is not mounted.
+/// What enables a controller that no tree offers. `/proc/cgroups` distinguishes a disabled
+/// controller from one that is not mounted.
 pub(crate) fn missing_controller(controller: Controller) -> String {
     let table = fs::read_to_string("/proc/cgroups").unwrap_or_default();
     let enabled = table.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! Which cgroup trees this machine has, and where, from `/proc/self/mountinfo`.
+//! Finds the cgroup trees of this machine in `/proc/self/mountinfo`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The resource controllers a sandbox's limits may need.
+/// The resource controllers that a sandbox's limits may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Controller {
     Memory,
@@ -43,7 +43,8 @@ impl fmt::Display for Controller {
     }
 }
 
-/// The mounted cgroup trees. A controller is in a v1 tree or in the cgroup2 tree, never in both: the kernel sees to that.
+/// The mounted cgroup trees. The kernel puts a controller in a v1 tree or in the cgroup2 tree,
+/// never in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mounts {
     /// Mount point of each v1 controller; several may share one.
@@ -58,7 +59,8 @@ impl Mounts {
         Ok(Self::parse(&fs::read_to_string("/proc/self/mountinfo")?))
     }
 
-    /// Reads the text of a `mountinfo` file. The first mount of a tree wins: later ones are views made for containers.
+    /// Parses a `mountinfo` file. The first mount of a tree wins: later ones are views made for
+    /// containers.
     pub fn parse(mountinfo: &str) -> Self {
         let mut mounts = Self::default();
         for line in mountinfo.lines() {
@@ -83,7 +85,7 @@ impl Mounts {
         mounts
     }
 
-    /// Every tree's mount point.
+    /// The mount point of every tree.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Path> {
         self.v1.values().chain(&self.unified).map(PathBuf::as_path)
     }
@@ -93,13 +95,13 @@ impl Mounts {
         super::hierarchy::suffice(self)
     }
 
-    /// The controllers the cgroup2 tree offers at its root.
+    /// The controllers that the cgroup2 tree offers at its root.
     pub(super) fn unified_controllers(&self) -> Vec<Controller> {
         let Some(root) = &self.unified else { return Vec::new() };
         controllers_in(&root.join("cgroup.controllers"))
     }
 
-    /// One line for people: which version, and where it freezes.
+    /// One line for people: which version, and which tree freezes.
     pub fn describe(&self) -> String {
         let v2 = self.unified_controllers();
         let names =

@@ -1,9 +1,9 @@
-//! What a sandbox may see of an answer of the name system.
+//! Filters the answers of name servers for a sandbox.
 //!
-//! Addresses it could not reach anyway are taken out, so that a name rebound to the host or to a
-//! private network leads nowhere, and clients do not try what is bound to fail. A record that hints
-//! at such an address (SVCB, HTTPS) goes as a whole. An answer left alone is passed on byte for
-//! byte.
+//! Removes addresses that the sandbox could not reach anyway, so that a name rebound to the host or
+//! to a private network leads nowhere, and clients do not try what is bound to fail. A record with
+//! a hint to such an address (SVCB, HTTPS) is removed as a whole. An answer from which nothing is
+//! removed is forwarded byte for byte.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use hickory_proto::rr::rdata::svcb::{IpHint, SvcParamValue};
 use hickory_proto::rr::rdata::{HTTPS, SVCB};
 use hickory_proto::rr::{Name, RData, Record};
 
-/// One address that an answer holds.
+/// One address in an answer.
 pub(super) struct Mention {
     pub(super) address: IpAddr,
-    /// Whether the name asked for leads to it, directly or by aliases.
+    /// Whether the queried name leads to it, directly or by aliases.
     pub(super) asked: bool,
     pub(super) time_to_live: Duration,
 }
 
-/// Takes the addresses out that `admit` refuses. Says whether there were any.
+/// Removes the addresses that `admit` refuses; returns whether there were any.
 pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> bool) -> bool {
     let aliases = aliases(message);
     let mut removed = false;
@@ -31,7 +31,7 @@ pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> b
         let kept = match &record.data {
             RData::A(address) => may(address.0.into(), aliases.contains(&record.name)),
             RData::AAAA(address) => may(address.0.into(), aliases.contains(&record.name)),
-            // A client that has none resolves the name.
+            // A client that gets no such record resolves the name.
             RData::SVCB(service) | RData::HTTPS(HTTPS(service)) => hints(service).all(|address| may(address, false)),
             _ => return true,
         };
@@ -44,7 +44,7 @@ pub(super) fn filter(message: &mut Message, mut admit: impl FnMut(&Mention) -> b
     removed
 }
 
-/// The addresses that a record of a service mentions.
+/// The addresses in the hints of a service record.
 fn hints(service: &SVCB) -> impl Iterator<Item = IpAddr> {
     service.svc_params.iter().flat_map(|(_, value)| match value {
         SvcParamValue::Ipv4Hint(IpHint(hints)) => hints.iter().map(|hint| IpAddr::V4(hint.0)).collect(),
@@ -53,10 +53,11 @@ fn hints(service: &SVCB) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// Most aliases that are followed; resolvers give up at about as many. Each costs a look at the whole answer, which a stranger wrote.
+/// Limit of aliases that are followed, close to that of resolvers. Each one costs a pass over the
+/// whole answer, which is untrusted.
 const MOST_ALIASES: usize = 16;
 
-/// The name asked for and what it is an alias of.
+/// The queried name and the names that it is an alias of.
 fn aliases(message: &Message) -> Vec<Name> {
     let mut names: Vec<Name> = message.queries.first().map(|query| query.name().clone()).into_iter().collect();
     while names.len() <= MOST_ALIASES {
@@ -157,7 +158,7 @@ mod tests {
     fn a_chain_of_aliases_is_followed_so_far_and_no_further() {
         let link = |number: usize| if number == 0 { "a.example.".to_owned() } else { format!("n{number}.example.") };
         let asked_after = |aliases: usize| {
-            // The last link first: the order of the records decides nothing.
+            // The last link first: the order of the records does not matter.
             let mut records: Vec<Record> = (0..aliases).rev().map(|n| cname(&link(n), &link(n + 1))).collect();
             records.push(a(&link(aliases), [10, 0, 0, 1]));
             let mut asked = false;

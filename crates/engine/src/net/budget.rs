@@ -1,9 +1,11 @@
-//! What the flows of all sandboxes may hold of this process together: descriptors, and UDP ports of the host.
+//! Limits of what the flows of all sandboxes hold together: descriptors of this process, and UDP
+//! ports of the host.
 //!
-//! The fair share of a sandbox is the budget divided by the sandboxes that hold something, and one more, who may come. A
-//! sandbox may hold more than its share while more than a sixteenth of the budget is free. That sixteenth serves those
-//! below their share at once, and while it is used up, those who hold most above theirs close the flows they have not
-//! used for longest. So a greedy sandbox is refused first, and loses idle flows only to one that has less than its share.
+//! The fair share of a sandbox is the budget divided by the number of sandboxes that hold something
+//! plus one newcomer. A sandbox may hold more than its share while more than a sixteenth of the
+//! budget is free. That sixteenth is reserved for sandboxes below their share. While it is used up,
+//! the sandboxes that hold most above theirs close their least recently used flows. So a greedy
+//! sandbox is refused first, and loses idle flows only to one that has less than its share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +14,12 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
-/// The kernel's range of local ports where `/proc` does not tell.
+/// The kernel's default range of local ports, where `/proc` cannot be read.
 const USUAL_PORTS: usize = 28_232;
-/// Longest stock of new flows, in seconds of the rate: a page with many resources, a package manager that starts.
+/// Burst of new flows, in seconds of the rate: for a page with many resources, or a package manager
+/// that starts.
 const BURST_SECONDS: f64 = 4.0;
-/// What part of the budget is only for those below their share.
+/// The divisor of the budget whose quotient is reserved for sandboxes below their share.
 const RESERVED: usize = 16;
 
 /// The budget of one server.
@@ -30,9 +33,9 @@ pub struct Budget {
 #[derive(Debug)]
 struct State {
     free: Amount,
-    /// Of every sandbox that is connected.
+    /// What each connected sandbox holds.
     holders: HashMap<u64, Held>,
-    /// Those that hold something.
+    /// The number of sandboxes that hold something.
     active: usize,
     next: u64,
 }
@@ -40,7 +43,7 @@ struct State {
 #[derive(Debug)]
 struct Held {
     amount: Amount,
-    /// Asks the sandbox's task to close what is above its share.
+    /// Notifies the sandbox's task to close what is above its share.
     asked: Arc<Notify>,
 }
 
@@ -51,7 +54,8 @@ pub(super) struct Amount {
     pub(super) ports: usize,
 }
 
-/// The connection of the sandbox and that to its target. The kernel shares TCP's local ports between targets.
+/// The connection to the sandbox and that to its target. The kernel shares TCP's local ports
+/// between targets.
 pub(super) const TCP_FLOW: Amount = Amount { descriptors: 2, ports: 0 };
 /// A socket with a local port that no other has.
 pub(super) const UDP_FLOW: Amount = Amount { descriptors: 1, ports: 1 };
@@ -75,7 +79,7 @@ impl Amount {
         self.each(Self::NONE, |a, _| a / by)
     }
 
-    /// Whether it is at most `other` in all that `need` has any of.
+    /// Whether it is at most `other` in every resource that `need` uses.
     fn fits(self, other: Self, need: Self) -> bool {
         (need.descriptors == 0 || self.descriptors <= other.descriptors)
             && (need.ports == 0 || self.ports <= other.ports)
@@ -83,10 +87,12 @@ impl Amount {
 }
 
 impl Budget {
-    /// New flows of one sandbox a second, unless the caller chooses. A browser or a package manager opens some dozens.
+    /// Default limit of new flows per sandbox and second. A browser or a package manager opens some
+    /// dozens.
     pub const FLOWS_PER_SECOND: u32 = 500;
 
-    /// A budget of so many descriptors, and half of the host's local ports. The other half stays for the host.
+    /// A budget of `descriptors`, and of half of the host's local ports. The other half is left to
+    /// the host.
     pub fn new(descriptors: usize, flows_per_second: u32) -> Self {
         let total = Amount { descriptors, ports: local_ports() / 2 };
         let state = State { free: total, holders: HashMap::new(), active: 0, next: 0 };
@@ -129,7 +135,8 @@ impl State {
         self.active -= usize::from(before != Amount::NONE && amount == Amount::NONE);
     }
 
-    /// Asks those who hold most of what lacks, of descriptors and of ports, to close something.
+    /// Notifies the sandboxes that hold most of the resources in `lack`, of descriptors and of
+    /// ports.
     fn ask_greediest(&self, lack: Amount) {
         let most = |of: fn(&Amount) -> usize| {
             self.holders.values().max_by_key(|held| of(&held.amount)).filter(|_| of(&lack) > 0)
@@ -141,14 +148,14 @@ impl State {
 }
 
 impl Default for Budget {
-    /// Three eighths of the descriptors that this process may have now.
+    /// Three eighths of the current descriptor limit of this process.
     fn default() -> Self {
         let limit = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
         Self::new(limit.map_or(1 << 20, |limit| limit / 8 * 3), Self::FLOWS_PER_SECOND)
     }
 }
 
-/// How many local ports the kernel gives to sockets that ask for any.
+/// The number of ephemeral ports of the kernel.
 fn local_ports() -> usize {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let bounds: Vec<usize> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -166,12 +173,12 @@ pub(super) struct Account {
     rate: Bucket,
 }
 
-/// Why a flow cannot be had.
+/// Why a flow is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The sandbox has its share.
+    /// The sandbox holds its share.
     Share,
-    /// Others have more than theirs and were asked to give some back.
+    /// Other sandboxes hold more than theirs and were notified; the sandbox may retry.
     ForNow,
 }
 
@@ -190,8 +197,8 @@ impl Drop for Holder {
 }
 
 impl Account {
-    /// Whether the sandbox may begin one more flow now. At its rate's end it waits: a dropped SYN is sent again by the
-    /// sandbox's own kernel a second later.
+    /// Whether the rate limit allows one more flow now. If not, the SYN is dropped, and the
+    /// sandbox's kernel retransmits it a second later.
     pub(super) fn may_begin(&mut self, now: Instant) -> bool {
         self.rate.take(now)
     }
@@ -221,13 +228,13 @@ impl Account {
         }
     }
 
-    /// Resolves when another sandbox lacks what this one may have above its share.
-    pub(super) fn asked(&self) -> impl Future<Output = ()> + 'static {
+    /// Resolves when another sandbox lacks what this one may hold above its share.
+    pub(super) fn wait_until_asked(&self) -> impl Future<Output = ()> + 'static {
         let asked = Arc::clone(&self.asked);
         async move { asked.notified().await }
     }
 
-    /// What must be given back now: what is above the share, as long as the reserve is not whole.
+    /// What must be released now: what is above the share, as long as the reserve is incomplete.
     pub(super) fn excess(&self) -> Amount {
         let Holder { budget, id } = &*self.holder;
         let state = budget.state();
@@ -236,7 +243,7 @@ impl Account {
     }
 }
 
-/// What one flow holds; given back when dropped.
+/// What one flow holds; released on drop.
 #[derive(Debug)]
 pub(super) struct Permit {
     holder: Arc<Holder>,
@@ -255,7 +262,7 @@ impl Drop for Permit {
 /// A token bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Tokens a second.
+    /// Tokens per second.
     rate: f64,
     most: f64,
     tokens: f64,
@@ -287,7 +294,7 @@ mod tests {
         std::iter::from_fn(|| account.take(TCP_FLOW).ok()).collect()
     }
 
-    /// Does what a sandbox's task does when it is asked.
+    /// Does what a sandbox's task does when it is notified.
     fn give_back(account: &Account, permits: &mut Vec<Permit>) {
         while account.excess().descriptors > 0 && permits.pop().is_some() {}
     }
@@ -339,8 +346,8 @@ mod tests {
         let one = modest.take(TCP_FLOW);
         let most = fill(&greedy);
         assert!(newcomer.take(TCP_FLOW).is_ok());
-        tokio::time::timeout(Duration::from_secs(10), greedy.asked()).await.expect("it is asked");
-        assert!(tokio::time::timeout(Duration::from_millis(1), modest.asked()).await.is_err());
+        tokio::time::timeout(Duration::from_secs(10), greedy.wait_until_asked()).await.expect("it is asked");
+        assert!(tokio::time::timeout(Duration::from_millis(1), modest.wait_until_asked()).await.is_err());
         drop((one, most));
     }
 

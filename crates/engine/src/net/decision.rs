@@ -1,4 +1,4 @@
-//! What is told about each decision on a sandbox's way out.
+//! The reports of egress decisions, and the policy of one sandbox.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use super::rules::Rules;
 pub enum Protocol {
     Tcp,
     Udp,
-    /// A question to the name server, or an address in its answer.
+    /// A query to the name server, or an address in its answer.
     Dns,
 }
 
@@ -24,16 +24,16 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One decision. Two of the same are equal, so that whoever keeps them can count instead.
+/// One decision. Equal decisions compare equal, so that a journal can count them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Decision {
     pub allowed: bool,
     pub protocol: Protocol,
     pub address: Option<IpAddr>,
     pub port: Option<u16>,
-    /// What led to the address, or what was asked for.
+    /// The name that led to the address, or the queried name.
     pub name: Option<String>,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub reason: String,
 }
 
@@ -44,13 +44,14 @@ impl Decision {
     }
 }
 
-/// Hears of decisions: of refusals always, of all where the sandbox has rules. Called from many tasks; must not block.
+/// Receives decisions: every refusal, and all decisions where the sandbox has rules. Called from
+/// many tasks; must not block.
 pub type Journal = Arc<dyn Fn(Decision) + Send + Sync>;
 
-/// The values of secrets that headers name. Called from many tasks; must not block.
+/// Looks up the values of secrets that headers name. Called from many tasks; must not block.
 pub type Secrets = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// What a sandbox may reach, who hears of it, and what its requests are given on the way.
+/// What a sandbox may connect to, the journal of its decisions, and the secrets for its requests.
 #[derive(Clone)]
 pub struct Policy {
     pub rules: Rules,
@@ -59,7 +60,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Nobody hears of the decisions, and there are no secrets.
+    /// A policy without a journal and without secrets.
     pub fn unheard(rules: Rules) -> Self {
         Self { rules, journal: Arc::new(|_| {}), secrets: Arc::new(|_| None) }
     }

@@ -1,4 +1,5 @@
-//! `tun0`, the only device of a sandbox besides loopback: set up inside the namespace, served from outside it.
+//! `tun0`, the only device of a sandbox besides loopback: configured inside the namespace, served
+//! from outside it.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -14,14 +15,15 @@ use super::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, SANDBOX_V4, SANDBOX_V6
 use crate::sys::watch;
 
 const NAME: &str = "tun0";
-/// Every packet costs the same whatever its length, and the longest datagram must pass in one piece.
+/// A packet costs the same whatever its length, and the longest datagram must fit into one.
 const MTU: u32 = 65_535;
 /// Connections of the sandbox that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// An [`Egress`](super::Egress) just dropped closes its descriptor when its task next runs.
-const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+/// An [`Egress`](super::Egress) that was just dropped closes its descriptor when its task next
+/// runs.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The descriptors that leave the namespace.
+/// The descriptors that are used outside the namespace.
 pub(super) struct Device {
     pub(super) tun: OwnedFd,
     /// Where the sandbox's kernel terminates TCP.
@@ -30,7 +32,7 @@ pub(super) struct Device {
     pub(super) listener_v6: Option<TcpListener>,
 }
 
-/// Makes the device or attaches to the one that is there, and brings it into its full state.
+/// Creates the device or attaches to the existing one, and configures it completely.
 pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
     inside(netns, || {
         let mut netlink = Netlink::open()?;
@@ -50,18 +52,18 @@ pub(super) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
     })
 }
 
-/// Connections made through an earlier attachment have lost their targets.
+/// Connections through an earlier attachment have lost their targets.
 fn end_leftovers() {
     for address in [SANDBOX_V4.into(), SANDBOX_V6.into()] {
         if let Err(error) = end_connections(address) {
-            // Programs then find out with the next byte they send.
+            // Programs then get a reset when they next send.
             tracing::debug!(%error, "connections from before cannot be ended");
         }
     }
 }
 
 fn open_when_free() -> io::Result<OwnedFd> {
-    let deadline = Instant::now() + BUSY_PATIENCE;
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         match launcher::open_tun(NAME) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
@@ -74,13 +76,14 @@ fn open_when_free() -> io::Result<OwnedFd> {
 
 fn listen(address: IpAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((address, 0))?;
-    // The standard library's queue is short, and a connection that does not fit loses a second.
+    // The standard library's backlog is short, and a connection that exceeds it is delayed by a
+    // second.
     rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// The outer end of the device. Shared: each read and write moves one whole frame.
+/// The outer end of the device. Shared: each read and write transfers one whole frame.
 pub(super) struct Tun(AsyncFd<OwnedFd>);
 
 impl Tun {
@@ -96,7 +99,8 @@ impl Tun {
         Ok(rustix::io::read(&self.0, frame)?)
     }
 
-    /// Hands a frame to the sandbox's kernel. One that it does not take is lost, as on any network.
+    /// Sends a frame to the sandbox's kernel. A frame that the kernel refuses is lost, as on any
+    /// network.
     pub(super) fn send(&self, frame: &[u8]) {
         if let Err(error) = rustix::io::write(&self.0, frame) {
             tracing::debug!(%error, length = frame.len(), "the sandbox's device refused a packet");

@@ -1,10 +1,11 @@
-//! The name server of a sandbox: passes questions to the host's name servers and filters what comes back.
+//! The name server of a sandbox: forwards queries to the host's name servers and filters their
+//! answers.
 //!
-//! A question goes out as it came, with an identifier and from a port of our own; an answer that
-//! nothing is taken from goes back as it came. Over UDP a truncated answer is passed on, and the
-//! client asks again over TCP. A name that the sandbox's rules do not let it ask for is refused and
-//! asked of nobody. The host's name servers are not asked about the host's own network either,
-//! unless the configuration opens it: see `questions.rs`.
+//! A query is forwarded as it came, but with an identifier and from a port of our own; an answer
+//! from which nothing is removed is returned as it came. Over UDP a truncated answer is returned,
+//! and the client retries over TCP. A query for a name that the sandbox's rules do not allow is
+//! refused and forwarded to no server. Queries about the host's own network are not forwarded
+//! either, unless the configuration allows them: see `questions.rs`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,16 +26,16 @@ use super::nameservers::{self, Nameservers};
 use super::policy;
 use super::questions::{self, Subject};
 
-/// Most questions of a sandbox in the air; more are dropped, and clients ask again.
+/// Limit of concurrent queries per sandbox; more are dropped, and clients retry.
 const MOST_QUESTIONS: usize = 256;
-/// How long one server may take before the next is asked.
-const ATTEMPT: Duration = Duration::from_secs(2);
-/// How often the whole list is asked.
+/// How long one server may take before the next is queried.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the whole list is queried.
 const ROUNDS: usize = 2;
-/// How long a question may take altogether.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Deadline of a query over all attempts.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a client may leave its connection idle.
-const STREAM_IDLE: Duration = Duration::from_secs(10);
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,23 +56,23 @@ impl Resolver {
         Self { guard, nameservers, places: Arc::new(Semaphore::new(MOST_QUESTIONS)) }
     }
 
-    /// A place for one more question; none when too many are in the air.
+    /// A permit for one more query; `None` when too many are in progress.
     pub(super) fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).try_acquire_owned().ok()
     }
 
-    /// Answers the questions that come over one connection, in their order.
+    /// Answers the queries of one connection, in their order.
     pub(super) async fn serve(&self, mut stream: TcpStream) {
         loop {
-            let Ok(Ok(question)) = timeout(STREAM_IDLE, read_message(&mut stream)).await else { return };
+            let Ok(Ok(question)) = timeout(STREAM_IDLE_TIMEOUT, read_message(&mut stream)).await else { return };
             let Some(place) = self.place() else { return };
             let Some(answer) = self.answer(&question, Transport::Tcp).await else { return };
             drop(place);
-            let Ok(Ok(())) = timeout(STREAM_IDLE, write_message(&mut stream, &answer)).await else { return };
+            let Ok(Ok(())) = timeout(STREAM_IDLE_TIMEOUT, write_message(&mut stream, &answer)).await else { return };
         }
     }
 
-    /// The answer to one question; `None` to what is no question.
+    /// The answer to one query; `None` if the message is not a query.
     pub(super) async fn answer(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
         let asked = match Message::from_vec(question) {
             Ok(message) if message.metadata.message_type != MessageType::Query => return None,
@@ -86,7 +87,7 @@ impl Resolver {
         if !self.may_ask(name) {
             return failure(question, ResponseCode::Refused);
         }
-        if let Some((code, reason)) = self.is_kept(name, &asked.queries[0]) {
+        if let Some((code, reason)) = self.withhold(name, &asked.queries[0]) {
             self.tell(false, name, None, reason);
             return failure(question, code);
         }
@@ -96,14 +97,16 @@ impl Resolver {
         }
     }
 
-    /// Asks now whether `name`, which the rules must let be asked for, leads to `address`, and remembers it.
+    /// Queries now whether `name`, which the rules must allow to be queried, leads to `address`,
+    /// and remembers it.
     pub(super) async fn learn(&self, name: &str, address: IpAddr) -> bool {
         let kind = if address.is_ipv4() { RecordType::A } else { RecordType::AAAA };
         let Some(question) = question(name, kind).and_then(|question| question.to_vec().ok()) else { return false };
         self.answer(&question, Transport::Udp).await.is_some() && self.guard.led(name, address)
     }
 
-    /// The addresses of a name that the sandbox's owner gave, from the host's name servers. Rules say nothing about it.
+    /// The addresses of a name that the sandbox's owner configured, from the host's name servers.
+    /// The sandbox's rules do not apply to it.
     pub(super) async fn lookup(&self, name: &str) -> Vec<IpAddr> {
         let mut addresses = Vec::new();
         for kind in [RecordType::A, RecordType::AAAA] {
@@ -129,9 +132,9 @@ impl Resolver {
         asked: &Message,
         transport: Transport,
     ) -> Option<(Vec<u8>, Message)> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + QUERY_TIMEOUT;
         for server in servers.iter().cycle().take(servers.len() * ROUNDS) {
-            let end = deadline.min(Instant::now() + ATTEMPT);
+            let end = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
             let reply = timeout_at(end, ask(*server, question, asked, transport)).await;
             match reply {
                 Ok(Ok(answer)) => return Some(answer),
@@ -145,7 +148,7 @@ impl Resolver {
         None
     }
 
-    /// Whether the rules let `name` be asked for, told to whoever listens if they have a say.
+    /// Whether the rules allow `name` to be queried. Reports the decision if they restrict names.
     fn may_ask(&self, name: &str) -> bool {
         let rules = self.guard.rules();
         let allowed = rules.may_ask(name);
@@ -156,15 +159,15 @@ impl Resolver {
         allowed
     }
 
-    /// How a question is answered that no server is asked, and why. A name of the host's own
+    /// The response to a query that is not forwarded, and the reason. A name of the host's own
     /// network does not exist in a sandbox, as in any other network.
-    fn is_kept(&self, name: &str, query: &Query) -> Option<(ResponseCode, String)> {
+    fn withhold(&self, name: &str, query: &Query) -> Option<(ResponseCode, String)> {
         let config = &self.guard.config;
         let subject = questions::subject(name, query);
         if subject == Subject::Server {
             return Some((ResponseCode::Refused, "transfers, ANY and questions about the name server".to_owned()));
         }
-        // Name servers of the sandbox's own know nothing of the host's network.
+        // Name servers of the sandbox's rules know nothing of the host's network.
         if !self.guard.rules().nameservers().is_empty() || policy::name_is_allowed(name, config) {
             return None;
         }
@@ -175,8 +178,8 @@ impl Resolver {
                 Err(denied) => format!("the name of {denied}"),
             },
             Subject::Local => {
-                // Where private ranges are open, names lead to them; the answer is held against the
-                // ranges.
+                // Where private ranges are allowed, names lead to them; the answer is checked
+                // against the ranges.
                 let address = matches!(query.query_type(), RecordType::A | RecordType::AAAA);
                 if address && !config.allow_ranges.is_empty() {
                     return None;
@@ -193,7 +196,7 @@ impl Resolver {
         self.guard.tell(Decision { allowed, protocol, address, port: None, name, reason });
     }
 
-    /// Those that the sandbox's rules name, if they may be asked, else the host's.
+    /// The name servers of the sandbox's rules that may be queried; without any rule, the host's.
     fn servers(&self) -> Vec<SocketAddr> {
         let rules = self.guard.rules();
         if rules.nameservers().is_empty() {
@@ -210,11 +213,11 @@ impl Resolver {
         named.filter(may_be_asked).collect()
     }
 
-    /// What the sandbox sees of a name server's answer.
+    /// The part of a name server's answer that the sandbox receives.
     fn present(&self, name: &str, mut bytes: Vec<u8>, mut message: Message, id: u16) -> Option<Vec<u8>> {
         let removed = answers::filter(&mut message, |Mention { address, asked, time_to_live }| {
             match self.guard.admit(*address, asked.then_some(name), *time_to_live) {
-                // Without a way there, a client would only lose time on it.
+                // Without a route, a client would only lose time on it.
                 Ok(()) => address.is_ipv4() || is_routed(*address),
                 Err(reason) => {
                     self.tell(false, name, Some(*address), reason.to_string());
@@ -231,14 +234,14 @@ impl Resolver {
     }
 }
 
-/// Asks one server; the answer is known to be one to this question.
+/// Queries one server; the answer is checked to be one to this query.
 async fn ask(
     server: SocketAddr,
     question: &[u8],
     asked: &Message,
     transport: Transport,
 ) -> io::Result<(Vec<u8>, Message)> {
-    // Neither the identifier nor the port may be foreseen, else anybody could answer.
+    // Neither the identifier nor the port may be predictable, else any host could forge an answer.
     let id = Message::query().metadata.id;
     let mut question = question.to_vec();
     question[..2].copy_from_slice(&id.to_be_bytes());
@@ -260,7 +263,7 @@ async fn ask(
             let mut buffer = vec![0; usize::from(asked.max_payload()).max(512)];
             loop {
                 let length = socket.recv(&mut buffer).await?;
-                // What does not fit may be forged; the true answer may still come.
+                // A message that does not fit may be forged; the true answer may still arrive.
                 if let Some(message) = fits(&buffer[..length]) {
                     buffer.truncate(length);
                     return Ok((buffer, message));
@@ -286,7 +289,7 @@ fn question(name: &str, kind: RecordType) -> Option<Message> {
     Some(message)
 }
 
-/// The question sent back with an error; `None` if it is too short to be one.
+/// The query returned with an error; `None` if it is too short to be one.
 fn failure(question: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
     let header = question.first_chunk::<HEADER>()?;
     let id = u16::from_be_bytes([header[0], header[1]]);

@@ -1,13 +1,14 @@
-//! Names in lists: `example.com` means that name, `*.example.com` all below it, `*` every name.
+//! Patterns of names in lists: `example.com` matches that name, `*.example.com` all below it, `*`
+//! every name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What the name system takes for a whole name.
+/// The limits of DNS.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// A pattern of names, known to be one. Case and a final dot do not matter.
+/// A valid pattern. Case and a final dot do not matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain(String);
 
@@ -25,7 +26,7 @@ impl FromStr for Domain {
             (1..=LONGEST_LABEL).contains(&label.len())
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
-        // The last label tells a name from an address written wrongly.
+        // The last label distinguishes a name from a malformed address.
         let named = name.rsplit('.').next().is_some_and(|last| !last.bytes().all(|byte| byte.is_ascii_digit()));
         if text == "*" || (name.len() <= LONGEST_NAME && name.split('.').all(label) && named) {
             Ok(Self(pattern.to_ascii_lowercase()))
@@ -40,7 +41,7 @@ impl Domain {
         matches(&self.0, name)
     }
 
-    /// Grows with how few names it means.
+    /// Increases with fewer matching names.
     pub(super) fn exactness(&self) -> (bool, usize) {
         (!self.0.starts_with('*'), self.0.len())
     }
@@ -52,7 +53,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// Whether `name` is one of those that `pattern` means.
+/// Whether `name` matches `pattern`.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let pattern = pattern.strip_suffix('.').unwrap_or(pattern);
@@ -64,7 +65,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
         |(labels, rest)| {
             labels.len() > 1
                 && labels.ends_with('.')
-                // A server that reads another character as the end of a name would serve another
+                // A server that takes another character for the end of a name would serve another
                 // one.
                 && labels.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
                 && rest.eq_ignore_ascii_case(suffix)

@@ -1,4 +1,4 @@
-//! One sandbox's way out: a task that serves the sandbox's device and listeners.
+//! The egress of one sandbox: a task that serves the sandbox's device and listeners.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,46 +17,49 @@ use super::budget::{Account, Amount, Bucket, Permit, Refused, TCP_FLOW, UDP_FLOW
 use super::decision::{Decision, Policy, Protocol};
 use super::device::{self, Device, Tun};
 use super::dns::{Resolver, Transport};
+use super::forwarder::{Forwarder, Reached};
 use super::host::Guard;
 use super::packet::{self, Content, Datagram, MAX_FRAME, Segment, Unreachable, VNET};
 use super::policy::Denied;
 use super::relay::abort;
 use super::rules::Rules;
 use super::tcp::{self, DialFailure, FlowId, Outbound, State, Target, gateway};
-use super::way::{Reached, Way};
 use super::{EgressConfig, GATEWAY_V4, GATEWAY_V6, NAMESERVER, SANDBOX_V4, SANDBOX_V6, udp};
 
 const DNS_PORT: u16 = 53;
-/// Packets handled in a row before connections and timers get their turn.
-const TURN: usize = 64;
-/// Packets that are answered by a refusal, a second and in a row: more are dropped, as the kernel does with ICMP.
+/// Packets handled in a row before connections and timers are served.
+const BATCH: usize = 64;
+/// Limit of refused packets that get a reply, per second and as a burst: more are dropped, as the
+/// kernel does with ICMP.
 const REFUSALS: (f64, f64) = (1000.0, 2000.0);
-/// How often the log tells that a sandbox has its share of the budget.
-const SHARE_INTERVAL: Duration = Duration::from_secs(60);
-/// Pause after a connection could not be accepted, for lack of descriptors most likely.
+/// How often the log reports that a sandbox has its share of the budget.
+const SHARE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Pause after a connection could not be accepted, most likely for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// Shared by all sandboxes a thread serves, since no packet stays in it beyond its handling.
+    /// Shared by all sandboxes that a thread serves, since no packet stays in it after it is
+    /// handled.
     static FRAME: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_FRAME].into_boxed_slice());
 }
 
-/// A sandbox's connection to the world outside. Dropping it cuts every flow and leaves the device in place, so that another
-/// `Egress` can attach to it.
+/// A sandbox's connection to the network outside. Dropping it closes every flow and leaves the
+/// device in place, so that another `Egress` can attach to it.
 pub struct Egress {
     task: JoinHandle<()>,
     guard: Arc<Guard>,
 }
 
 impl Egress {
-    /// Connects the sandbox with network namespace `netns`, new or cut off earlier, to what `policy` lets it reach. Names that it
-    /// resolves are kept in the file `names`, for the next `Egress` of the sandbox.
+    /// Connects the sandbox with network namespace `netns`, new or detached earlier, to what
+    /// `policy` allows. Names that the sandbox resolves are kept in the file `names`, for the next
+    /// `Egress` of the sandbox.
     ///
-    /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a millisecond, or up to two
-    /// seconds while another `Egress` of the sandbox is being dropped.
+    /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a
+    /// millisecond, or up to two seconds while another `Egress` of the sandbox is being dropped.
     ///
     /// # Errors
-    /// Those of the kernel: no TUN device to be had, or no privilege.
+    /// The kernel's, when no TUN device can be created or this process lacks the capability.
     pub fn attach(
         netns: BorrowedFd<'_>,
         config: Arc<EgressConfig>,
@@ -71,14 +74,14 @@ impl Egress {
             tun: Arc::new(Tun::new(tun)?),
             listener_v4: Listener::new(listener_v4)?,
             listener_v6: listener_v6.map(Listener::new).transpose()?,
-            way: Arc::new(Way { guard: Arc::clone(&guard), resolver: Arc::clone(&resolver) }),
+            forwarder: Arc::new(Forwarder { guard: Arc::clone(&guard), resolver: Arc::clone(&resolver) }),
             resolver,
             guard: Arc::clone(&guard),
             tcp: tcp::Flows::default(),
             udp: udp::Flows::default(),
             account,
             refusals: Bucket::new(REFUSALS.0, REFUSALS.1),
-            share_told: None,
+            share_logged: None,
             tasks: JoinSet::new(),
             next_sweep: None,
         };
@@ -86,12 +89,12 @@ impl Egress {
         Ok(Self { task, guard })
     }
 
-    /// Other rules from now on. Connections that they do not allow are cut.
+    /// Replaces the rules. Connections that the new rules do not allow are closed.
     pub fn set_rules(&self, rules: Rules) {
         self.guard.set_rules(rules);
     }
 
-    /// Cuts every flow and returns when nothing serves the sandbox any more.
+    /// Closes every flow and returns when no task serves the sandbox any more.
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await; // Ends as cancelled.
@@ -123,36 +126,36 @@ impl Listener {
 }
 
 /// What the task of a flow reports when it ends.
-enum Ended {
+enum FlowOutcome {
     Dial { port: u16, id: FlowId, result: Result<Reached, DialFailure> },
     Relay { port: u16, id: FlowId },
     Udp(Arc<udp::Flow>),
     Question,
 }
 
-/// What ended a turn of handling packets.
+/// Why a batch of packets ended.
 enum Drained {
-    /// No more wait.
+    /// No more packets wait.
     Empty,
-    /// The turn is over, and more may wait.
-    Turn,
+    /// The batch is full, and more packets may wait.
+    Full,
 }
 
-/// State that only the task touches. Dropping it ends all tasks it has started.
+/// State that only the task uses. Dropping it ends all tasks it has started.
 struct Server {
     tun: Arc<Tun>,
     listener_v4: Listener,
     listener_v6: Option<Listener>,
     guard: Arc<Guard>,
     resolver: Arc<Resolver>,
-    way: Arc<Way>,
+    forwarder: Arc<Forwarder>,
     tcp: tcp::Flows,
     udp: udp::Flows,
     account: Account,
     refusals: Bucket,
-    /// When the log told last that the sandbox has its share.
-    share_told: Option<Instant>,
-    tasks: JoinSet<Ended>,
+    /// When the log last reported that the sandbox has its share.
+    share_logged: Option<Instant>,
+    tasks: JoinSet<FlowOutcome>,
     next_sweep: Option<Instant>,
 }
 
@@ -169,11 +172,13 @@ impl Server {
                         Err(error) => Err(error),
                     };
                     match done {
-                        // A task that always has packets to handle would hold its worker for thousands of them.
-                        Ok(Drained::Turn) => tokio::task::yield_now().await,
+                        // A task that always has packets to handle would hold its worker for
+                        // thousands of them.
+                        Ok(Drained::Full) => tokio::task::yield_now().await,
                         Ok(Drained::Empty) => {}
                         Err(error) => {
-                        // Root in the sandbox can remove the device; that ends its own network and nothing else.
+                        // Root in the sandbox can remove the device, which ends the sandbox's own
+                        // network only.
                         tracing::warn!(%error, "the sandbox's network device is gone");
                         return;
                     }}
@@ -185,12 +190,12 @@ impl Server {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
-                () = self.account.asked() => self.give_back(),
-                // The other end is in the guard, which lives as long as this.
+                Some(ended) = self.tasks.join_next_with_id() => self.settle(ended),
+                () = self.account.wait_until_asked() => self.give_back(),
+                // The sender is in the guard, which lives as long as this task.
                 Ok(()) = changes.changed() => {
                     let guard = &self.guard;
-                    self.udp.retain(|target, leave| guard.check(target.ip()) == Ok(leave));
+                    self.udp.retain(|target, grant| guard.check(target.ip()) == Ok(grant));
                 }
                 () = sweep.as_mut(), if self.next_sweep.is_some() => {
                     self.next_sweep = self.tcp.sweep(Instant::now());
@@ -210,7 +215,7 @@ impl Server {
         ready: &mut tokio::io::unix::AsyncFdReadyGuard<'_, std::os::fd::OwnedFd>,
     ) -> io::Result<Drained> {
         FRAME.with_borrow_mut(|frame| {
-            for _ in 0..TURN {
+            for _ in 0..BATCH {
                 match self.tun.receive(frame) {
                     Ok(length) => self.handle(&mut frame[..length]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -221,7 +226,7 @@ impl Server {
                 }
             }
             ready.retain_ready();
-            Ok(Drained::Turn)
+            Ok(Drained::Full)
         })
     }
 
@@ -239,7 +244,7 @@ impl Server {
         }
     }
 
-    /// A segment of a program in the sandbox.
+    /// Handles a segment of a program in the sandbox.
     fn outbound(&mut self, segment: &Segment, frame: &mut [u8]) {
         match self.tcp.outbound(segment, frame.len()) {
             Outbound::Forward(port) => self.to_listener(frame, port, segment.source),
@@ -249,7 +254,8 @@ impl Server {
         }
     }
 
-    /// A segment of one of our listeners' connections, which goes back to the program as if its target had sent it.
+    /// Handles a segment of one of our listeners' connections, which is sent to the program as if
+    /// its target had sent it.
     fn inbound(&mut self, segment: &Segment, frame: &mut [u8]) {
         let ours = self.listener(segment.source).is_some_and(|listener| listener == segment.source);
         let flow = self.tcp.by_port(segment.destination.port());
@@ -265,7 +271,7 @@ impl Server {
     fn open(&mut self, segment: &Segment, frame: &mut [u8]) {
         let target = segment.destination;
         if !self.account.may_begin(Instant::now()) {
-            return; // The sandbox's kernel sends it again.
+            return; // The sandbox's kernel retransmits it.
         }
         if target == SocketAddr::from((NAMESERVER, DNS_PORT)) {
             let Some(permit) = self.tcp_permit(segment) else { return };
@@ -280,9 +286,10 @@ impl Server {
             return self.reset(segment);
         }
         let Some(permit) = self.tcp_permit(segment) else { return };
-        let (tasks, syn, way) = (&mut self.tasks, frame.to_vec(), Arc::clone(&self.way));
+        let (tasks, syn, forwarder) = (&mut self.tasks, frame.to_vec(), Arc::clone(&self.forwarder));
         let opened = self.tcp.open(segment, permit, |port, id| {
-            let task = tasks.spawn(async move { Ended::Dial { port, id, result: way.reach(target).await } });
+            let task =
+                tasks.spawn(async move { FlowOutcome::Dial { port, id, result: forwarder.reach(target).await } });
             State::Dialling { syn, task }
         });
         if opened.is_none() {
@@ -290,7 +297,8 @@ impl Server {
         }
     }
 
-    /// What a flow to `target` holds of the budget. Idle UDP flows of the sandbox make room for a new one.
+    /// Takes what a flow to `target` holds of the budget. An idle UDP flow of the sandbox is closed
+    /// for a new one.
     fn permit(&mut self, target: SocketAddr, protocol: Protocol) -> Result<Permit, Refused> {
         let amount = if protocol == Protocol::Tcp { TCP_FLOW } else { UDP_FLOW };
         let permit = self.account.take(amount).or_else(|refused| {
@@ -300,13 +308,13 @@ impl Server {
         if let Err(Refused::Share) = permit {
             let reason = "this sandbox has its share of the server's descriptors and ports".to_owned();
             self.guard.tell(Decision { reason, ..Decision::about(target, protocol) });
-            self.tell_of_share("refused a flow: the sandbox has its share of the server's descriptors and ports");
+            self.log_share("refused a flow: the sandbox has its share of the server's descriptors and ports");
         }
         permit
     }
 
-    /// As [`Server::permit`], having told the program of a refusal. One that is refused for now is not told: the sandbox's
-    /// kernel sends the segment again.
+    /// As [`Server::permit`]; resets the connection if it is refused. One that is refused for now
+    /// gets no reply: the sandbox's kernel retransmits the segment.
     fn tcp_permit(&mut self, segment: &Segment) -> Option<Permit> {
         match self.permit(segment.destination, Protocol::Tcp) {
             Ok(permit) => Some(permit),
@@ -318,7 +326,7 @@ impl Server {
         }
     }
 
-    /// Closes what is above the sandbox's share, as far as a neighbour lacks it.
+    /// Closes what is above the sandbox's share, as far as another sandbox lacks it.
     fn give_back(&mut self) {
         loop {
             let Amount { descriptors, ports } = self.account.excess();
@@ -331,28 +339,28 @@ impl Server {
             if !closed {
                 return;
             }
-            self.tell_of_share("closed idle flows: the sandbox had more than its share, and another needs it");
+            self.log_share("closed idle flows: the sandbox had more than its share, and another needs it");
         }
     }
 
-    fn tell_of_share(&mut self, what: &str) {
+    fn log_share(&mut self, what: &str) {
         let now = Instant::now();
-        if self.share_told.is_none_or(|told| now >= told + SHARE_INTERVAL) {
-            self.share_told = Some(now);
+        if self.share_logged.is_none_or(|logged| now >= logged + SHARE_LOG_INTERVAL) {
+            self.share_logged = Some(now);
             tracing::warn!("{what}");
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
+    fn settle(&mut self, ended: Result<(Id, FlowOutcome), JoinError>) {
         match ended {
-            Ok((_, Ended::Dial { port, id, result: Ok(reached) })) => {
+            Ok((_, FlowOutcome::Dial { port, id, result: Ok(reached) })) => {
                 let state = State::Ready { target: Target::Outside(reached), since: Instant::now() };
                 if let Some((State::Dialling { mut syn, .. }, flow)) = self.tcp.advance(port, id, state) {
                     let client = flow.client;
                     self.to_listener(&mut syn, port, client);
                 }
             }
-            Ok((_, Ended::Dial { port, id, result: Err(failure) })) => {
+            Ok((_, FlowOutcome::Dial { port, id, result: Err(failure) })) => {
                 if self.tcp.by_port(port).is_some_and(|flow| flow.id == id)
                     && let Some(flow) = self.tcp.remove(port)
                     && let State::Dialling { syn, .. } = flow.state
@@ -365,11 +373,11 @@ impl Server {
                     }
                 }
             }
-            Ok((_, Ended::Relay { port, id })) => {
+            Ok((_, FlowOutcome::Relay { port, id })) => {
                 self.tcp.advance(port, id, State::Closing);
             }
-            Ok((_, Ended::Udp(flow))) => self.udp.remove(&flow),
-            Ok((_, Ended::Question)) => {}
+            Ok((_, FlowOutcome::Udp(flow))) => self.udp.remove(&flow),
+            Ok((_, FlowOutcome::Question)) => {}
             Err(error) => {
                 if error.is_panic() {
                     tracing::error!(%error, "the task of a flow failed");
@@ -379,22 +387,23 @@ impl Server {
         }
     }
 
-    /// Joins an accepted connection with its target. Only connections that we have let in come from the gateway.
+    /// Joins an accepted connection with its target. Only connections that this task forwarded come
+    /// from the gateway.
     fn pair(&mut self, stream: TcpStream, peer: SocketAddr) {
         let port = peer.port();
         let ours = |flow: &&tcp::Flow| gateway(flow.client.ip()) == peer.ip() && flow.is_ready();
         let Some(to) = self.tcp.by_port(port).filter(ours).map(|flow| flow.target) else {
             return abort(stream);
         };
-        let _ = tcp::prepare(&stream); // A slower connection is still one.
-        let (tasks, resolver, way) = (&mut self.tasks, Arc::clone(&self.resolver), Arc::clone(&self.way));
+        let _ = tcp::prepare(&stream); // Without the options it is only slower.
+        let (tasks, resolver, forwarder) = (&mut self.tasks, Arc::clone(&self.resolver), Arc::clone(&self.forwarder));
         self.tcp.take(port, |id, target| {
             tasks.spawn(async move {
                 match target {
-                    Target::Outside(reached) => way.carry(to, stream, reached).await,
+                    Target::Outside(reached) => forwarder.carry(to, stream, reached).await,
                     Target::Resolver => resolver.serve(stream).await,
                 }
-                Ended::Relay { port, id }
+                FlowOutcome::Relay { port, id }
             })
         });
     }
@@ -410,9 +419,9 @@ impl Server {
         if !self.account.may_begin(Instant::now()) {
             return;
         }
-        let leave = match self.guard.judge(destination, Protocol::Udp) {
-            Ok(leave) => leave,
-            // What goes to a group gets no answer, by the rules of ICMP.
+        let grant = match self.guard.judge(destination, Protocol::Udp) {
+            Ok(grant) => grant,
+            // A datagram to a group gets no reply, by the rules of ICMP.
             Err(Denied::NotAMachine) => return,
             Err(_) => return self.refuse(frame, Unreachable::Prohibited),
         };
@@ -421,11 +430,11 @@ impl Server {
             Err(Refused::Share) => return self.refuse(frame, Unreachable::Prohibited),
             Err(Refused::ForNow) => return,
         };
-        match udp::Flow::open((source, destination), leave) {
+        match udp::Flow::open((source, destination), grant) {
             Ok(flow) => {
                 self.send(&flow, destination, frame, payload);
                 let receiving = Arc::clone(&flow).receive(Arc::clone(&self.tun));
-                let task = self.tasks.spawn(async move { Ended::Udp(receiving.await) });
+                let task = self.tasks.spawn(async move { FlowOutcome::Udp(receiving.await) });
                 self.udp.insert(flow, task, permit);
             }
             Err(error) => {
@@ -446,7 +455,7 @@ impl Server {
 
     fn question(&mut self, client: SocketAddr, question: Vec<u8>) {
         let Some(place) = self.resolver.place() else { return };
-        // Clients ask again when no answer comes.
+        // Clients retry when no answer arrives.
         let Ok(permit) = self.account.take(UDP_FLOW) else { return };
         let (resolver, tun) = (Arc::clone(&self.resolver), Arc::clone(&self.tun));
         self.tasks.spawn(async move {
@@ -458,7 +467,7 @@ impl Server {
                 }
             }
             drop((place, permit));
-            Ended::Question
+            FlowOutcome::Question
         });
     }
 
@@ -481,7 +490,7 @@ impl Server {
         }
     }
 
-    /// Tells the sender of a frame that it goes no further.
+    /// Replies to the sender of a frame that it is not delivered.
     fn refuse(&mut self, frame: &[u8], why: Unreachable) {
         if !self.refusals.take(Instant::now()) {
             return;

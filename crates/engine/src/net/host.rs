@@ -1,4 +1,5 @@
-//! The policy applied to one sandbox, with what is known about the host and about names the sandbox has resolved.
+//! Applies the policy to one sandbox, with the host's addresses and routes and the names that the
+//! sandbox has resolved.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +14,14 @@ use super::decision::{Decision, Journal, Policy, Protocol, Secrets};
 use super::names::Names;
 use super::netlink::{Netlink, Route};
 use super::policy::{self, Denied, Named};
-use super::rules::{Leave, Rules};
+use super::rules::{Grant, Rules};
 
 /// How long a list of the host's addresses is used.
-const ADDRESSES_FRESH: Duration = Duration::from_secs(3);
-/// Programs keep an address longer than its time to live says: until a connection made right after is under way.
+const ADDRESSES_INTERVAL: Duration = Duration::from_secs(3);
+/// Programs use an address longer than its TTL, until a connection that they make right after is
+/// established.
 const NAME_GRACE: Duration = Duration::from_secs(60);
-/// A time to live beyond this is a mistake.
+/// A TTL beyond this is a mistake.
 const LONGEST_NAME: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) struct Guard {
@@ -38,10 +40,10 @@ struct State {
 }
 
 impl Guard {
-    /// Names that are learned are kept in the file `names`.
+    /// Names that the sandbox resolves are kept in the file `names`.
     pub(super) fn new(config: Arc<EgressConfig>, policy: Policy, names: Option<&Path>) -> Self {
         let Policy { rules, journal, secrets } = policy;
-        let names = names.map(Names::kept_in).unwrap_or_default();
+        let names = names.map(Names::load).unwrap_or_default();
         let state = Mutex::new(State { names, ..State::default() });
         Self { config, rules: watch::Sender::new(Arc::new(rules)), journal, secrets, state }
     }
@@ -50,24 +52,25 @@ impl Guard {
         Arc::clone(&self.rules.borrow())
     }
 
-    /// Other rules from now on. What they do not allow is cut: see [`Guard::revoked`].
+    /// Replaces the rules. [`Guard::wait_until_revoked`] closes what the new rules do not allow.
     pub(super) fn set_rules(&self, rules: Rules) {
         self.rules.send_replace(Arc::new(rules));
     }
 
-    /// Sees each change of the rules.
+    /// Subscribes to changes of the rules.
     pub(super) fn changes(&self) -> watch::Receiver<Arc<Rules>> {
         self.rules.subscribe()
     }
 
-    /// Resolves when one of the `changes` since `before` no longer lets `address` be reached by what it was reached by: as `leave`
-    /// says, through the same proxy, and read by us or not.
-    pub(super) async fn revoked(
+    /// Resolves when one of the `changes` since `before` no longer allows the connection to
+    /// `address`: by the same `grant`, through the same proxy, and with the same decision whether
+    /// requests are read.
+    pub(super) async fn wait_until_revoked(
         &self,
         changes: &mut watch::Receiver<Arc<Rules>>,
         before: &Rules,
         address: IpAddr,
-        leave: Leave,
+        grant: Grant,
     ) {
         while changes.changed().await.is_ok() {
             let now = self.rules();
@@ -77,15 +80,15 @@ impl Guard {
                 return;
             }
             match self.check(address) {
-                Ok(Leave::Address) => {}
-                Ok(Leave::Name) if leave == Leave::Name => {}
+                Ok(Grant::Address) => {}
+                Ok(Grant::Name) if grant == Grant::Name => {}
                 _ => return,
             }
         }
     }
 
-    /// Whether the sandbox may reach `target` now, told to whoever listens.
-    pub(super) fn judge(&self, target: SocketAddr, protocol: Protocol) -> Result<Leave, Denied> {
+    /// Whether the sandbox may connect to `target` now. Reports the decision to the journal.
+    pub(super) fn judge(&self, target: SocketAddr, protocol: Protocol) -> Result<Grant, Denied> {
         let verdict = self.check(target.ip());
         if verdict.is_err() || !self.rules.borrow().is_empty() {
             let name = {
@@ -95,8 +98,8 @@ impl Guard {
                 names.clone().rfind(|name| rules.names_it(name)).or_else(|| names.clone().last()).map(str::to_owned)
             };
             let reason = match &verdict {
-                Ok(Leave::Address) => "allowed by the sandbox's rules".to_owned(),
-                Ok(Leave::Name) => "an allowed name led there".to_owned(),
+                Ok(Grant::Address) => "allowed by the sandbox's rules".to_owned(),
+                Ok(Grant::Name) => "an allowed name led there".to_owned(),
                 Err(denied) => denied.to_string(),
             };
             self.tell(Decision { allowed: verdict.is_ok(), name, reason, ..Decision::about(target, protocol) });
@@ -108,20 +111,21 @@ impl Guard {
         (self.journal)(decision);
     }
 
-    /// Whether the sandbox may reach `address` now. What cannot be found out about the host counts as a refusal.
-    pub(super) fn check(&self, address: IpAddr) -> Result<Leave, Denied> {
+    /// Whether the sandbox may connect to `address` now. An error while reading the host's state is
+    /// a refusal.
+    pub(super) fn check(&self, address: IpAddr) -> Result<Grant, Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let state = self.fresh(&mut netlink)?;
         let allowed = state.names.of(address).any(|name| policy::name_is_allowed(name, &self.config));
         let named = if allowed { Named::Allowed } else { Named::No };
         policy::judge(address, &state.addresses, &self.config, named)?;
-        let leave = self.rules.borrow().leave(address, state.names.of(address)).ok_or(Denied::Rules)?;
+        let grant = self.rules.borrow().grant(address, state.names.of(address)).ok_or(Denied::Rules)?;
         drop(state);
         self.check_route(&mut netlink, address, named)?;
-        Ok(leave)
+        Ok(grant)
     }
 
-    /// What led to `address`, the name asked for last at the end.
+    /// The names that led to `address`, the one queried last at the end.
     pub(super) fn names_of(&self, address: IpAddr) -> Vec<String> {
         let state = self.state.lock().expect("no code panics while it holds this lock");
         state.names.of(address).map(str::to_owned).collect()
@@ -132,7 +136,8 @@ impl Guard {
         self.names_of(address).iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Whether the sandbox's owner may name `address` as a name server or proxy: rules say nothing about it, the machine does.
+    /// Whether the sandbox's owner may use `address` as a name server or proxy: the sandbox's rules
+    /// do not apply to it, the machine's policy does.
     pub(super) fn check_service(&self, address: IpAddr) -> Result<(), Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let state = self.fresh(&mut netlink)?;
@@ -141,15 +146,15 @@ impl Guard {
         self.check_route(&mut netlink, address, Named::No)
     }
 
-    /// Whether an answer of the name system may mention `address`. If `name` was asked for and led to it, that counts for as
-    /// long as the answer lives.
+    /// Whether an answer of a name server may contain `address`. If `name` was queried and led to
+    /// it, that is remembered for the TTL of the answer.
     pub(super) fn admit(&self, address: IpAddr, name: Option<&str>, time_to_live: Duration) -> Result<(), Denied> {
         let mut netlink = Netlink::open().map_err(|_| Denied::Host)?;
         let mut state = self.fresh(&mut netlink)?;
         let allowed = name.is_some_and(|name| policy::name_is_allowed(name, &self.config));
         let named = if allowed { Named::Allowed } else { Named::No };
         policy::judge(address, &state.addresses, &self.config, named)?;
-        self.rules.borrow().leave(address, name.into_iter()).ok_or(Denied::Rules)?;
+        self.rules.borrow().grant(address, name.into_iter()).ok_or(Denied::Rules)?;
         self.check_route(&mut netlink, address, named)?;
         if let Some(name) = name {
             state.names.remember(address, name, NAME_GRACE + time_to_live.min(LONGEST_NAME));
@@ -159,17 +164,17 @@ impl Guard {
 
     fn fresh(&self, netlink: &mut Netlink) -> Result<MutexGuard<'_, State>, Denied> {
         let mut state = self.state.lock().expect("no code panics while it holds this lock");
-        if state.listed.is_none_or(|listed| listed.elapsed() >= ADDRESSES_FRESH) {
+        if state.listed.is_none_or(|listed| listed.elapsed() >= ADDRESSES_INTERVAL) {
             state.addresses = netlink.addresses().map_err(|_| Denied::Host)?;
             state.listed = Some(Instant::now());
         }
         Ok(state)
     }
 
-    /// Asks the kernel where a packet to `address` would go. The list of addresses may be seconds
-    /// old and knows nothing of routes that lead to the host; the kernel's answer is exact. A
-    /// translator or tunnel would take an IPv4 address out of an IPv6 one, so that is asked for,
-    /// too.
+    /// Asks the kernel for the route of a packet to `address`. The list of addresses may be seconds
+    /// old and does not cover routes that lead to the host; the kernel's answer is exact. A
+    /// translator or tunnel would take an IPv4 address out of an IPv6 one, so the route of that is
+    /// checked, too.
     fn check_route(&self, netlink: &mut Netlink, address: IpAddr, named: Named) -> Result<(), Denied> {
         let embedded = match address {
             IpAddr::V6(address) => policy::embedded_v4(address).map(IpAddr::V4),
@@ -187,7 +192,7 @@ impl Guard {
     }
 }
 
-/// Whether the host knows a way to `address`.
+/// Whether the host has a route to `address`.
 pub(super) fn is_routed(address: IpAddr) -> bool {
     Netlink::open()
         .and_then(|mut netlink| netlink.route(address))

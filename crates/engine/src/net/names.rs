@@ -1,5 +1,5 @@
-//! Names that led a sandbox to addresses, as its name server answered them. They outlive the server in a file: a sandbox goes on
-//! with what it resolved before a restart.
+//! Names that led a sandbox to addresses, as its name server answered them. They outlive the server
+//! in a file, since a sandbox continues to use what it resolved before a restart.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,26 +9,27 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most addresses whose names are remembered, and most names of each: a sandbox asks for what it likes.
+/// Limits of the addresses whose names are remembered, and of the names of each: a sandbox may
+/// query anything.
 const MOST_NAMED: usize = 1024;
 const MOST_NAMES: usize = 8;
-/// Lines after which the file is written anew, with what still counts.
+/// Lines after which the file is rewritten without expired names.
 const MOST_LINES: usize = 4 * MOST_NAMED;
-/// A file that is longer is none of ours.
+/// A longer file was not written by this module.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// The name asked for last comes last.
+/// The name that was queried last comes last.
 type Known = HashMap<IpAddr, Vec<(String, SystemTime)>>;
 
 #[derive(Default)]
 pub(super) struct Names {
     known: Known,
-    file: Option<Keep>,
+    file: Option<NamesFile>,
 }
 
 impl Names {
-    /// What an earlier server learned, from the file that further names go to.
-    pub(super) fn kept_in(path: &Path) -> Self {
+    /// Loads the names of an earlier server from the file that new names are appended to.
+    pub(super) fn load(path: &Path) -> Self {
         let mut names = Self::default();
         let now = SystemTime::now();
         for line in read(path).lines() {
@@ -36,7 +37,7 @@ impl Names {
                 names.insert(address, name, until);
             }
         }
-        names.file = Some(Keep { path: path.to_owned(), open: None, lines: MOST_LINES });
+        names.file = Some(NamesFile { path: path.to_owned(), open: None, lines: MOST_LINES });
         names
     }
 
@@ -50,7 +51,7 @@ impl Names {
         let until = SystemTime::now() + lives;
         self.insert(address, name, until);
         if let Some(file) = &mut self.file
-            && let Err(error) = file.note(&self.known, (address, name, until))
+            && let Err(error) = file.append(&self.known, (address, name, until))
         {
             tracing::debug!(%error, "names that a sandbox resolved will be forgotten at a restart");
         }
@@ -71,15 +72,15 @@ impl Names {
     }
 }
 
-/// A line a name, appended as it is learned.
-struct Keep {
+/// The file: one line per name, appended when it is learned.
+struct NamesFile {
     path: PathBuf,
     open: Option<File>,
     lines: usize,
 }
 
-impl Keep {
-    fn note(&mut self, known: &Known, learned: (IpAddr, &str, SystemTime)) -> io::Result<()> {
+impl NamesFile {
+    fn append(&mut self, known: &Known, learned: (IpAddr, &str, SystemTime)) -> io::Result<()> {
         match &mut self.open {
             Some(file) if self.lines < MOST_LINES => {
                 file.write_all(line(learned).as_bytes())?;
@@ -89,7 +90,7 @@ impl Keep {
                 self.open = None;
                 let names = known.iter().flat_map(|(address, names)| names.iter().map(move |name| (*address, name)));
                 let text: String = names.map(|(address, (name, until))| line((address, name, *until))).collect();
-                // Whole or not at all: the server may be killed meanwhile.
+                // An atomic rename: the server may be killed meanwhile.
                 let unfinished = self.path.with_extension("names-new");
                 let mut options = OpenOptions::new();
                 options
@@ -139,15 +140,15 @@ mod tests {
     fn names_are_known_again_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sandbox.names");
-        let mut names = Names::kept_in(&path);
+        let mut names = Names::load(&path);
         names.remember([1, 1, 1, 1].into(), "a.example", LIVES);
         names.remember([1, 1, 1, 1].into(), "b.example", LIVES);
         names.remember([1, 1, 1, 1].into(), "a.example", LIVES);
         names.remember([2, 2, 2, 2].into(), "gone.example", Duration::ZERO);
         assert_eq!(of(&names, [1, 1, 1, 1]), ["b.example", "a.example"], "asked for last comes last");
-        // As kill -9 may leave it.
+        // What kill -9 may leave.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"17 1.1.1").unwrap();
-        let mut names = Names::kept_in(&path);
+        let mut names = Names::load(&path);
         assert_eq!(of(&names, [1, 1, 1, 1]), ["b.example", "a.example"]);
         assert!(of(&names, [2, 2, 2, 2]).is_empty());
         names.remember([3, 3, 3, 3].into(), "c.example", LIVES);
@@ -158,7 +159,7 @@ mod tests {
     fn neither_memory_nor_file_grows_without_end() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sandbox.names");
-        let mut names = Names::kept_in(&path);
+        let mut names = Names::load(&path);
         for number in 0..3 * MOST_LINES {
             let address = IpAddr::from((number as u32 % 5000).to_be_bytes());
             names.remember(address, &format!("n{}.example", number % 11), LIVES);

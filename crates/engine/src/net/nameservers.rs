@@ -1,4 +1,4 @@
-//! Which name servers the host uses.
+//! The name servers of the host, from `/etc/resolv.conf`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Mutex;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 pub(super) const PORT: u16 = 53;
 /// How long the file's content is used before it is read again.
-const FRESH: Duration = Duration::from_secs(5);
-/// The C library asks no more than three.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// The C library queries at most three.
 const MOST: usize = 3;
 
 /// A list of name servers that follows the host's, or a fixed one.
@@ -28,7 +28,7 @@ impl Nameservers {
         }
         let mut read = self.read.lock().expect("no code panics while it holds this lock");
         match &*read {
-            Some((when, servers)) if when.elapsed() < FRESH => servers.clone(),
+            Some((when, servers)) if when.elapsed() < READ_INTERVAL => servers.clone(),
             _ => {
                 let servers = parse(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default());
                 *read = Some((Instant::now(), servers.clone()));
@@ -51,7 +51,7 @@ fn parse(text: &str) -> Vec<SocketAddr> {
         .take(MOST)
         .collect();
     if servers.is_empty() {
-        // What resolv.conf(5) promises for a file without servers.
+        // The default of resolv.conf(5) for a file without servers.
         servers.push((Ipv4Addr::LOCALHOST, PORT).into());
     }
     servers

@@ -1,4 +1,4 @@
-//! Work inside another network namespace, done by threads that never carry it back to anybody else.
+//! Work inside another network namespace, on threads that serve nothing else while they are in it.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 /// A port of the sandbox whose queue is full does not answer at all.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs `work` on a new thread inside `netns`. The thread ends with it, so it need not find its way back.
+/// Runs `work` on a new thread inside `netns`. The thread ends afterwards, so it need not return to
+/// the host's namespace.
 pub(super) fn inside<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let visitor = thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {
@@ -28,17 +29,18 @@ pub(super) fn inside<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> io::
     })
 }
 
-/// Connects to a port of the sandbox with network namespace `netns` as a program inside would: `127.0.0.1`, then `::1`.
+/// Connects to a port of the sandbox with network namespace `netns` as a program inside would:
+/// `127.0.0.1`, then `::1`.
 ///
 /// # Errors
-/// `ConnectionRefused` when nothing listens there, `TimedOut` when the listener does not answer.
+/// `ConnectionRefused` when no process listens there, `TimedOut` when the listener does not answer.
 pub async fn dial_in(netns: BorrowedFd<'_>, port: u16) -> io::Result<TcpStream> {
     let netns = netns.try_clone_to_owned()?;
     let refused = match connect(&netns, (Ipv4Addr::LOCALHOST, port).into()).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
         done => return done,
     };
-    // Where IPv6 is off there is nothing to add to the refusal.
+    // Without IPv6 the refusal is the error to return.
     connect(&netns, (Ipv6Addr::LOCALHOST, port).into()).await.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => error,
         _ => refused,
@@ -48,7 +50,8 @@ pub async fn dial_in(netns: BorrowedFd<'_>, port: u16) -> io::Result<TcpStream> 
 async fn connect(netns: &OwnedFd, target: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket_in(netns, target).await?));
     let stream = tokio::time::timeout(DIAL_TIMEOUT, socket.connect(target)).await.map_err(io::Error::from)??;
-    // Where nothing listens, the port the kernel picked for our end may be the very one dialled: TCP then meets itself.
+    // Where no process listens, the kernel may pick the dialled port for our end: TCP then connects
+    // to itself.
     if stream.local_addr()? == target {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -56,10 +59,10 @@ async fn connect(netns: &OwnedFd, target: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A stream socket made inside a namespace; it stays of that namespace wherever it is used.
+/// Creates a stream socket inside a namespace; it belongs to that namespace wherever it is used.
 async fn socket_in(netns: &OwnedFd, target: SocketAddr) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // A visitor that could not return drops the orders it still had; the next one takes them.
+    // A visitor that could not return drops its remaining orders; the next one retries them.
     for _ in 0..3 {
         let (reply, answer) = oneshot::channel();
         order(Order { netns: netns.try_clone()?, family, reply })?;
@@ -76,10 +79,11 @@ struct Order {
     reply: oneshot::Sender<io::Result<OwnedFd>>,
 }
 
-/// The one thread that makes sockets in namespaces and returns. Making one takes microseconds, so all sandboxes share it.
+/// The thread that creates sockets in namespaces and returns. That takes microseconds, so all
+/// sandboxes share it.
 static VISITOR: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
-/// Who is root of a user namespace only may enter the namespaces of sandboxes but not return to the host's: each visit then takes a
-/// thread of its own.
+/// A server that is root of a user namespace only may enter the namespaces of sandboxes but not
+/// return to the host's: each visit then takes a thread of its own.
 static NO_RETURN: AtomicBool = AtomicBool::new(false);
 
 fn order(order: Order) -> io::Result<()> {
@@ -104,7 +108,7 @@ fn order(order: Order) -> io::Result<()> {
     let home = rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (sender, orders) = mpsc::channel();
     thread::Builder::new().name("netns-visitor".into()).spawn(move || visit(&home, &orders))?;
-    // Fails only if the visitor has ended already; the reply's channel then says so.
+    // Fails only if the visitor has ended already; the caller's reply channel then reports that.
     let _ = sender.send(order);
     *visitor = Some(sender);
     Ok(())
@@ -114,13 +118,14 @@ fn visit(home: &OwnedFd, orders: &mpsc::Receiver<Order>) {
     while let Ok(Order { netns, family, reply }) = orders.recv() {
         let socket = enter(netns.as_fd()).and_then(|()| {
             let socket = socket(family);
-            // A thread that cannot return must not go on: it would make other sandboxes' sockets in the wrong place.
+            // A thread that cannot return must end: it would create other sandboxes' sockets in the
+            // wrong namespace.
             enter(home.as_fd()).map(|()| socket).inspect_err(|error| {
                 NO_RETURN.fetch_or(error.kind() == io::ErrorKind::PermissionDenied, Ordering::Relaxed);
             })
         });
         match socket {
-            // Ordered again, it is made by a thread that need not return.
+            // The caller's retry uses a thread that need not return.
             Err(_) if NO_RETURN.load(Ordering::Relaxed) => return,
             Ok(socket) => {
                 let _ = reply.send(socket); // The caller may have given up.

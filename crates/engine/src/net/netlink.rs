@@ -1,6 +1,7 @@
 //! The few requests to the kernel's routing and diagnosis sockets that a sandbox's network needs.
 //!
-//! A request is answered before the send returns, so the receive timeout only guards against a kernel that behaves otherwise.
+//! The kernel answers a request before the send returns, so the receive timeout only guards against
+//! a kernel that behaves differently.
 
 use std::collections::HashSet;
 use std::io;
@@ -34,8 +35,9 @@ pub(super) struct Link {
     pub(super) gateway: IpAddr,
 }
 
-/// Ends every TCP connection of the calling thread's network namespace that has `local` as its own address and another one as
-/// its peer's. Their programs see an error at once, instead of waiting for a peer that is gone.
+/// Ends every TCP connection of the calling thread's network namespace that has `local` as its own
+/// address and another one as its peer's. Their programs get an error immediately, instead of
+/// waiting for a peer that does not exist any more.
 ///
 /// # Errors
 /// Among others where the kernel was built without this ability.
@@ -43,7 +45,8 @@ pub(super) fn end_connections(local: IpAddr) -> io::Result<()> {
     const LIST: u16 = 20;
     const DESTROY: u16 = 21;
     const EVERY_STATE: u32 = !0;
-    /// Family, state, timer and retransmissions come before the identity in an answer; in a request, the states as well.
+    /// Bytes before the identity in an answer: family, state, timer and retransmissions. In a
+    /// request the states follow, too.
     const ANSWER: usize = 4;
     const IDENTITY: usize = 48;
     let (family, address) = octets(local);
@@ -62,7 +65,7 @@ pub(super) fn end_connections(local: IpAddr) -> io::Result<()> {
     })?;
     for identity in found {
         match diagnosis.perform(DESTROY, 0, &request(&identity)) {
-            // It has ended by itself.
+            // The connection has ended by itself.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             done => done?,
         }
@@ -76,7 +79,8 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
-    /// Talks about the network namespace that the calling thread is in, also when used elsewhere later.
+    /// The socket belongs to the network namespace of the calling thread, also when another thread
+    /// uses it later.
     pub(super) fn open() -> io::Result<Self> {
         Self::open_protocol(None)
     }
@@ -105,11 +109,12 @@ impl Netlink {
         self.perform(libc::RTM_NEWLINK, 0, &body)
     }
 
-    /// Gives a device its address and makes it the default route. What is there already is kept.
+    /// Sets the address of a device and makes it the default route. Existing settings are kept.
     pub(super) fn configure(&mut self, index: u32, link: &Link) -> io::Result<()> {
         let replace = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
         let (family, address) = octets(link.address);
-        // Nobody else is on the link, so duplicate address detection would only delay the first connection.
+        // No other host is on the link, so duplicate address detection would only delay the first
+        // connection.
         let mut body = vec![family, link.prefix, libc::IFA_F_NODAD as u8, libc::RT_SCOPE_UNIVERSE];
         body.extend(index.to_ne_bytes());
         attribute(&mut body, libc::IFA_LOCAL, &address);
@@ -134,7 +139,8 @@ impl Netlink {
         })
     }
 
-    /// What the routing tables say now, which also covers addresses routed to the host without being on a device.
+    /// The current route, which also covers addresses that are routed to the host without being on
+    /// a device.
     pub(super) fn route(&mut self, target: IpAddr) -> io::Result<Route> {
         let (family, address) = octets(target);
         let mut body = vec![family, address.len() as u8 * 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -158,8 +164,8 @@ impl Netlink {
         }
     }
 
-    /// What a unicast route without a gateway is. The entry of the routing table tells, which the
-    /// kernel gives only when asked for it: the request `body` is repeated so.
+    /// Classifies a unicast route without a gateway by the entry of the routing table. The kernel
+    /// returns the entry only when asked for it, so the request `body` is repeated with that flag.
     fn gatewayless(&mut self, body: &mut [u8]) -> io::Result<Route> {
         const RTM_F_FIB_MATCH: u32 = 0x2000;
         body[FLAGS..ROUTE].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
@@ -173,7 +179,8 @@ impl Netlink {
         }
     }
 
-    /// Sends a request that is answered by a list, and collects what `read` makes of its entries.
+    /// Sends a request that is answered by a list, and collects what `read` returns for its
+    /// entries.
     fn dump<T, C: FromIterator<T>>(
         &mut self,
         kind: u16,
@@ -228,11 +235,11 @@ impl Netlink {
     }
 }
 
-/// The fixed part of a message about a route, and where its flags begin.
+/// The length of the fixed part of a message about a route, and the offset of its flags.
 const ROUTE: usize = 12;
 const FLAGS: usize = 8;
 
-/// What the next hop of a unicast route to `target` says; `None` where it has no gateway.
+/// Classifies a unicast route to `target` by its next hop; `None` where it has no gateway.
 fn next_hop(message: &[u8], target: IpAddr) -> Option<Route> {
     /// A gateway of the other family.
     const RTA_VIA: u16 = 18;
@@ -244,9 +251,9 @@ fn next_hop(message: &[u8], target: IpAddr) -> Option<Route> {
     Some(if gateway == target { Route::OnLink } else { Route::Routed })
 }
 
-/// Whether a route without a gateway covers what a default route does. Tunnels (WireGuard, PPP)
+/// Whether a route without a gateway covers as much as a default route. Tunnels (WireGuard, PPP)
 /// have such routes, also in the form of two halves (`0.0.0.0/1`) or of all global IPv6 addresses
-/// (`2000::/3`). What they lead to is no neighbour.
+/// (`2000::/3`). The hosts behind them are not neighbours.
 fn is_default(family: u8, prefix: u8) -> bool {
     const WIDEST_V4: u8 = 1;
     const WIDEST_V6: u8 = 3;
@@ -271,7 +278,7 @@ fn messages(mut datagram: &[u8], sequence: u32) -> impl Iterator<Item = (u16, &[
     })
 }
 
-/// The error an acknowledgement carries; none when it reports success.
+/// The error in an acknowledgement; `None` when it reports success.
 fn error_of(message: &[u8]) -> Option<io::Error> {
     let code = i32::from_ne_bytes(*message.first_chunk()?);
     (code != 0).then(|| io::Error::from_raw_os_error(-code))

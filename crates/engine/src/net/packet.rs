@@ -1,17 +1,18 @@
-//! IP packets as a TUN device carries them: parsed, readdressed, and made.
+//! IP packets of a TUN device: parsed, readdressed, and created.
 //!
-//! A frame is a virtio network header of [`VNET`] bytes followed by an IP packet. Whatever a sandbox sends is hostile: nothing
-//! is read before its bounds are checked, and what is not a whole, unfragmented TCP, UDP or ICMP packet without IP options is
-//! [`Content::Other`]. Transport checksums are left to the kernel ("partial"), so payloads are never summed here.
+//! A frame is a virtio network header of [`VNET`] bytes followed by an IP packet. Everything that a
+//! sandbox sends is hostile: nothing is read before its bounds are checked, and what is not a
+//! whole, unfragmented TCP, UDP or ICMP packet without IP options is [`Content::Other`]. Transport
+//! checksums are left to the kernel ("partial"), so payloads are never summed here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
 /// Length of the virtio network header before each packet.
 pub(super) const VNET: usize = 10;
-/// Longest frame: the header and the largest packet IP can describe.
+/// Longest frame: the header and the largest packet of IP.
 pub(super) const MAX_FRAME: usize = VNET + 65_535;
-/// Room that [`udp`] needs before a payload.
+/// Bytes that [`udp`] needs before a payload.
 pub(super) const MAX_UDP_HEADERS: usize = VNET + IPV6 + UDP;
 
 const IPV4: usize = 20;
@@ -25,7 +26,7 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 
-/// The kernel shall fill the checksum in, where it needs one.
+/// The kernel completes the checksum, where it needs one.
 const NEEDS_CHECKSUM: u8 = 1;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub(super) struct Segment {
 pub(super) struct Datagram {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// Where the payload lies in the frame.
+    /// The range of the payload in the frame.
     pub(super) payload: Range<usize>,
 }
 
@@ -72,7 +73,7 @@ impl Flags {
     const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
 
-    /// The first packet of a connection.
+    /// Whether this is the first packet of a connection.
     pub(super) fn opens(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
     }
@@ -82,7 +83,7 @@ impl Flags {
     }
 }
 
-/// Why a packet goes no further, in the words of ICMP.
+/// Why a packet is not delivered, in the terms of ICMP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unreachable {
     Network,
@@ -91,7 +92,7 @@ pub(super) enum Unreachable {
     Prohibited,
 }
 
-/// Reads the headers of a frame; `None` when it is not a whole IP packet.
+/// Parses the headers of a frame; `None` when it is not a whole IP packet.
 pub(super) fn parse(frame: &[u8]) -> Option<Packet> {
     let packet = frame.get(VNET..)?;
     let (source, destination, protocol, headers) = match packet.first()? >> 4 {
@@ -168,7 +169,7 @@ fn parse_udp(source: IpAddr, destination: IpAddr, transport: &[u8], start: usize
     })
 }
 
-/// Gives a frame that [`parse`] called TCP other ends, of the same family as before.
+/// Replaces the ends of a frame that [`parse`] returned as TCP, by ends of the same family.
 pub(super) fn readdress(frame: &mut [u8], source: SocketAddr, destination: SocketAddr) {
     let packet = &mut frame[VNET..];
     let headers = match (source.ip(), destination.ip()) {
@@ -191,7 +192,8 @@ pub(super) fn readdress(frame: &mut [u8], source: SocketAddr, destination: Socke
     leave_checksum_to_kernel(frame, PROTOCOL_TCP);
 }
 
-/// Answers a TCP segment with a reset, as a machine without such a connection would. A reset itself is not answered.
+/// The reset that answers a TCP segment, as from a machine without such a connection. A reset
+/// itself is not answered.
 pub(super) fn reset(segment: &Segment) -> Option<Vec<u8>> {
     if segment.flags.resets() {
         return None;
@@ -213,8 +215,9 @@ pub(super) fn reset(segment: &Segment) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// Writes the headers of a UDP datagram directly before its payload, which starts at [`MAX_UDP_HEADERS`] in `buffer`. Returns
-/// where the frame lies; `None` if the payload does not fit into one packet.
+/// Writes the headers of a UDP datagram directly before its payload, which starts at
+/// [`MAX_UDP_HEADERS`] in `buffer`. Returns the range of the frame; `None` if the payload does not
+/// fit into one packet.
 pub(super) fn udp(
     buffer: &mut [u8],
     payload: usize,
@@ -238,14 +241,16 @@ pub(super) fn udp(
     Some(start..end)
 }
 
-/// Tells the sender of `original` (an IP packet, of which the headers suffice) that it goes no further.
+/// The ICMP message to the sender of `original` (an IP packet, of which the headers suffice) that
+/// it was not delivered.
 pub(super) fn unreachable(original: &[u8], from: IpAddr, why: Unreachable) -> Option<Vec<u8>> {
     let (source, _, _, headers) = match original.first()? >> 4 {
         4 => (IpAddr::V4(Ipv4Addr::from(*original.get(12..)?.first_chunk::<4>()?)), (), (), IPV4),
         6 => (IpAddr::V6(Ipv6Addr::from(*original.get(8..)?.first_chunk::<16>()?)), (), (), IPV6),
         _ => return None,
     };
-    // The sender finds its socket by the ports, and a TCP sender checks the sequence number behind them.
+    // The sender finds its socket by the ports, and a TCP sender checks the sequence number after
+    // them.
     let quoted = original.get(..headers + 8)?;
     let (kind, code, protocol) = match (source.is_ipv4(), why) {
         (true, Unreachable::Network) => (3, 0, PROTOCOL_ICMP),
@@ -316,7 +321,8 @@ fn checksum_v4_header(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Marks the frame so that the kernel takes its transport checksum for granted, or completes it if it must leave the machine.
+/// Marks the frame so that the kernel accepts it without a transport checksum, or completes that if
+/// the packet leaves the machine.
 fn leave_checksum_to_kernel(frame: &mut [u8], protocol: u8) {
     let packet = &mut frame[VNET..];
     let v4 = packet[0] >> 4 == 4;
@@ -339,7 +345,7 @@ fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: usiz
     })
 }
 
-/// Adds 16-bit words; an odd last byte counts as the high half of one.
+/// Adds 16-bit words; an odd last byte is the high half of one.
 fn sum(bytes: &[u8], seed: u64) -> u64 {
     bytes.chunks(2).fold(seed, |sum, pair| {
         sum + u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or_default()]))

@@ -1,7 +1,8 @@
-//! Which addresses a sandbox may reach: a pure function of the address, the host's own addresses and the configuration.
+//! Decides which addresses a sandbox may connect to: a pure function of the address, the host's own
+//! addresses and the configuration.
 //!
-//! Some addresses are out of reach whatever the configuration says: the host's own, loopback,
-//! link-local, the metadata services of clouds, groups, and IPv6 spellings of such IPv4 addresses.
+//! Some addresses are denied whatever the configuration allows: the host's own, loopback,
+//! link-local, the metadata services of clouds, groups, and IPv6 forms of such IPv4 addresses.
 //! Private ranges can be allowed by range or by name, and so can the host's neighbours, whatever
 //! addresses they have: machines that it reaches without a router.
 
@@ -11,21 +12,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{EgressConfig, domain};
 
-/// Why an address is out of reach.
+/// Why an address is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     Host,
     Loopback,
     LinkLocal,
     Metadata,
-    /// An address of the link between a sandbox and its gateway, which means nothing elsewhere.
+    /// An address of the link between a sandbox and its gateway, which exists nowhere else.
     OwnLink,
-    /// Multicast, broadcast, unspecified, or reserved: not one machine's address.
+    /// Multicast, broadcast, unspecified, or reserved: not the address of one machine.
     NotAMachine,
     Private,
     /// On a link of the host.
     Neighbour,
-    /// The sandbox's own rules.
+    /// By the sandbox's own rules.
     Rules,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn judge(
         IpAddr::V4(address) => classify_v4(address),
         IpAddr::V6(address) => classify_v6(address),
     };
-    // An IPv4 address hidden in an IPv6 one may be the host's or lie in an allowed range, too.
+    // An IPv4 address embedded in an IPv6 one may be the host's or lie in an allowed range, too.
     let embedded = match address {
         IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
         IpAddr::V4(_) => None,
@@ -81,12 +82,12 @@ pub(super) fn judge(
     }
 }
 
-/// Whether the configuration opens an address that is private or a neighbour's.
+/// Whether the configuration allows an address that is private or a neighbour's.
 pub(super) fn is_opened(address: IpAddr, config: &EgressConfig, named: Named) -> bool {
     named == Named::Allowed || config.allow_ranges.iter().any(|range| range.contains(&address))
 }
 
-/// Whether a name is one of those the configuration allows.
+/// Whether the configuration allows a name.
 pub(super) fn name_is_allowed(name: &str, config: &EgressConfig) -> bool {
     config.allow_names.iter().any(|pattern| domain::matches(pattern, name))
 }
@@ -102,7 +103,7 @@ fn classify_v4(address: Ipv4Addr) -> Reach {
         [192, 0, 0, 0..=7] => Reach::Never(Denied::OwnLink),
         [127, ..] => Reach::Never(Denied::Loopback),
         [169, 254, ..] => Reach::Never(Denied::LinkLocal),
-        // Azure's and Alibaba's platform services look like ordinary addresses.
+        // Platform services of Azure and Alibaba, at addresses that look public.
         [168, 63, 129, 16] | [100, 100, 100, 200] => Reach::Never(Denied::Metadata),
         [0 | 224..=255, ..] => Reach::Never(Denied::NotAMachine),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] | [192, 0, 0, _] => Reach::Private,
@@ -110,7 +111,7 @@ fn classify_v4(address: Ipv4Addr) -> Reach {
     }
 }
 
-/// AWS and Google, over IPv6.
+/// The metadata services of AWS and Google over IPv6.
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254)];
 
@@ -121,7 +122,8 @@ fn classify_v6(address: Ipv6Addr) -> Reach {
     match address.segments() {
         [0xfd73, 0x616e, 0x6462, 0x6172, ..] => Reach::Never(Denied::OwnLink),
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Never(Denied::Loopback),
-        // Mapped and compatible addresses mean IPv4 inside a machine; on the wire they are a disguise.
+        // Mapped and compatible addresses are IPv4 inside a machine; on the wire they only disguise
+        // a target.
         [0, 0, 0, 0, 0, _, _, _] => Reach::Never(Denied::NotAMachine),
         [0xff00..=0xffff, ..] => Reach::Never(Denied::NotAMachine),
         [0xfe80..=0xfebf, ..] => Reach::Never(Denied::LinkLocal),
@@ -131,7 +133,7 @@ fn classify_v6(address: Ipv6Addr) -> Reach {
     }
 }
 
-/// The IPv4 address that translators and tunnels would take a packet to.
+/// The IPv4 address to which translators and tunnels would send a packet.
 pub(super) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
@@ -162,7 +164,8 @@ mod tests {
         }
     }
 
-    /// Denied for this reason by default, by a configuration that allows every range, and by an allowed name.
+    /// Denied for this reason by default, by a configuration that allows every range, and by an
+    /// allowed name.
     #[track_caller]
     fn never(reason: Denied, addresses: &[&str]) {
         for address in addresses {
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_host_and_its_surroundings_are_never_reachable() {
+    fn addresses_of_the_host_and_its_links_are_never_reachable() {
         never(Denied::Host, &["192.0.2.2", "10.1.1.1", "203.0.113.9", "2001:db8::9", "fd00::2"]);
         never(Denied::Host, &["::ffff:192.0.2.2", "64:ff9b::203.0.113.9", "2002:cb00:7109::1", "::ffff:0:192.0.2.2"]);
         never(Denied::Loopback, &["127.0.0.1", "127.0.0.53", "127.255.255.255", "::1", "64:ff9b::127.0.0.1"]);

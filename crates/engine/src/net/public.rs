@@ -1,4 +1,5 @@
-//! What the server itself connects to for a caller that it does not trust: the addresses that every sandbox may reach.
+//! The addresses that the server itself may connect to for an untrusted caller: those that every
+//! sandbox may connect to.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,7 +7,8 @@ use std::sync::Arc;
 use super::host::Guard;
 use super::{EgressConfig, Policy, Rules};
 
-/// Whether `address` is public and another machine's. Ranges that the configuration allows to sandboxes do not count.
+/// Whether `address` is public and not one of this machine. Ranges that the configuration allows to
+/// sandboxes are not included.
 pub fn is_public(address: IpAddr) -> bool {
     let guard = Guard::new(Arc::new(EgressConfig::default()), Policy::unheard(Rules::default()), None);
     guard.check_service(address).is_ok()

@@ -1,21 +1,21 @@
-//! Which questions about names concern the host's own network, and are not passed to its name servers.
+//! Recognizes queries about the host's own network, which are not forwarded to its name servers.
 //!
-//! A resolver inside a company answers for names that the internet does not have, and for addresses of
-//! machines that a sandbox may not reach. What it would answer is a map of that network.
+//! A resolver inside a company answers for names that the internet does not have, and for addresses
+//! of machines that a sandbox may not connect to. Its answers would be a map of that network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hickory_proto::op::Query;
 use hickory_proto::rr::{DNSClass, RecordType};
 
-/// What a question is about.
+/// What a query is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// The internet, as far as the name tells.
+    /// The internet, as far as the name shows.
     Public,
     /// A name that only the network around the host has.
     Local,
-    /// The name of an address, or of the addresses that begin like it: the rest of it is zero.
+    /// The name of an address, or of the addresses with the same prefix: the rest of it is zero.
     Reverse(IpAddr),
     /// No record: a whole zone, all records of a name, or the name server itself.
     Server,
@@ -37,13 +37,13 @@ const LOCAL: [&str; 11] = [
     "resolver.arpa",
 ];
 
-/// Of a question for `name`, which is in lower case and has no final dot.
+/// Classifies a query for `name`, which is in lower case and has no final dot.
 pub(super) fn subject(name: &str, query: &Query) -> Subject {
     let kind = query.query_type();
     if query.query_class() != DNSClass::IN || is_about_servers(kind) {
         return Subject::Server;
     }
-    if let Some(address) = reversed(name) {
+    if let Some(address) = parse_reversed(name) {
         return Subject::Reverse(address);
     }
     let below = |ending: &&str| name.strip_suffix(*ending).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -56,13 +56,13 @@ fn is_about_servers(kind: RecordType) -> bool {
     kind == RecordType::OPT || (128..=255).contains(&u16::from(kind))
 }
 
-/// What validators ask about top-level domains, whose names have one label as well.
+/// Types that validators query for top-level domains, whose names have one label as well.
 fn is_about_zones(kind: RecordType) -> bool {
     matches!(kind, RecordType::NS | RecordType::SOA | RecordType::DS | RecordType::DNSKEY)
 }
 
-/// The address whose name is asked for. Labels before it, those of services say, do not matter.
-fn reversed(name: &str) -> Option<IpAddr> {
+/// The address whose name is queried. Labels before it, such as those of services, are ignored.
+fn parse_reversed(name: &str) -> Option<IpAddr> {
     let read = |labels: &str, radix: u32, longest: usize, count: usize| {
         let number = |label: &str| {
             let fits = (1..=longest).contains(&label.len());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_networks_are_told_from_public_ones() {
+    fn local_names_are_distinguished_from_public_ones() {
         for name in
             ["printer", "nas.local", "local", "db.corp.internal", "a.home.arpa", "x.localhost", "_dns.resolver.arpa"]
         {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_told() {
+    fn queries_for_other_than_records_are_recognized() {
         for kind in [RecordType::AXFR, RecordType::IXFR, RecordType::ANY, RecordType::OPT, RecordType::Unknown(253)] {
             assert_eq!(about("example.com", kind), Subject::Server, "{kind}");
         }

@@ -1,8 +1,9 @@
-//! Carries bytes between the two connections of a flow until both directions have ended.
+//! Relays bytes between the two connections of a flow until both directions have ended.
 //!
-//! Each direction ends by itself (half-close), and a reset on one side resets the other. Bytes leave the sender's kernel buffer
-//! only when the receiver's has taken them: a slow reader slows the writer, and a flow holds no memory of this process,
-//! however many a sandbox opens.
+//! Each direction ends by itself (half-close), and a reset on one side resets the other.
+//! Backpressure: bytes leave the sender's kernel buffer only when the receiver's has taken them. A
+//! slow reader slows the writer, and a flow holds no memory of this process, however many a sandbox
+//! opens.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,37 +17,40 @@ use rustix::net::{RecvFlags, Shutdown, sockopt};
 use tokio::io::{AsyncRead, Interest, ReadBuf, copy_bidirectional};
 use tokio::net::TcpStream;
 
-use super::opening::{self, Opening};
+use super::sniff::{self, Sniffed};
 
-/// Most bytes moved by one read.
+/// Limit of the bytes that one read moves.
 const CHUNK: usize = 256 * 1024;
-/// Chunks a direction may move before other tasks get their turn.
-const TURN: u32 = 8;
+/// Chunks that a direction may move before other tasks run.
+const BATCH: u32 = 8;
 
 thread_local! {
-    /// Shared by all flows a thread serves, since no flow holds bytes in it beyond one poll.
+    /// Shared by all flows that a thread serves, since no flow holds bytes in it beyond one poll.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK].into_boxed_slice());
 }
 
-/// How long the rest of an opening may take once its first byte has come.
-const OPENING: Duration = Duration::from_secs(10);
+/// How long the rest of the first bytes may take once the first one has arrived.
+const SNIFF_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the inside said first, held back.
+/// The first bytes of the inside, held back.
 pub(super) struct Opened {
     pub(super) held: Vec<u8>,
-    pub(super) said: Opening,
+    pub(super) sniffed: Sniffed,
     down: Direction,
+    /// What a proxy over TLS has sent and the inside has not taken yet.
+    heard: Vec<u8>,
 }
 
 /// Relays until both directions have ended or one side fails.
 pub(super) async fn relay(inside: TcpStream, outside: Outside) {
-    let nothing = Opened { held: Vec::new(), said: Opening::Nameless, down: Direction::default() };
+    let nothing =
+        Opened { held: Vec::new(), sniffed: Sniffed::Nameless, down: Direction::default(), heard: Vec::new() };
     relay_opened(inside, outside, nothing).await;
 }
 
-/// As [`relay`], after what was held back.
+/// As [`relay`], after the bytes that were held back.
 pub(super) async fn relay_opened(inside: TcpStream, outside: Outside, opened: Opened) {
-    let Opened { held, said: _, down } = opened;
+    let Opened { held, sniffed: _, down, heard } = opened;
     match outside {
         Outside::Tcp(outside) => {
             let relayed = async {
@@ -59,9 +63,9 @@ pub(super) async fn relay_opened(inside: TcpStream, outside: Outside, opened: Op
                 abort(outside);
             }
         }
-        Outside::Tls(mut outside) => {
-            let mut inside = Prefixed::new(held, inside);
-            // What a half-closed side still has to say is carried; a failure of one ends both.
+        Outside::Tls(outside) => {
+            let (mut inside, mut outside) = (Prefixed::new(held, inside), Prefixed::new(heard, outside));
+            // A half-closed side still receives the rest; a failure of one ends both.
             let _ = copy_bidirectional(&mut inside, &mut outside).await;
         }
     }
@@ -76,49 +80,49 @@ pub(super) fn abort_both(inside: TcpStream, outside: Outside) {
     }
 }
 
-/// Holds back what the inside says first until it is known what that is. The outside is heard meanwhile, since in some
-/// protocols it speaks first.
+/// Holds back the first bytes of the inside until they can be classified. The outside is relayed
+/// meanwhile, since in some protocols the server sends first.
 pub(super) async fn open(inside: &TcpStream, outside: &mut Outside) -> io::Result<Opened> {
-    let mut down = Direction::default();
-    let (held, said) = match outside {
-        Outside::Tcp(outside) => opening(inside, |context| down.poll(context, outside, inside).map(drop)).await?,
+    let (mut down, mut heard) = (Direction::default(), Heard::default());
+    let (held, sniffed) = match outside {
+        Outside::Tcp(outside) => sniff_inside(inside, |context| down.poll(context, outside, inside).map(drop)).await?,
         Outside::Tls(outside) => {
-            let (mut reader, mut heard) = (Pin::new(outside), Heard::default());
-            opening(inside, |context| heard.poll(context, &mut reader, inside)).await?
+            let mut reader = Pin::new(outside);
+            sniff_inside(inside, |context| heard.poll(context, &mut reader, inside)).await?
         }
     };
-    Ok(Opened { held, said, down })
+    Ok(Opened { held, sniffed, down, heard: heard.bytes })
 }
 
-/// The first bytes of the inside and what they say; `hear` carries what comes the other way.
-async fn opening(
+/// Reads and classifies the first bytes of the inside; `hear` relays the other direction.
+async fn sniff_inside(
     inside: &TcpStream,
     mut hear: impl FnMut(&mut Context<'_>) -> io::Result<()>,
-) -> io::Result<(Vec<u8>, Opening)> {
-    let mut held = Vec::with_capacity(opening::LONGEST);
-    let mut patience = pin!(tokio::time::sleep(OPENING));
+) -> io::Result<(Vec<u8>, Sniffed)> {
+    let mut held = Vec::with_capacity(sniff::LONGEST);
+    let mut timeout = pin!(tokio::time::sleep(SNIFF_TIMEOUT));
     poll_fn(|context| {
         hear(context)?;
         loop {
             if held.is_empty() {
-                patience.as_mut().reset(tokio::time::Instant::now() + OPENING);
-            } else if patience.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Ok((std::mem::take(&mut held), Opening::Unfinished)));
+                timeout.as_mut().reset(tokio::time::Instant::now() + SNIFF_TIMEOUT);
+            } else if timeout.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok((std::mem::take(&mut held), Sniffed::Unfinished)));
             }
             ready!(inside.poll_read_ready(context))?;
             let ended = or_nothing(inside.try_read_buf(&mut held))? == Some(0);
-            let said = match opening::read(&held) {
-                Opening::Unfinished if ended && held.is_empty() => Opening::Nameless,
-                Opening::Unfinished if !ended => continue,
-                said => said,
+            let sniffed = match sniff::read(&held) {
+                Sniffed::Unfinished if ended && held.is_empty() => Sniffed::Nameless,
+                Sniffed::Unfinished if !ended => continue,
+                sniffed => sniffed,
             };
-            return Poll::Ready(Ok((std::mem::take(&mut held), said)));
+            return Poll::Ready(Ok((std::mem::take(&mut held), sniffed)));
         }
     })
     .await
 }
 
-/// What came from a proxy over TLS and was not yet taken.
+/// Bytes of a proxy over TLS that the inside has not taken yet.
 #[derive(Default)]
 struct Heard {
     bytes: Vec<u8>,
@@ -126,7 +130,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// More waits in the proxy's connection until this was taken.
+    /// More bytes stay in the proxy's connection until these were taken.
     fn poll<S: AsyncRead>(
         &mut self,
         context: &mut Context<'_>,
@@ -169,23 +173,24 @@ async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Closes a connection with a reset.
 pub(super) fn abort(stream: TcpStream) {
-    // Fails only for a connection that is gone already.
+    // Fails only for a connection that has ended already.
     let _ = sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
     drop(stream);
 }
 
 async fn carry(inside: &TcpStream, outside: &TcpStream, mut down: Direction) -> io::Result<()> {
     let mut up = Direction::default();
-    // A reset must be noticed also while neither reading nor writing would tell: when a direction waits for its receiver.
+    // Detects a reset also while neither a read nor a write would report it: when a direction waits
+    // for its receiver.
     let mut broken_inside = pin!(inside.ready(Interest::ERROR));
     let mut broken_outside = pin!(outside.ready(Interest::ERROR));
     poll_fn(|context| {
         let up = up.poll(context, inside, outside)?;
         let down = down.poll(context, outside, inside)?;
         match (up, down) {
-            (Turn::Ended, Turn::Ended) => return Poll::Ready(Ok(())),
-            // What was received before a reset is handed on first.
-            (Turn::Yielded, _) | (_, Turn::Yielded) => return Poll::Pending,
+            (Polled::Ended, Polled::Ended) => return Poll::Ready(Ok(())),
+            // Bytes that were received before a reset are delivered first.
+            (Polled::Yielded, _) | (_, Polled::Yielded) => return Poll::Pending,
             _ => {}
         }
         let broken =
@@ -202,27 +207,27 @@ struct Direction {
     ended: bool,
 }
 
-enum Turn {
+enum Polled {
     /// A waker is registered.
     Waiting,
-    /// There is more to do; the task has been woken again.
+    /// More can be moved; the task has been woken again.
     Yielded,
     Ended,
 }
 
 impl Direction {
-    fn poll(&mut self, context: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> io::Result<Turn> {
-        for _ in 0..TURN {
+    fn poll(&mut self, context: &mut Context<'_>, from: &TcpStream, to: &TcpStream) -> io::Result<Polled> {
+        for _ in 0..BATCH {
             if self.ended {
-                return Ok(Turn::Ended);
+                return Ok(Polled::Ended);
             }
             match self.step(context, from, to) {
                 Poll::Ready(done) => done?,
-                Poll::Pending => return Ok(Turn::Waiting),
+                Poll::Pending => return Ok(Polled::Waiting),
             }
         }
         context.waker().wake_by_ref();
-        Ok(Turn::Yielded)
+        Ok(Polled::Yielded)
     }
 
     /// Moves one chunk.
@@ -239,7 +244,7 @@ impl Direction {
             };
             if length == 0 {
                 self.ended = true;
-                // The receiver may be gone; then the other direction finds out.
+                // The receiver may have closed; then the other direction fails.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
                 return Poll::Ready(Ok(()));
             }
@@ -252,7 +257,7 @@ impl Direction {
             }
             let mut dropped = 0;
             while dropped < taken {
-                // With this flag TCP counts the bytes off without copying them again.
+                // With this flag TCP discards the bytes without copying them again.
                 dropped += receive(from, &mut scratch[dropped..taken], RecvFlags::TRUNC)?;
             }
             Poll::Ready(Ok(()))
@@ -265,7 +270,7 @@ fn receive(from: &TcpStream, buffer: &mut [u8], flags: RecvFlags) -> io::Result<
     Ok(length)
 }
 
-/// `None` when there was nothing to do after all.
+/// `None` when the socket was not ready after all.
 fn or_nothing(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(count) => Ok(Some(count)),

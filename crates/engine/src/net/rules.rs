@@ -1,11 +1,12 @@
-//! What one sandbox may reach, within what the machine's configuration lets any sandbox reach.
+//! What one sandbox may connect to, within what the machine's configuration allows to any sandbox.
 //!
-//! Three questions in this order: is the address in an allowed range, is it outside every denied range, has an allowed name
-//! led to it. Allowed wins over denied. A range of everything (`0.0.0.0/0`) means both families: a list that was written with
-//! IPv4 in mind must not be open over IPv6.
+//! Three checks in this order: is the address in an allowed range, is it outside every denied
+//! range, has an allowed name led to it. Allowed wins over denied. A range of everything
+//! (`0.0.0.0/0`) covers both families: a list that was written with IPv4 in mind must not be open
+//! over IPv6.
 //!
-//! A sandbox to which everything is denied may ask for allowed names only: a question carries its name to whoever answers for
-//! it, and would be a way out by itself.
+//! A sandbox to which everything is denied may query allowed names only: a query carries its name
+//! to the server of that zone, and would be an exfiltration channel by itself.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,39 +17,42 @@ use outbound::{Headers, Proxy};
 use super::domain::Domain;
 use super::policy::embedded_v4;
 
-/// Lists of what a sandbox may reach and who resolves names for it. The default allows everything.
+/// Lists of what a sandbox may connect to, and its name servers. The default allows everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     ranges: Vec<IpNet>,
     names: Vec<Domain>,
     denied: Vec<IpNet>,
     nameservers: Vec<Ipv4Addr>,
-    /// The most exact first.
+    /// Sorted by exactness, the most exact first.
     headers: Vec<(Domain, Arc<Headers>)>,
     proxy: Option<Arc<Proxy>>,
 }
 
-/// An entry of a list is not what the list holds.
+/// An entry is not of a kind that its list accepts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{entry}' is not {}", if *names_too { "an IP address, a CIDR range or a domain name" } else { "an IP address or CIDR range" })]
 pub struct InvalidRule {
     pub entry: String,
-    /// Whether the list holds names, too.
+    /// Whether the list accepts names, too.
     pub names_too: bool,
 }
 
-/// By what an address may be reached.
+/// Why an address may be connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
-    /// By itself.
+pub(super) enum Grant {
+    /// The address itself is allowed.
     Address,
-    /// Because an allowed name led to it. Many names may share it: what the connection asks for by name must be allowed, too.
+    /// An allowed name led to it. Many names may share the address: the name that the connection
+    /// itself asks for must be allowed, too.
     Name,
 }
 
 impl Rules {
+    /// Parses the lists.
     /// # Errors
-    /// Names the first entry that is none.
+    /// [`InvalidRule`] with the first entry that is neither a range nor, where names are accepted,
+    /// a name.
     pub fn new<S: AsRef<str>>(allow: &[S], deny: &[S], nameservers: &[Ipv4Addr]) -> Result<Self, InvalidRule> {
         let wrong = |entry: &str, names_too| InvalidRule { entry: entry.to_owned(), names_too };
         let mut rules = Self { nameservers: nameservers.to_vec(), ..Self::default() };
@@ -67,26 +71,27 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Requests for these names get headers on the way; of several patterns that fit a name, the most exact counts.
+    /// Sets headers for requests to these names; of several patterns that match a name, the most
+    /// exact applies.
     pub fn with_headers(mut self, headers: impl IntoIterator<Item = (Domain, Headers)>) -> Self {
         self.headers = headers.into_iter().map(|(domain, headers)| (domain, Arc::new(headers))).collect();
         self.headers.sort_by_key(|(domain, _)| std::cmp::Reverse(domain.exactness()));
         self
     }
 
-    /// TCP goes through this proxy.
+    /// Sends TCP through this proxy.
     pub fn with_proxy(mut self, proxy: Option<Proxy>) -> Self {
         self.proxy = proxy.map(Arc::new);
         self
     }
 
-    /// As it is, and everything that it does not allow is denied.
+    /// Denies everything that the rules do not allow.
     pub fn deny_everything(mut self) -> Self {
         self.denied = vec![Ipv4Net::default().into()];
         self
     }
 
-    /// Whether nothing is said about what may be reached, and how.
+    /// Whether the rules restrict or change nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
             && self.names.is_empty()
@@ -95,7 +100,7 @@ impl Rules {
             && self.proxy.is_none()
     }
 
-    /// Whether requests for some names get headers.
+    /// Whether requests to some names get headers.
     pub fn sets_headers(&self) -> bool {
         !self.headers.is_empty()
     }
@@ -112,15 +117,15 @@ impl Rules {
         &self.nameservers
     }
 
-    /// Whether an address may be reached that `names` have led to.
-    pub(super) fn leave<'a>(&self, address: IpAddr, mut names: impl Iterator<Item = &'a str>) -> Option<Leave> {
+    /// Whether an address to which `names` have led is allowed, and why.
+    pub(super) fn grant<'a>(&self, address: IpAddr, mut names: impl Iterator<Item = &'a str>) -> Option<Grant> {
         if covers(&self.ranges, address) || !covers(&self.denied, address) {
-            return Some(Leave::Address);
+            return Some(Grant::Address);
         }
-        names.any(|name| self.names_it(name)).then_some(Leave::Name)
+        names.any(|name| self.names_it(name)).then_some(Grant::Name)
     }
 
-    /// Whether the name system may be asked for `name`.
+    /// Whether `name` may be queried.
     pub(super) fn may_ask(&self, name: &str) -> bool {
         !self.restricts_names() || self.names_it(name)
     }
@@ -130,7 +135,7 @@ impl Rules {
         everything(&self.denied) && !everything(&self.ranges)
     }
 
-    /// Whether `name` is in the list.
+    /// Whether `name` is in the list of allowed names.
     pub(super) fn names_it(&self, name: &str) -> bool {
         self.names.iter().any(|domain| domain.matches(name))
     }
@@ -140,7 +145,7 @@ fn range(entry: &str) -> Option<IpNet> {
     entry.parse().ok().or_else(|| Some(IpNet::from(entry.parse::<IpAddr>().ok()?)))
 }
 
-/// An IPv4 address written into an IPv6 one is in the range that it is in by itself.
+/// An IPv4 address embedded in an IPv6 one is in the same ranges as by itself.
 fn covers(ranges: &[IpNet], address: IpAddr) -> bool {
     let embedded = match address {
         IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
@@ -162,28 +167,28 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(rules: &Rules, address: &str, names: &[&str], expected: Option<Leave>) {
-        let found = rules.leave(address.parse().unwrap(), names.iter().copied());
+    fn check(rules: &Rules, address: &str, names: &[&str], expected: Option<Grant>) {
+        let found = rules.grant(address.parse().unwrap(), names.iter().copied());
         assert_eq!(found, expected, "{address} {names:?}");
     }
 
     #[test]
     fn without_rules_everything_may_be_reached_and_asked() {
         let open = Rules::default();
-        check(&open, "1.1.1.1", &[], Some(Leave::Address));
-        check(&open, "2606:4700::1111", &[], Some(Leave::Address));
+        check(&open, "1.1.1.1", &[], Some(Grant::Address));
+        check(&open, "2606:4700::1111", &[], Some(Grant::Address));
         assert!(open.is_empty() && open.may_ask("any.example"));
     }
 
     #[test]
     fn allowed_wins_over_denied() {
         let both = rules(&["1.1.1.0/24", "9.9.9.9"], &["1.1.0.0/16", "9.9.9.9", "2606:4700::/32"]);
-        check(&both, "1.1.1.7", &[], Some(Leave::Address));
-        check(&both, "9.9.9.9", &[], Some(Leave::Address));
+        check(&both, "1.1.1.7", &[], Some(Grant::Address));
+        check(&both, "9.9.9.9", &[], Some(Grant::Address));
         check(&both, "1.1.2.7", &[], None);
-        check(&both, "8.8.8.8", &[], Some(Leave::Address));
+        check(&both, "8.8.8.8", &[], Some(Grant::Address));
         check(&both, "2606:4700::1111", &[], None);
-        // Only part of the world is denied, so names tell nobody more than an address would.
+        // Only part of all addresses is denied, so queries leak no more than connections would.
         assert!(both.may_ask("any.example"));
     }
 
@@ -191,8 +196,8 @@ mod tests {
     fn everything_denied_is_denied_in_both_families_and_for_names() {
         for deny in [&["0.0.0.0/0"][..], &["0.0.0.0/1", "128.0.0.0/1"], &["::/0"]] {
             let closed = rules(&["1.1.1.1"], deny);
-            check(&closed, "1.1.1.1", &[], Some(Leave::Address));
-            check(&closed, "64:ff9b::1.1.1.1", &[], Some(Leave::Address));
+            check(&closed, "1.1.1.1", &[], Some(Grant::Address));
+            check(&closed, "64:ff9b::1.1.1.1", &[], Some(Grant::Address));
             check(&closed, "1.1.1.2", &["any.example"], None);
             check(&closed, "2606:4700::1111", &[], None);
             assert!(!closed.may_ask("any.example"), "{deny:?}");
@@ -227,18 +232,18 @@ mod tests {
     #[test]
     fn names_allow_what_they_led_to_and_nothing_else() {
         let named = rules(&["*.example.com", "1.2.3.4"], &["0.0.0.0/0"]);
-        check(&named, "5.5.5.5", &["api.example.com"], Some(Leave::Name));
-        check(&named, "5.5.5.5", &["evil.org", "api.example.com"], Some(Leave::Name));
+        check(&named, "5.5.5.5", &["api.example.com"], Some(Grant::Name));
+        check(&named, "5.5.5.5", &["evil.org", "api.example.com"], Some(Grant::Name));
         check(&named, "5.5.5.5", &["evil.org"], None);
         check(&named, "5.5.5.5", &[], None);
-        check(&named, "1.2.3.4", &["evil.org"], Some(Leave::Address));
+        check(&named, "1.2.3.4", &["evil.org"], Some(Grant::Address));
         assert!(named.may_ask("api.example.com.") && !named.may_ask("example.com") && !named.may_ask("evil.org"));
     }
 
     #[test]
     fn everything_allowed_overrides_everything_denied() {
         let open = rules(&["0.0.0.0/0"], &["0.0.0.0/0"]);
-        check(&open, "2606:4700::1111", &[], Some(Leave::Address));
+        check(&open, "2606:4700::1111", &[], Some(Grant::Address));
         assert!(open.may_ask("any.example"));
     }
 

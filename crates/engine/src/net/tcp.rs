@@ -1,11 +1,13 @@
-//! The TCP flows of one sandbox, and what each of their packets becomes.
+//! The TCP flows of one sandbox, and what happens to each of their packets.
 //!
 //! ```text
-//!   SYN ─▶ Dialling ─ connected ─▶ Ready (SYN handed to the listener) ─ accepted ─▶ Relaying ─ ended ─▶ Closing ─ later ─▶ gone
-//!             └─ failed ─▶ reset or ICMP, gone        └─ never accepted ─▶ gone
+//!   SYN ─▶ Dialling ─ connected ─▶ Ready ─ accepted ─▶ Relaying ─ ended ─▶ Closing ─ later ─▶ gone
+//!             └─ failed ─▶ reset or ICMP, gone
+//!                                   └─ never accepted ─▶ gone
 //! ```
-//! Each flow has a port of the gateway of its own: from it the listener sees the connection come, and by it an accepted
-//! connection finds its flow. A port is used again as late as possible, because the listener's end may rest in TIME_WAIT.
+//! At `Ready` the SYN is forwarded to the listener. Each flow has its own port of the gateway, from
+//! which the listener sees the connection come and by which an accepted connection finds its flow.
+//! A port is reused as late as possible, because the listener's end may be in TIME_WAIT.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -18,30 +20,31 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::AbortHandle;
 
 use super::budget::Permit;
+use super::forwarder::Reached;
 use super::packet::{Segment, Unreachable};
-use super::way::Reached;
 use super::{GATEWAY_V4, GATEWAY_V6};
 
-/// Most flows of a sandbox that hold connections: two descriptors and up to four kernel buffers each.
+/// Limit of flows per sandbox that hold connections: two descriptors and up to four kernel buffers
+/// each.
 const MOST_FLOWS: usize = 1024;
-/// Most flows of a sandbox whose target has not answered yet.
+/// Limit of flows per sandbox whose target has not answered yet.
 const MOST_DIALS: usize = 256;
-/// Most ended flows whose last packets are still carried.
+/// Limit of ended flows whose last packets are still forwarded.
 const MOST_CLOSING: usize = 8192;
-/// How long the last packets of an ended flow are carried.
-const CLOSING: Duration = Duration::from_secs(60);
-/// How long a connected target waits for the sandbox to take the connection.
-const TAKE: Duration = Duration::from_secs(10);
+/// How long the last packets of an ended flow are forwarded.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connected target waits for the listener to accept the connection.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a target may take to answer.
-const DIAL: Duration = Duration::from_secs(30);
-/// How long a connection may be silent before the other end is asked whether it is still there.
-const SILENCE: Duration = Duration::from_secs(120);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may be idle before TCP probes the other end.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
 /// First port of the gateway that flows use.
 const FIRST_PORT: u16 = 1024;
-/// A first packet with more payload than this is not kept; the sender then sends one without.
+/// A first packet with more payload than this is dropped; the sender then retransmits one without.
 const LONGEST_SYN: usize = 2048;
 
-/// Tells one flow from an earlier or later one with the same port.
+/// Distinguishes a flow from an earlier or later one with the same port.
 pub(super) type FlowId = u64;
 
 pub(super) struct Flow {
@@ -49,17 +52,17 @@ pub(super) struct Flow {
     /// The sandbox's end.
     pub(super) client: SocketAddr,
     pub(super) target: SocketAddr,
-    /// Sequence number of the first packet: another one with the same ends is another connection.
+    /// Sequence number of the SYN: another one with the same ends is another connection.
     first: u32,
     pub(super) state: State,
-    /// Given back as soon as the flow holds no connections.
+    /// Released as soon as the flow holds no connections.
     permit: Option<Permit>,
-    /// When a packet of it passed last, by [`Flows::clock`].
+    /// When a packet of it last passed, by [`Flows::clock`].
     used: u64,
 }
 
 impl Flow {
-    /// Whether the flow waits for the sandbox to take its connection.
+    /// Whether the flow waits for the listener to accept its connection.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
     }
@@ -79,10 +82,10 @@ pub(super) enum Target {
     Resolver,
 }
 
-/// What to do with a segment of a sandbox's program.
+/// What to do with a segment of a program in the sandbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outbound {
-    /// Hand it to the listener as coming from this port of the gateway.
+    /// Forward it to the listener as coming from this port of the gateway.
     Forward(u16),
     /// Open a flow.
     Open,
@@ -104,7 +107,7 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    /// Decides about a segment from the sandbox to anywhere but the gateway.
+    /// Decides about a segment from the sandbox to anything but the gateway.
     pub(super) fn outbound(&mut self, segment: &Segment, frame: usize) -> Outbound {
         let known = self.ports.get(&(segment.source, segment.destination)).copied();
         self.clock += 1;
@@ -115,12 +118,12 @@ impl Flows {
         });
         match flow {
             Some((port, flow)) if segment.flags.opens() => match flow.state {
-                // The answer to the first packet is still awaited, or was lost.
+                // The answer to the SYN is still outstanding, or was lost.
                 State::Dialling { .. } if flow.first == segment.sequence => Outbound::Ignore,
                 State::Ready { .. } | State::Relaying { .. } if flow.first == segment.sequence => {
                     Outbound::Forward(port)
                 }
-                // The program has given the connection up, and its port serves another.
+                // The program has closed the connection, and its port is used for another.
                 _ => {
                     self.remove(port);
                     self.admission(frame)
@@ -135,7 +138,8 @@ impl Flows {
                 State::Ready { .. } | State::Relaying { .. } | State::Closing => Outbound::Forward(port),
             },
             None if segment.flags.opens() => self.admission(frame),
-            // A connection from before a restart of the server: nobody else will tell the program that it is gone.
+            // A connection from before a restart of the server: only a reset lets the program
+            // notice.
             None => Outbound::Reset,
         }
     }
@@ -150,7 +154,7 @@ impl Flows {
         }
     }
 
-    /// Makes a flow that holds `permit`; `None` when no port is free.
+    /// Creates a flow that holds `permit`; `None` when no port is free.
     pub(super) fn open(
         &mut self,
         segment: &Segment,
@@ -177,7 +181,7 @@ impl Flows {
         self.flows.get(&port)
     }
 
-    /// Replaces the state of a flow if it is still the one meant; returns the old state and the flow.
+    /// Replaces the state of a flow if `id` still matches; returns the old state and the flow.
     pub(super) fn advance(&mut self, port: u16, id: FlowId, state: State) -> Option<(State, &Flow)> {
         let flow = self.flows.get_mut(&port).filter(|flow| flow.id == id)?;
         let old = std::mem::replace(&mut flow.state, state);
@@ -185,12 +189,13 @@ impl Flows {
         if matches!(flow.state, State::Closing) {
             flow.permit = None;
             self.ended += 1;
-            self.closing.push_back((Instant::now() + CLOSING, port, id));
+            self.closing.push_back((Instant::now() + CLOSING_TIMEOUT, port, id));
         }
         Some((old, flow))
     }
 
-    /// Lets `serve` start for the flow that waits for a connection from this port of the gateway, if there is one.
+    /// Calls `serve` for the flow that waits for a connection from this port of the gateway, if
+    /// there is one.
     pub(super) fn take(&mut self, port: u16, serve: impl FnOnce(FlowId, Target) -> AbortHandle) {
         let Some(flow) = self.flows.get_mut(&port) else { return };
         flow.state = match std::mem::replace(&mut flow.state, State::Closing) {
@@ -199,7 +204,7 @@ impl Flows {
         };
     }
 
-    /// Forgets a flow, ending what serves it.
+    /// Removes a flow and aborts its task.
     pub(super) fn remove(&mut self, port: u16) -> Option<Flow> {
         let flow = self.flows.remove(&port)?;
         if self.ports.get(&(flow.client, flow.target)) == Some(&port) {
@@ -221,8 +226,8 @@ impl Flows {
         self.flows.len() - self.ended
     }
 
-    /// Closes the flow whose program has sent nothing for longest; says whether there was one. Its program sees the end
-    /// of the connection.
+    /// Closes the flow whose program has sent nothing for longest; returns whether there was one.
+    /// Its program sees the end of the connection.
     pub(super) fn close_oldest(&mut self) -> bool {
         let holding = self.flows.iter().filter(|(_, flow)| flow.permit.is_some());
         let oldest = holding.min_by_key(|(_, flow)| flow.used).map(|(port, flow)| (*port, flow.id));
@@ -234,7 +239,7 @@ impl Flows {
         true
     }
 
-    /// Ends the flow that a task served which did not end by itself.
+    /// Removes the flow of a task that was aborted or panicked.
     pub(super) fn remove_by_task(&mut self, task: tokio::task::Id) {
         let port = self.flows.iter().find_map(|(port, flow)| match &flow.state {
             State::Dialling { task: serving, .. } | State::Relaying { task: serving } if serving.id() == task => {
@@ -247,15 +252,15 @@ impl Flows {
         }
     }
 
-    /// Forgets what has waited long enough. Returns when to ask again, if anything is left.
+    /// Removes flows whose time has passed. Returns when to call this again, if any flow is left.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Instant> {
         self.forget_closed(now);
-        let untaken = |flow: &Flow| matches!(flow.state, State::Ready { since, .. } if since + TAKE <= now);
+        let untaken = |flow: &Flow| matches!(flow.state, State::Ready { since, .. } if since + ACCEPT_TIMEOUT <= now);
         let stale: Vec<u16> = self.flows.iter().filter(|(_, flow)| untaken(flow)).map(|(port, _)| *port).collect();
         for port in stale {
             self.remove(port);
         }
-        (!self.flows.is_empty()).then_some(now + TAKE)
+        (!self.flows.is_empty()).then_some(now + ACCEPT_TIMEOUT)
     }
 
     fn forget_closed(&mut self, now: Instant) {
@@ -278,27 +283,27 @@ pub(super) async fn dial(target: SocketAddr) -> Result<TcpStream, DialFailure> {
         prepare(&socket)?;
         socket.connect(target).await
     };
-    match tokio::time::timeout(DIAL, connect).await {
+    match tokio::time::timeout(DIAL_TIMEOUT, connect).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(DialFailure::from(&error)),
         Err(_) => Err(DialFailure::Unreachable(Unreachable::Host)),
     }
 }
 
-/// Sets what both connections of a flow need.
+/// Sets the options of both connections of a flow.
 pub(super) fn prepare(socket: impl AsFd) -> io::Result<()> {
-    // A relay must not wait for more bytes to come.
+    // A relay must not wait for more bytes.
     sockopt::set_tcp_nodelay(&socket, true)?;
-    // A target that vanishes without a word, or a program that ended while its target never answers the end, would otherwise
-    // hold a silent flow for ever.
+    // Without keepalive a target that vanishes silently, or a program that ended while its target
+    // never acknowledges the end, would hold an idle flow for ever.
     sockopt::set_socket_keepalive(&socket, true)?;
-    sockopt::set_tcp_keepidle(&socket, SILENCE)?;
-    sockopt::set_tcp_keepintvl(&socket, SILENCE / 8)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_IDLE / 8)?;
     sockopt::set_tcp_keepcnt(&socket, 4)?;
     Ok(())
 }
 
-/// How a program is told that its target cannot be reached.
+/// How the egress reports to a program that its target cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DialFailure {
     Refused,

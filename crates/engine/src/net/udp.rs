@@ -1,4 +1,5 @@
-//! The UDP flows of one sandbox: per pair of ends a connected socket on the host, forgotten when idle.
+//! The UDP flows of one sandbox: one connected socket on the host per pair of ends, closed when
+//! idle.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,17 +16,17 @@ use tokio::task::AbortHandle;
 
 use super::budget::Permit;
 use super::device::Tun;
-use super::opening::is_quic;
 use super::packet::{self, MAX_FRAME, MAX_UDP_HEADERS, Unreachable};
-use super::rules::Leave;
+use super::rules::Grant;
+use super::sniff::is_quic;
 use super::tcp::gateway;
 
-/// Most flows of a sandbox; beyond, the one unused for longest makes room.
+/// Limit of flows per sandbox; beyond it, the least recently used one is closed.
 const MOST_FLOWS: usize = 1024;
-/// A flow without a datagram in either direction for so long is forgotten.
-const IDLE: Duration = Duration::from_secs(60);
-/// Datagrams received in a row before other tasks get their turn.
-const TURN: u32 = 32;
+/// A flow without a datagram in either direction for this time is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Datagrams received in a row before other tasks run.
+const BATCH: u32 = 32;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_UDP_HEADERS + MAX_FRAME].into_boxed_slice());
@@ -36,7 +37,7 @@ pub(super) type Ends = (SocketAddr, SocketAddr);
 
 pub(super) struct Flow {
     ends: Ends,
-    leave: Leave,
+    grant: Grant,
     socket: UdpSocket,
     opened: Instant,
     /// Milliseconds after `opened`.
@@ -71,17 +72,17 @@ impl Flows {
         self.flows.len()
     }
 
-    /// Ends the flow unused for longest; says whether there was one.
+    /// Closes the least recently used flow; returns whether there was one.
     pub(super) fn close_oldest(&mut self) -> bool {
         let oldest = self.flows.values().min_by_key(|open| open.flow.last_activity()).map(|open| open.flow.ends);
         let closed = oldest.and_then(|ends| self.flows.remove(&ends));
         closed.inspect(|open| open.task.abort()).is_some()
     }
 
-    /// Ends the flows whose target may no longer be reached by what it was reached by.
-    pub(super) fn retain(&mut self, may: impl Fn(SocketAddr, Leave) -> bool) {
+    /// Closes the flows whose target is no longer allowed for the same reason.
+    pub(super) fn retain(&mut self, may: impl Fn(SocketAddr, Grant) -> bool) {
         self.flows.retain(|(_, target), open| {
-            let stays = may(*target, open.flow.leave);
+            let stays = may(*target, open.flow.grant);
             if !stays {
                 open.task.abort();
             }
@@ -89,7 +90,7 @@ impl Flows {
         });
     }
 
-    /// Forgets a flow whose task has ended.
+    /// Removes a flow whose task has ended.
     pub(super) fn remove(&mut self, ended: &Arc<Flow>) {
         if self.find(ended.ends).is_some_and(|flow| Arc::ptr_eq(flow, ended)) {
             self.flows.remove(&ended.ends);
@@ -98,43 +99,47 @@ impl Flows {
 }
 
 impl Flow {
-    pub(super) fn open(ends: Ends, leave: Leave) -> io::Result<Arc<Self>> {
+    pub(super) fn open(ends: Ends, grant: Grant) -> io::Result<Arc<Self>> {
         let any: SocketAddr =
             if ends.1.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
         let socket = std::net::UdpSocket::bind(any)?;
         socket.connect(ends.1)?;
         socket.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(socket)?;
-        Ok(Arc::new(Self { ends, leave, socket, opened: Instant::now(), last_used: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { ends, grant, socket, opened: Instant::now(), last_used: AtomicU64::new(0) }))
     }
 
-    /// Whether a datagram may go: where only a name allows the target, none that hides for which name it is.
+    /// Whether a datagram may be sent: where only a name allows the target, one that hides its name
+    /// may not.
     pub(super) fn may_carry(&self, payload: &[u8]) -> bool {
-        self.leave == Leave::Address || !is_quic(payload)
+        self.grant == Grant::Address || !is_quic(payload)
     }
 
-    /// Sends a datagram to the target. One that does not fit into the socket's queue is lost, as on any network.
+    /// Sends a datagram to the target. One that does not fit into the socket's queue is lost, as on
+    /// any network.
     pub(super) fn send(&self, payload: &[u8], tun: &Tun) {
         self.touch();
-        // Not `try_send`: a socket just made does not know yet that it is writable, and the datagram would be lost.
+        // Not `try_send`: the runtime does not know yet that a new socket is writable, and the
+        // datagram would be lost.
         let send = || rustix::net::send(&self.socket, payload, SendFlags::DONTWAIT);
         if let Err(error) = send() {
-            // The error may be that of an earlier datagram; it is told, and this one goes out.
+            // The error may belong to an earlier datagram; it is reported, and this one is sent
+            // again.
             if self.tell(&error.into(), tun) {
                 let _ = send();
             }
         }
     }
 
-    /// Carries what the target sends, until the flow is idle.
+    /// Forwards what the target sends, until the flow is idle.
     pub(super) async fn receive(self: Arc<Self>, tun: Arc<Tun>) -> Arc<Self> {
-        while let Some(left) = IDLE.checked_sub(self.last_activity().elapsed()) {
+        while let Some(left) = IDLE_TIMEOUT.checked_sub(self.last_activity().elapsed()) {
             let ready = self.socket.ready(Interest::READABLE | Interest::ERROR);
             let Ok(Ok(ready)) = tokio::time::timeout(left, ready).await else { continue };
             if ready.is_error() {
                 let _ = self.socket.try_io(Interest::ERROR, || self.report(&tun));
             }
-            for _ in 0..TURN {
+            for _ in 0..BATCH {
                 match self.receive_one(&tun) {
                     Ok(()) => self.touch(),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -147,7 +152,8 @@ impl Flow {
         self
     }
 
-    /// Passes on an error that waits at the socket. `WouldBlock` lets the runtime wait for the next one.
+    /// Reports an error that is pending at the socket. `WouldBlock` lets the runtime wait for the
+    /// next one.
     fn report(&self, tun: &Tun) -> io::Result<()> {
         if let Some(error) = self.socket.take_error()? {
             self.tell(&error, tun);
@@ -165,7 +171,8 @@ impl Flow {
         })
     }
 
-    /// Passes on what the network said about an earlier datagram. Says whether there was anything to pass on.
+    /// Sends the network's error about an earlier datagram to the sandbox; returns whether the
+    /// sandbox can receive it.
     fn tell(&self, error: &io::Error, tun: &Tun) -> bool {
         let why = match error.kind() {
             io::ErrorKind::ConnectionRefused => Unreachable::Port,

@@ -62,7 +62,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Waits until `count` callers wait for a commit that has not started.
+    /// Waits until `count` callers have arrived.
     fn until_waiting(count: usize, arrived: &AtomicUsize) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while arrived.load(Ordering::SeqCst) < count {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reaches_every_caller_of_that_commit_and_no_later_one() {
+    fn a_failed_commit_fails_its_callers_and_no_later_one() {
         let group = GroupCommit::default();
         let failed = group.run(|| Err(io::Error::from_raw_os_error(libc::EIO)));
         assert_eq!(failed.expect_err("it failed").raw_os_error(), Some(libc::EIO));

@@ -1,4 +1,4 @@
-//! Which kind of pool a data directory would get, found out without making anything.
+//! Predicts the kind of pool that a data directory would get, without creating anything.
 
 use std::fs;
 use std::io;
@@ -8,15 +8,15 @@ use rustix::fs::statvfs;
 
 use super::quota::Quota;
 use super::{ONLY_ROOT, PoolKind, free, has_volumes, image, is_btrfs, reserve, volumes_in};
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// What [`super::Pool::open`] would come to.
+/// What [`super::Pool::open`] would result in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forecast {
     pub kind: PoolKind,
     /// Why disk limits would be soft, and the command or setting that makes them hard.
     pub shortcoming: Option<Shortcoming>,
-    /// Free on the host's file system, and what of it stays free.
+    /// Free on the host's file system, and the part of it that stays free.
     pub free: u64,
     pub reserve: u64,
 }
@@ -27,7 +27,7 @@ pub struct Shortcoming {
     pub fix: String,
 }
 
-/// Looks at the data directory, which need not exist yet.
+/// Examines the data directory, which need not exist yet.
 pub fn forecast(data: &Path) -> io::Result<Forecast> {
     let existing = data.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     let host = statvfs(existing)?;
@@ -39,7 +39,7 @@ fn kind(data: &Path, existing: &Path) -> io::Result<(PoolKind, Option<Shortcomin
     if image::exists(data) {
         return Ok((PoolKind::LoopBtrfs, None));
     }
-    if !Standing::of_this_process().is_root() {
+    if !Privilege::detect().is_root() {
         let (what, fix) = (ONLY_ROOT.to_owned(), "sudo sandbar up".to_owned());
         return Ok((PoolKind::Directory, Some(Shortcoming { what, fix })));
     }
@@ -57,7 +57,7 @@ fn kind(data: &Path, existing: &Path) -> io::Result<(PoolKind, Option<Shortcomin
     })
 }
 
-/// What keeps an image from being made and mounted.
+/// What prevents an image from being created and mounted.
 fn missing_for_image() -> Option<Shortcoming> {
     let lacks = |what: &str, fix: String| Some(Shortcoming { what: what.to_owned(), fix });
     let file_systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();

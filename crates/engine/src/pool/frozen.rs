@@ -10,7 +10,7 @@ use super::quota::Quota;
 use super::{Pool, PoolError, is_subvolume};
 use crate::sys::btrfs;
 
-/// Before the volume's name. The pool takes no such name for a volume.
+/// Before the volume's name. The pool accepts no such name for a volume.
 const PREFIX: &str = ".backup-";
 
 /// Whether an entry of a pool is such a copy, perhaps of a process that was killed.
@@ -18,20 +18,21 @@ pub fn is_frozen_copy(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// One volume as it was at one moment. Dropping it removes the copy.
+/// One volume at one moment. Dropping it removes the copy.
 #[derive(Debug)]
 pub struct FrozenCopy {
     /// The pool's directory.
     root: File,
     name: String,
     path: PathBuf,
-    /// What is charged to the volume itself. A copy of a template is not charged what it shares with the template.
+    /// What is charged to the volume itself. A copy of a template is not charged what it shares
+    /// with the template.
     charged_bytes: Option<u64>,
 }
 
 impl Pool {
-    /// Removes the copies that killed backups have left; one that cannot be removed is logged and left. The caller makes
-    /// sure that no backup runs.
+    /// Removes the copies that killed backups have left; one that cannot be removed is logged and
+    /// left. The caller makes sure that no backup runs.
     pub fn remove_frozen_copies(&self) -> Result<(), PoolError> {
         let failed = || PoolError::io(format!("list {}", self.root.display()));
         for entry in fs::read_dir(&self.root).map_err(failed())? {
@@ -47,11 +48,11 @@ impl Pool {
 }
 
 impl FrozenCopy {
-    /// A copy of the volume `name` of the pool whose volumes are in `root`; none where volumes are
-    /// plain directories, which cannot be copied in a moment.
+    /// Copies the volume `name` of the pool whose volumes are in `root`; `None` where volumes are
+    /// plain directories, which cannot be copied instantly.
     ///
     /// # Errors
-    /// The file system refuses, or there is no such volume.
+    /// The file system's, among others when there is no such volume.
     pub fn take(root: &Path, name: &str) -> io::Result<Option<Self>> {
         let source = root.join(name);
         if !is_subvolume(&source) {
@@ -68,7 +69,7 @@ impl FrozenCopy {
     /// The copy `name` that a killed process left in `root`; dropping it removes it.
     ///
     /// # Errors
-    /// The pool cannot be opened.
+    /// The file system's, when the pool's directory cannot be opened.
     pub fn adopt(root: &Path, name: &str) -> io::Result<Self> {
         Ok(Self { root: File::open(root)?, path: root.join(name), name: name.to_owned(), charged_bytes: None })
     }
@@ -77,7 +78,7 @@ impl FrozenCopy {
         &self.path
     }
 
-    /// What was charged to the volume at that moment; none where nothing is charged.
+    /// What was charged to the volume at that moment; `None` without quotas.
     pub fn charged_bytes(&self) -> Option<u64> {
         self.charged_bytes
     }

@@ -1,4 +1,4 @@
-//! The sparse file that carries the pool's btrfs where the data directory itself is not on one.
+//! The sparse file with the pool's btrfs, where the data directory itself is not on one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,10 +14,10 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::{PoolError, SMALLEST_IMAGE, is_btrfs};
 use crate::sys::{btrfs, loopdev};
 
-/// Another server's opening of the same image takes milliseconds; recovery after a crash may take seconds.
-const LOCK_LIMIT: Duration = Duration::from_secs(30);
-const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// Where btrfs keeps its superblock, and in there the file system's identity and the magic word.
+/// Another server opens the same image in milliseconds; recovery after a crash may take seconds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Offset of btrfs's superblock, and the magic in it.
 const SUPERBLOCK: u64 = 64 << 10;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
 
@@ -26,11 +26,13 @@ pub(super) fn image_in(data: &Path) -> PathBuf {
 }
 
 pub(super) fn exists(data: &Path) -> bool {
-    // Also when it cannot be examined: then mounting says why, and nothing else takes its place.
+    // Also true when it cannot be examined: mounting then reports why, and no other pool replaces
+    // it.
     !matches!(image_in(data).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Makes the image. It gets its name only when it is complete, so that a crash leaves nothing that looks like a pool.
+/// Creates the image. It gets its name by an atomic rename when it is complete, so that a crash
+/// leaves nothing that looks like a pool.
 pub(super) fn create(data: &Path, bytes: u64) -> Result<(), PoolError> {
     let image = image_in(data);
     if bytes < SMALLEST_IMAGE {
@@ -45,7 +47,7 @@ pub(super) fn create(data: &Path, bytes: u64) -> Result<(), PoolError> {
     })
 }
 
-/// Removes an image that was made just now and could not be used.
+/// Removes an image that was just created and could not be used.
 pub(super) fn discard(data: &Path) {
     let _ = fs::remove_file(image_in(data));
 }
@@ -53,11 +55,13 @@ pub(super) fn discard(data: &Path) {
 fn write(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     if is_btrfs(path)? {
-        // Copy-on-write below copy-on-write would scatter the image; only an empty file can be told so.
+        // Copy-on-write below copy-on-write would fragment the image; the flag can be set on an
+        // empty file only.
         ioctl_setflags(&file, ioctl_getflags(&file)? | IFlags::NOCOW)?;
     }
     file.set_len(bytes)?;
-    // One copy of the metadata: below is a file system that looks after its disk itself. A sparse file needs no discard.
+    // One copy of the metadata: the file system below protects its disk itself. A sparse file needs
+    // no discard.
     let made = Command::new(mkfs()?)
         .args(["--quiet", "--nodiscard", "--metadata", "single", "--data", "single", "--label", "sandbar"])
         .arg(path)
@@ -66,13 +70,14 @@ fn write(path: &Path, bytes: u64) -> io::Result<()> {
         .stderr(Stdio::piped())
         .output()?;
     if !made.status.success() {
-        let said = String::from_utf8_lossy(&made.stderr);
-        return Err(io::Error::other(format!("mkfs.btrfs: {}", said.trim())));
+        let stderr = String::from_utf8_lossy(&made.stderr);
+        return Err(io::Error::other(format!("mkfs.btrfs: {}", stderr.trim())));
     }
     file.sync_all()
 }
 
-/// Also where administrators' programs are, which are not in everybody's search path.
+/// Searches also the directories of administrators' programs, which are not in every user's search
+/// path.
 pub(super) fn mkfs() -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -97,20 +102,22 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.ours {
-            // Detached: sandboxes have mounts of their own, and the loop device goes with the last of them.
+            // Detached: sandboxes have mounts of their own, and the loop device is released with
+            // the last of them.
             let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
         }
     }
 }
 
-/// Mounts the image of `data` at `data/pool`, over the loop device that has it already or a new one.
+/// Mounts the image of `data` at `data/pool`, over the loop device it is attached to already or a
+/// new one.
 pub(super) fn mount(data: &Path) -> Result<Mounted, PoolError> {
     let image = image_in(data);
     let unmountable = |source| PoolError::Unmountable { image: image.clone(), source };
     let point = data.join("pool");
     fs::create_dir_all(&point).map_err(PoolError::io(format!("make {}", point.display())))?;
     let file = OpenOptions::new().read(true).write(true).open(&image).map_err(unmountable)?;
-    // A descriptor of its own: the device keeps the other one, and would keep its lock.
+    // A separate descriptor: the loop device keeps the other one, and would keep its lock.
     let lock = File::open(&image).map_err(unmountable)?;
     acquire(&lock).map_err(PoolError::io(format!("lock {}", image.display())))?;
     let id = identity(&file).map_err(unmountable)?;
@@ -125,28 +132,30 @@ pub(super) fn mount(data: &Path) -> Result<Mounted, PoolError> {
         Some(device) => device,
         None => loopdev::attach(&file).map_err(unmountable)?,
     };
-    // What sandboxes may do with devices and set-user-id files is decided by the overlay's mount, not by this one.
+    // The overlay's mount decides what sandboxes may do with devices and set-user-id files, not
+    // this one.
     let flags = MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV;
     let in_use = btrfs::state_directory(id).is_dir();
     rustix::mount::mount(device.path(), &point, "btrfs", flags, c"discard=async").map_err(|error| {
-        // One that is mounted elsewhere can be mounted here too, unless the kernel has aborted it.
+        // A file system that is mounted elsewhere can be mounted here too, unless the kernel has
+        // aborted it.
         if in_use { PoolError::Held { image: image.clone(), source: error.into() } } else { unmountable(error.into()) }
     })?;
     Ok(Mounted { point, ours: true })
 }
 
 fn acquire(lock: &File) -> io::Result<()> {
-    let deadline = Instant::now() + LOCK_LIMIT;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => thread::sleep(LOCK_RETRY_INTERVAL),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// The identity in the image's superblock.
+/// The file system id in the image's superblock.
 fn identity(image: &File) -> io::Result<[u8; 16]> {
     let mut block = [0; 0x48];
     image.read_exact_at(&mut block, SUPERBLOCK)?;
@@ -156,7 +165,7 @@ fn identity(image: &File) -> io::Result<[u8; 16]> {
     Ok(block[0x20..0x30].try_into().expect("the slice has 16 bytes"))
 }
 
-/// The identity of what is mounted at `point` in this mount namespace, if anything is.
+/// The id of the file system that is mounted at `point` in this mount namespace, if any.
 fn mounted_id(data: &Path, point: &Path) -> io::Result<Option<[u8; 16]>> {
     if fs::metadata(data)?.dev() == fs::metadata(point)?.dev() {
         return Ok(None);

@@ -1,16 +1,18 @@
-//! Where sandboxes keep their writable files: one volume each, with a limit on its bytes.
+//! The storage of sandboxes' writable files: one volume per sandbox, with a limit of its bytes.
 //!
-//! Three kinds, best first. What a data directory already holds decides; an empty one gets the best the machine allows:
+//! Three kinds, best first. The content of a data directory decides; an empty one gets the best
+//! kind that the machine supports:
 //!
 //! | kind | volumes are | limit |
 //! |---|---|---|
-//! | [`PoolKind::NativeBtrfs`] | subvolumes of the file system that holds the data directory | hard |
-//! | [`PoolKind::LoopBtrfs`] | subvolumes of a btrfs in the sparse file `pool.img`, mounted at `pool` | hard |
-//! | [`PoolKind::Directory`] | directories | soft: counted by a walk, enforced by nobody |
+//! | [`PoolKind::NativeBtrfs`] | subvolumes of the data directory's file system | hard |
+//! | [`PoolKind::LoopBtrfs`] | subvolumes of a btrfs in `pool.img`, mounted at `pool` | hard |
+//! | [`PoolKind::Directory`] | directories | soft: counted by a walk, not enforced |
 //!
-//! Invariants: an existing image is never formatted, whatever is wrong with it; it is attached to one loop device at most,
-//! because two would be two file systems writing over each other; quotas are never switched on in a file system that is
-//! not ours, because that keeps older kernels from mounting it.
+//! Invariants: an existing image is never formatted, whatever is wrong with it; it is attached to
+//! one loop device at most, because two would be two file systems that overwrite each other; quotas
+//! are never enabled in a file system that is not ours, because that keeps older kernels from
+//! mounting it.
 
 mod commit;
 mod copy;
@@ -20,6 +22,7 @@ mod image;
 mod nested;
 mod quota;
 mod reserve;
+mod spare;
 mod trash;
 mod volume;
 
@@ -38,8 +41,8 @@ use self::commit::GroupCommit;
 use self::image::Mounted;
 use self::quota::Quota;
 use self::reserve::Reserve;
+use crate::privilege::Privilege;
 use crate::removal;
-use crate::standing::Standing;
 use crate::sys::btrfs;
 
 pub use self::forecast::{Forecast, Shortcoming, forecast};
@@ -52,11 +55,12 @@ const GIB: u64 = 1 << 30;
 const BTRFS_MAGIC: u64 = 0x9123_683E;
 /// Below this a btrfs is all metadata; also a sign of a size given in the wrong unit.
 const SMALLEST_IMAGE: u64 = GIB / 4;
-/// Why nobody else has a better pool than directories.
+/// Why a server that is not root has no better pool than directories.
 const ONLY_ROOT: &str = "only root can mount a file system that limits what each sandbox writes";
-/// Quota groups that one removal of a volume tries to clear away.
+/// Quota groups that one removal of a volume tries to remove.
 const DOOMED_AT_ONCE: usize = 4;
-/// Between two trims while the host is short of space; each walks over all of the pool's free space.
+/// Time between two trims while the host is short of space; each walks over all of the pool's free
+/// space.
 const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
 /// What kind of volumes a pool has.
@@ -67,14 +71,14 @@ pub enum PoolKind {
     Directory,
 }
 
-/// Why the pool or a volume of it cannot be had.
+/// Why the pool or a volume of it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// Freeing space on the host or removing sandboxes helps.
     #[error("the disk has {free} bytes left, and {reserve} are kept free for what already runs")]
     NoSpace { free: u64, reserve: u64 },
-    /// It was to be opened or copied. Only a create makes a volume: an empty one in its place would
-    /// look like its content.
+    /// A volume to open or copy does not exist. Only a create makes a volume: an empty one in its
+    /// place would look like its content.
     #[error("volume {name} is missing: there is nothing at {}", path.display())]
     Missing { name: String, path: PathBuf },
     #[error("{0:?} cannot be the name of a volume")]
@@ -86,10 +90,11 @@ pub enum PoolError {
         image.display(), image.display()
     )]
     Unmountable { image: PathBuf, source: io::Error },
-    /// It is mounted already, for sandboxes that run, and cannot be used: ending them lets it be mounted again.
+    /// It is mounted already, for sandboxes that run, and cannot be used. Ending them lets it be
+    /// mounted again.
     #[error("the file system in {} was aborted by the kernel, and running sandboxes hold it", image.display())]
     Held { image: PathBuf, source: io::Error },
-    /// Opening the pool again helps, once the host has space and nothing holds the file system.
+    /// Opening the pool again helps, once the host has space and no process uses the file system.
     #[error(transparent)]
     ReadOnly(PoolFault),
     #[error("cannot {what}")]
@@ -110,11 +115,12 @@ pub struct PoolFault {
     pub path: PathBuf,
     /// What happened and what to do, for a person.
     pub cause: String,
-    /// When it was noticed.
+    /// When the server noticed it.
     pub since: SystemTime,
 }
 
-/// All volumes of one data directory. A mount that opening made is undone on drop; running sandboxes keep theirs.
+/// All volumes of one data directory. Drop unmounts what opening mounted; running sandboxes keep
+/// their own mounts.
 #[derive(Debug)]
 pub struct Pool {
     kind: PoolKind,
@@ -126,33 +132,35 @@ pub struct Pool {
     quota: Option<Quota>,
     /// Why the pool is not of a better kind.
     shortcoming: Option<String>,
-    /// Deleted subvolumes whose quota groups may still be there.
+    /// Deleted subvolumes whose quota groups may still exist.
     doomed: Mutex<VecDeque<u64>>,
-    /// Volumes whose limit is known to count the subvolumes nested in them.
+    /// Volumes whose limit is known to include the subvolumes nested in them.
     counted: Mutex<HashSet<u64>>,
-    /// When the guard last gave free space back to the host.
+    /// When the guard last returned free space to the host.
     trimmed: Mutex<Option<Instant>>,
     commits: GroupCommit,
-    /// Of a pool on an image.
+    /// Only of a pool on an image.
     reserve: Option<Reserve>,
     fault: Mutex<Option<PoolFault>>,
     _mounted: Option<Mounted>,
 }
 
 impl Pool {
-    /// Opens the pool of the data directory `data`, making it where there is none. A new image has `image_bytes`, sparse.
+    /// Opens the pool of the data directory `data`, or creates it. A new image has `image_bytes`,
+    /// sparse.
     ///
     /// The mount is made in the caller's mount namespace.
     /// # Errors
-    /// [`PoolError::Unmountable`] when there is an image that cannot be mounted: never another kind in its place, since
-    /// the sandboxes' files are in there.
+    /// [`PoolError::Unmountable`] when there is an image that cannot be mounted: no other kind
+    /// replaces it, since the sandboxes' files are in there. [`PoolError::Held`] when running
+    /// sandboxes use an aborted one.
     pub fn open(data: &Path, image_bytes: u64) -> Result<Self, PoolError> {
         fs::create_dir_all(data).map_err(PoolError::io(format!("make {}", data.display())))?;
         let data = data.canonicalize().map_err(PoolError::io(format!("find {}", data.display())))?;
         if image::exists(&data) {
             return Self::on_image(data);
         }
-        if !Standing::of_this_process().is_root() {
+        if !Privilege::detect().is_root() {
             return Self::in_directories(data, PoolKind::Directory, None, Some(ONLY_ROOT.to_owned()));
         }
         let on_btrfs = is_btrfs(&data).map_err(PoolError::io(format!("examine {}", data.display())))?;
@@ -233,12 +241,12 @@ impl Pool {
         self.kind
     }
 
-    /// Why limits are soft or the pool is not of a better kind; nothing when all is well.
+    /// Why limits are soft or the pool is not of a better kind; `None` when it is of the best kind.
     pub fn shortcoming(&self) -> Option<&str> {
         self.shortcoming.as_deref()
     }
 
-    /// Makes volume `name`, which must not exist, with this limit.
+    /// Creates volume `name`, which must not exist, with this limit.
     /// # Errors
     /// [`PoolError::NoSpace`] when the host is nearly full: a full host turns the pool read-only
     /// for all sandboxes.
@@ -257,7 +265,7 @@ impl Pool {
 
     /// Opens volume `name` and sets its limit. Works on a full host, too.
     /// # Errors
-    /// [`PoolError::Missing`] when there is none; it is not made.
+    /// [`PoolError::Missing`] when there is none; it is not created.
     pub fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         check_name(name)?;
         self.check_present(name)?;
@@ -277,44 +285,48 @@ impl Pool {
         }
     }
 
-    /// Writes everything that sandboxes and volumes changed to the disk. Callers at one time share a `syncfs`. Blocks.
+    /// Syncs everything that sandboxes and volumes changed. Concurrent callers share a `syncfs`.
+    /// Blocks.
     pub fn commit(&self) -> io::Result<()> {
         self.commits.run(|| Ok(rustix::fs::syncfs(&self.directory)?))
     }
 
-    /// As [`Pool::commit`], for writes that nothing waits for, in a file system of our own. The host's is left to the host.
-    /// Blocks.
+    /// As [`Pool::commit`], for writes that no caller waits for, in a file system of our own. The
+    /// host's file system is left to the host. Blocks.
     pub(crate) fn write_back(&self) -> io::Result<()> {
         if self.kind() != PoolKind::LoopBtrfs {
             return Ok(());
         }
-        // The kernel reports a lost write once to each descriptor: that of `commit` must not miss it.
+        // The kernel reports a lost write once per descriptor: that of `commit` must not miss it.
         Ok(rustix::fs::syncfs(File::open(&self.root)?)?)
     }
 
-    /// Writes the entry of a new volume to the disk, with what is directly in it: `files` are its files and directories,
-    /// and what sandboxes write elsewhere stays in memory. Blocks.
+    /// Syncs the directory entry of a new volume, and `files`, the files and directories directly
+    /// in it. What sandboxes write elsewhere stays in memory. Blocks.
     pub(crate) fn sync_new(&self, volume: &Volume, files: &[&Path]) -> io::Result<()> {
         for file in files {
             File::open(file)?.sync_all()?;
         }
         if self.kind == PoolKind::Directory {
             durable::sync_directory(volume.path())?;
-            return self.directory.sync_all();
+            // The pool's directory, or that of the spares.
+            return durable::sync_directory(volume.path().parent().unwrap_or(&self.root));
         }
-        // A new subvolume cannot be in btrfs's log, so that syncing anything in it commits the whole transaction, with
-        // the pool's entry for it. A sync of the pool's directory would make this caller wait for the next one's, too.
+        // A new subvolume cannot be in btrfs's log, so that syncing anything in it commits the
+        // whole transaction, with the pool's entry for it. A sync of the pool's directory would
+        // make this caller wait for the next transaction, too.
         if files.is_empty() { durable::sync_directory(volume.path()) } else { Ok(()) }
     }
 
-    /// Removes volume `name` with all that is in it; absent is fine. A subvolume goes at once, a directory file by file.
+    /// Removes volume `name` with everything in it; absent is success. A subvolume is removed at
+    /// once, a directory file by file.
     pub fn remove(&self, name: &str) -> Result<(), PoolError> {
         check_name(name)?;
         self.destroy(&self.root, name).map_err(PoolError::io(format!("remove volume {name}")))?;
         self.remove_note(name)
     }
 
-    /// Removes what is at `name` in `parent`, whatever it is; absent is fine.
+    /// Removes the entry `name` of `parent`, whatever it is; absent is success.
     fn destroy(&self, parent: &Path, name: &str) -> io::Result<()> {
         let removed = if is_subvolume(&parent.join(name)) {
             self.destroy_subvolume(parent, name)
@@ -327,7 +339,7 @@ impl Pool {
         }
     }
 
-    /// Removes quota groups of deleted subvolumes as far as they are not busy any more.
+    /// Removes quota groups of deleted subvolumes that are not busy any more.
     fn forget_doomed_groups(&self) {
         let mut doomed = self.doomed();
         // A few of the oldest each time, so that a removal stays cheap after thousands of others.
@@ -344,8 +356,8 @@ impl Pool {
         self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds the quota groups of subvolumes that were deleted under an earlier server. What cannot be examined might
-    /// have one of them, so that none is taken for stale then.
+    /// Finds the quota groups of subvolumes that were deleted under an earlier server. If a volume
+    /// cannot be examined, no group is stale, since any of them might belong to it.
     fn find_stale_groups(&self) {
         match self.stale_groups() {
             Ok(groups) => self.doomed().extend(groups.into_keys()),
@@ -358,7 +370,7 @@ impl Pool {
         let mut groups = quota.subvolume_groups().map_err(PoolError::io("list the pool's quota groups"))?;
         let volumes = self.list()?.into_iter().map(|name| self.root.join(name));
         let mut present = HashSet::new();
-        for path in volumes.chain(self.trashed_paths()?) {
+        for path in volumes.chain(self.trashed_paths()?).chain(self.spare_paths()?) {
             let found = File::open(&path).and_then(btrfs::subvolume_id).and_then(|id| {
                 present.extend(self.nested_below(id)?.into_iter().map(|nested| nested.id));
                 present.insert(id);
@@ -370,12 +382,12 @@ impl Pool {
         Ok(groups)
     }
 
-    /// Where volume `name` is, if it exists.
+    /// The path of volume `name`, whether it exists or not.
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// The names of all volumes. Files that lie beside them are none.
+    /// The names of all volumes. Files beside them are not volumes.
     pub fn list(&self) -> Result<Vec<String>, PoolError> {
         let failed = || PoolError::io(format!("list {}", self.root.display()));
         let mut names = Vec::new();
@@ -392,21 +404,23 @@ impl Pool {
         Ok(names)
     }
 
-    /// Bytes that can still be written: what the pool has, but never more than the file system that holds the image.
+    /// Bytes that can still be written: the free space of the pool, but never more than that of the
+    /// file system that holds the image.
     pub fn free_bytes(&self) -> io::Result<u64> {
         Ok(free(&statvfs(&self.root)?).min(free(&statvfs(&self.data)?)))
     }
 
-    /// Keeps running sandboxes from filling the host through a sparse image: together they may take what the host has
-    /// free beyond the reserve, and get EDQUOT after that. A host that is full would make the kernel turn the pool
-    /// read-only. To be called every second or so, because others write to the host too; it may block for a while.
+    /// Keeps running sandboxes from filling the host through a sparse image: together they may use
+    /// what the host has free beyond the reserve, and get EDQUOT after that. A full host would make
+    /// the kernel turn the pool read-only. To be called about every second, because other programs
+    /// write to the host too; it may block for a while.
     pub fn guard(&self) -> io::Result<()> {
         let mut host = statvfs(&self.data)?;
         // First the ballast: where the host is full, the metadata gets its blocks from it.
         if let Some(reserve) = &self.reserve {
             reserve.balance(host.f_blocks * host.f_frsize, free(&host))?;
         }
-        // A read-only file system takes neither limits nor trims; `fault` reports it.
+        // A read-only file system accepts neither limits nor trims; `fault` reports it.
         if self.fault().is_some() {
             return Ok(());
         }
@@ -415,7 +429,7 @@ impl Pool {
         }
         let (Some(quota), PoolKind::LoopBtrfs) = (&self.quota, self.kind) else { return Ok(()) };
         if free(&host) < 2 * reserve(&host) && self.is_trim_due() {
-            // What sandboxes deleted comes back to the host by itself, but minutes later.
+            // The host gets the space of deleted files back by itself, but minutes later.
             btrfs::sync(&self.directory)?;
             btrfs::trim(&self.directory)?;
             host = statvfs(&self.data)?;
@@ -432,7 +446,7 @@ impl Pool {
         due
     }
 
-    /// Why the pool takes no changes any more, if so. Asks the kernel for a flag; does no I/O.
+    /// Why the pool accepts no changes any more, if so. Reads a flag of the kernel; does no I/O.
     pub fn fault(&self) -> Option<PoolFault> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = fstatvfs(&self.directory).map(|found| found.f_flag);
@@ -475,7 +489,8 @@ fn free(vfs: &StatVfs) -> u64 {
     vfs.f_bavail * vfs.f_frsize
 }
 
-fn volumes_in(data: &Path) -> PathBuf {
+/// The directory in the data directory `data` for volumes that are not in an image.
+pub fn volumes_in(data: &Path) -> PathBuf {
     data.join("volumes")
 }
 
@@ -492,7 +507,11 @@ pub(crate) fn has_volumes(data: &Path) -> bool {
     holds(&root) || holds(&root.join(trash::DIRECTORY))
 }
 
-fn is_btrfs(path: &Path) -> io::Result<bool> {
+/// Whether the file system at `path` is btrfs, which has checksums of everything.
+///
+/// # Errors
+/// The kernel's, when the path cannot be examined.
+pub fn is_btrfs(path: &Path) -> io::Result<bool> {
     Ok(statfs(path)?.f_type as u64 == BTRFS_MAGIC)
 }
 

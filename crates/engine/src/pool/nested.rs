@@ -1,6 +1,7 @@
-//! Subvolumes inside volumes. A volume that sandboxes mount is btrfs itself to them, and btrfs lets the owner of a directory
-//! make subvolumes in it. The seccomp filter refuses that; what an older version, an administrator or another way has made
-//! counts against the volume's limit and goes with the volume.
+//! Subvolumes inside volumes. Sandboxes mount the btrfs directory of a volume itself, and btrfs
+//! lets the owner of a directory create subvolumes in it. The seccomp filter refuses that. A
+//! subvolume that an older version, an administrator or another process has made counts against the
+//! volume's limit and is removed with the volume.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,18 +17,20 @@ use super::{Pool, PoolError, Volume, is_subvolume};
 use crate::sys::btrfs::{self, Nested};
 
 impl Pool {
-    /// As [`Pool::create_volume`], for a volume that sandboxes mount as it is: subvolumes that are made in it count, too.
+    /// As [`Pool::create_volume`], for a volume that sandboxes mount as it is: subvolumes that are
+    /// made in it count, too.
     pub fn create_shared_volume(&self, name: &str, limit_bytes: u64) -> Result<Volume, PoolError> {
         self.create_volume(name, limit_bytes)?;
         let counted = self.count_nested(name).and_then(|()| self.existing(name, limit_bytes));
         counted.map_err(|error| {
-            // The error is the one to tell; what stays is swept at the next start.
+            // The error is the one to return; the next start sweeps what stays.
             let _ = self.remove(name);
             PoolError::io(format!("limit volume {name}"))(error)
         })
     }
 
-    /// Has the limit of volume `name` count what is nested in it, if it does not yet: volumes of older versions do not.
+    /// Includes what is nested in volume `name` in its limit, if that is not the case yet: volumes
+    /// of older versions do not.
     pub fn count_nested(&self, name: &str) -> io::Result<()> {
         let path = self.root.join(name);
         let Some(quota) = self.quota.as_ref().filter(|_| is_subvolume(&path)) else { return Ok(()) };
@@ -44,7 +47,7 @@ impl Pool {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every subvolume below the subvolume `id`, each after the one that it lies in.
+    /// Every subvolume below the subvolume `id`, each after the one that contains it.
     pub(super) fn nested_below(&self, id: u64) -> io::Result<Vec<Nested>> {
         let mut found = btrfs::nested_in(&self.directory, id)?;
         let mut next = 0;
@@ -62,7 +65,7 @@ impl Pool {
         let destroy = || btrfs::destroy_subvolume(&directory, name);
         match destroy() {
             Err(error) if is_obstructed(&error) => {
-                // In a full volume nothing could be unlocked: that takes room, too.
+                // In a full volume nothing could be unlocked: that takes space, too.
                 if let Some(quota) = &self.quota {
                     quota.group_of(&subvolume)?.set_limit(u64::MAX)?;
                 }
@@ -89,7 +92,8 @@ impl Pool {
         Ok(())
     }
 
-    /// New kernels remove the quota group with its subvolume; older ones leave it, busy until the space has come back.
+    /// New kernels remove the quota group with its subvolume; older ones leave it, busy until the
+    /// space is freed.
     fn forget_groups_of(&self, id: u64) {
         let Some(quota) = &self.quota else { return };
         self.counted().remove(&id);
@@ -99,13 +103,13 @@ impl Pool {
     }
 }
 
-/// Whether what keeps a subvolume from being deleted can be taken out of the way.
+/// Whether the obstacle to deleting a subvolume can be removed.
 fn is_obstructed(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTEMPTY | libc::EPERM | libc::EROFS))
 }
 
-/// Clears what keeps a directory or a subvolume's root from being changed. The deletion that comes after it says what is
-/// still wrong.
+/// Clears the flags that prevent a directory or a subvolume's root from being changed. The deletion
+/// after it reports what is still wrong.
 pub(crate) fn unlock(directory: &impl AsFd) {
     let _ = btrfs::make_writable(directory);
     if let Ok(flags) = ioctl_getflags(directory)

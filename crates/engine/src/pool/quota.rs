@@ -1,7 +1,8 @@
-//! What btrfs counts and limits, subvolume by subvolume.
+//! Quotas of btrfs, per subvolume.
 //!
-//! Limits are set by ioctl; what is used is read from `/sys/fs/btrfs/ID/qgroups`, which is current. The quota tree that an
-//! ioctl could search is written only at the end of a transaction, up to 30 s late.
+//! Limits are set by ioctl; usage is read from `/sys/fs/btrfs/ID/qgroups`, which is current. The
+//! quota tree that an ioctl could search is written only at the end of a transaction, up to 30 s
+//! late.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,29 +15,32 @@ use crate::sys::btrfs::{self, Charge, QuotaMode};
 /// The group 1/0, which adds up all volumes of a pool that has a file system of its own.
 const TOTAL: u64 = LEVEL_1;
 const LEVEL_1: u64 = 1 << 48;
-/// In the number of a level-1 group: it counts one volume with all that is nested in it, and the lower bits are the
-/// number of the volume's subvolume. Far from the numbers that an administrator gives to groups.
+/// Bit in the number of a level-1 group that counts one volume with all that is nested in it; the
+/// lower bits are the number of the volume's subvolume. Far from the numbers that an administrator
+/// gives to groups.
 const TREE: u64 = 1 << 47;
 
 /// The quota groups of one btrfs.
 #[derive(Debug, Clone)]
 pub(super) struct Quota {
-    /// Not in a volume: a change of a group is charged to the subvolume that it is made through, which may be full.
+    /// Not in a volume: a change of a group is charged to the subvolume that it is made through,
+    /// which may be full.
     file: Arc<File>,
-    /// The kernel's directory with one entry a group.
+    /// The kernel's directory with one entry per group.
     groups: PathBuf,
-    /// The group that adds up all volumes; none where the file system has other users too.
+    /// The group that adds up all volumes; `None` where the file system has other users too.
     total: Option<u64>,
-    /// Whether a new subvolume joins the groups of the one that it is made in: simple quotas do that.
+    /// Whether a new subvolume joins the groups of the one that it is made in, as with simple
+    /// quotas.
     inherits: bool,
 }
 
 impl Quota {
-    /// The quotas of the file system at `path`, if they are on.
+    /// The quotas of the file system at `path`, if they are enabled.
     pub(super) fn find(path: &Path) -> io::Result<Option<Self>> {
         let file = File::open(path)?;
         let groups = groups_of(&file)?;
-        // The directory appears with the quotas and goes with them.
+        // The kernel creates and removes the directory with the quotas.
         if !groups.is_dir() {
             return Ok(None);
         }
@@ -44,8 +48,8 @@ impl Quota {
         Ok(Some(Self { file: Arc::new(file), groups, total: None, inherits }))
     }
 
-    /// The quotas of the pool's own file system at `path`, switched on if they were off, with a group that adds up all
-    /// volumes; none if the kernel has no kind of quotas.
+    /// The quotas of the pool's own file system at `path`, enabled if they were not, with a group
+    /// that adds up all volumes; `None` if the kernel has no kind of quotas.
     pub(super) fn enable(path: &Path) -> io::Result<Option<Self>> {
         let file = File::open(path)?;
         let Some(quota) = Self::find(path)?.map_or_else(|| Self::switch_on(path, &file), |quota| Ok(Some(quota)))?
@@ -62,7 +66,7 @@ impl Quota {
         for mode in [QuotaMode::Simple, QuotaMode::Full] {
             match btrfs::enable_quota(file, mode) {
                 Ok(()) => return Self::find(path),
-                // A command the kernel does not know (before 6.7), or quotas compiled out.
+                // A command that the kernel does not know (before 6.7), or quotas compiled out.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTTY)) => {}
                 Err(error) => return Err(error),
             }
@@ -70,13 +74,14 @@ impl Quota {
         Ok(None)
     }
 
-    /// Limits all volumes together to what they use now and `headroom` more; nothing where they are not added up.
+    /// Limits all volumes together to what they use now and `headroom` more; no effect where they
+    /// are not added up.
     pub(super) fn limit_total(&self, headroom: u64) -> io::Result<()> {
         let Some(total) = self.total else { return Ok(()) };
         let counters = self.groups.join("1_0");
         let limit = used(&counters)? + headroom;
         let before = counter(&counters.join("max_referenced"))?;
-        // Every change is a write to the file system, so small ones wait.
+        // Every change is a write to the file system, so small ones are postponed.
         if limit.abs_diff(before) > (headroom / 16).max(4 << 20) {
             btrfs::limit_group(&self.file, total, limit)?;
         }
@@ -95,9 +100,9 @@ impl Quota {
         Ok(SubvolumeGroup { counters: self.counters(tree.unwrap_or(id)), id, tree, file: Arc::clone(&self.file) })
     }
 
-    /// Makes the limit of the subvolume `id` one of all subvolumes that are nested in it, too: those there are, which
-    /// `nested` lists, and those to come. Repeating it is harmless. No effect without simple quotas, where new
-    /// subvolumes would not join.
+    /// Extends the limit of the subvolume `id` to all subvolumes that are nested in it: the
+    /// existing ones, which `nested` lists, and future ones. Idempotent. No effect without simple
+    /// quotas, where new subvolumes would not join.
     pub(super) fn count_tree(&self, id: u64, nested: impl FnOnce() -> io::Result<Vec<u64>>) -> io::Result<()> {
         if !self.inherits {
             return Ok(());
@@ -110,7 +115,7 @@ impl Quota {
         unless_done(btrfs::create_group(&self.file, group))?;
         btrfs::limit_group(&self.file, group, counter(&self.counters(id).join("max_referenced"))?)?;
         unless_done(btrfs::assign_group(&self.file, id, group))?;
-        // Listed last: what is made from here on joins by itself.
+        // Listed last: subvolumes that are made from here on join by themselves.
         for id in nested()? {
             unless_done(btrfs::assign_group(&self.file, id, group))?;
         }
@@ -125,14 +130,14 @@ impl Quota {
         self.groups.join(format!("{}_{}", group / LEVEL_1, group % LEVEL_1))
     }
 
-    /// What is charged to the subvolume whose root directory is at `path`; none without quotas.
+    /// What is charged to the subvolume whose root directory is at `path`; `None` without quotas.
     pub(super) fn charged_bytes(path: &Path) -> io::Result<Option<u64>> {
         let Some(quota) = Self::find(path)? else { return Ok(None) };
         quota.group_of(&File::open(path)?)?.used_bytes().map(Some)
     }
 
-    /// All groups that belong or belonged to subvolumes which users made, and to volumes with what is nested in them.
-    /// Each with the number of its subvolume.
+    /// All groups of subvolumes that users made, deleted ones included, and of volumes with what is
+    /// nested in them, each with the number of its subvolume.
     pub(super) fn subvolume_groups(&self) -> io::Result<BTreeMap<u64, u64>> {
         let mut groups = BTreeMap::new();
         for entry in fs::read_dir(&self.groups)? {
@@ -176,7 +181,7 @@ impl SubvolumeGroup {
     }
 }
 
-/// What is on disk and what is still on its way there; both count against the limit.
+/// What is on disk and what is still to be written; both count against the limit.
 fn used(counters: &Path) -> io::Result<u64> {
     Ok(counter(&counters.join("referenced"))? + counter(&counters.join("rsv_data"))?)
 }

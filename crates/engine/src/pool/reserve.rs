@@ -1,14 +1,14 @@
-//! Space of the host that is taken ahead of need, so that another program which fills the host's
-//! disk does not make the kernel abort the pool.
+//! Space of the host that is allocated ahead of need, so that another program which fills the
+//! host's disk does not make the kernel abort the pool.
 //!
 //! The image is sparse: a write to one of its holes takes a block of the host. When the host has
-//! none, a write of data fails and its writer is told, but a write of metadata makes btrfs abort
-//! the file system for good. So
+//! none, a write of data fails and its writer gets an error, but a write of metadata makes btrfs
+//! abort the file system for good. So
 //!
 //! - the parts of the image that hold btrfs's metadata always have their blocks
 //!   ([`Reserve::allocate_metadata`]);
-//! - a ballast file beside the image is given up when the host runs out, which lets the databases
-//!   commit and the pool allocate new metadata, and is taken again when there is room
+//! - a ballast file beside the image is removed when the host runs out, which lets the databases
+//!   commit and the pool allocate new metadata, and is created again when there is space
 //!   ([`Reserve::balance`]).
 
 use std::fs::{self, File, OpenOptions};
@@ -26,8 +26,8 @@ const MIB: u64 = 1 << 20;
 const LARGEST_BALLAST: u64 = 256 * MIB;
 /// A part of small disks: 48 MiB of 3 GiB.
 const BALLAST_SHARE: u64 = 64;
-/// Most that metadata takes ahead of need, as a part of the disk. btrfs sets 256 MiB or 1 GiB apart
-/// at a time.
+/// Limit of what metadata takes ahead of need, as a part of the disk. btrfs allocates 256 MiB or 1
+/// GiB at a time.
 const METADATA_SHARE: u64 = 8;
 /// Superblock, its first copy, and what lies before the first chunk.
 const SUPERBLOCKS: [(u64, u64); 2] = [(0, MIB), (64 * MIB, 64 << 10)];
@@ -63,15 +63,15 @@ impl Reserve {
     }
 
     fn allocate(&self, start: u64, length: u64) -> rustix::io::Result<()> {
-        // A look first: allocating waits for all I/O of the image and writes to the host's journal.
+        // Checks first: allocating waits for all I/O of the image and writes to the host's journal.
         if length == 0 || extents::is_allocated(&self.image, start, length)? {
             return Ok(());
         }
         fallocate(&self.image, FallocateFlags::KEEP_SIZE, start, length)
     }
 
-    /// Gives the ballast up when the host has less than half of it free, and takes it when there is
-    /// plenty.
+    /// Removes the ballast when the host has less than half of it free, and creates it when there
+    /// is plenty.
     pub(super) fn balance(&self, host_bytes: u64, free_bytes: u64) -> io::Result<()> {
         let ballast = LARGEST_BALLAST.min(host_bytes / BALLAST_SHARE);
         let held = fs::metadata(&self.ballast).is_ok();
@@ -88,7 +88,7 @@ impl Reserve {
     fn take(&self, bytes: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.ballast)?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
-            // A part of a ballast would be taken for all of it.
+            // An incomplete ballast would be taken for a complete one.
             let _ = fs::remove_file(&self.ballast);
             error.into()
         })

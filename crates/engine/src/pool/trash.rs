@@ -1,14 +1,14 @@
 //! Volumes that no record names are not deleted: they are renamed into a trash, from where they can
-//! be taken back.
+//! be restored.
 //!
 //! ```text
 //!   ROOT/NAME               a volume
-//!   ROOT/.notes/NAME.json   what it is, in its owner's words: enough to write a lost record again
+//!   ROOT/.notes/NAME.json   its description by the owner, from which a lost record can be restored
 //!   ROOT/.trash/NAME        a volume that no record named
 //!   ROOT/.trash/NAME.json   since when, and its note
 //! ```
 //! Names of volumes have no dot, so neither directory is ever taken for a volume. A crash between
-//! two renames leaves a note without a volume, which means nothing.
+//! two renames leaves a note without a volume, which is ignored.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,13 +29,13 @@ pub(super) const DIRECTORY: &str = ".trash";
 pub struct Trashed {
     pub name: String,
     pub since: SystemTime,
-    /// What it holds; none where that cannot be counted.
+    /// Its size; `None` where that cannot be counted.
     pub bytes: Option<u64>,
     /// What its owner wrote about it, if anything.
     pub note: Option<Value>,
 }
 
-/// What lies beside a volume in the trash.
+/// The file beside a volume in the trash.
 #[derive(Serialize, Deserialize)]
 struct TrashNote {
     /// By the wall clock of that moment.
@@ -44,8 +44,7 @@ struct TrashNote {
 }
 
 impl Pool {
-    /// Keeps `note` beside volume `name`, in the place of an earlier one. Not charged to the
-    /// volume.
+    /// Writes `note` beside volume `name`, instead of an earlier one. Not charged to the volume.
     pub fn write_note(&self, name: &str, note: &Value) -> Result<(), PoolError> {
         check_name(name)?;
         self.check_present(name)?;
@@ -53,7 +52,7 @@ impl Pool {
         write_json(&directory, name, note).map_err(PoolError::io(format!("describe volume {name}")))
     }
 
-    /// What is known of volume `name`; a note that cannot be read counts as none.
+    /// The note of volume `name`; one that cannot be read counts as none.
     pub fn note(&self, name: &str) -> Option<Value> {
         read_json(&self.root.join(NOTES), name)
     }
@@ -74,13 +73,13 @@ impl Pool {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let since_unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let note = TrashNote { since_unix_ms, note: self.note(name) };
-        make_way(&trash, name).map_err(failed())?;
+        rename_older(&trash, name).map_err(failed())?;
         write_json(&trash, name, &note).map_err(failed())?;
         fs::rename(self.root.join(name), trash.join(name)).map_err(failed())?;
         self.remove_note(name)
     }
 
-    /// Makes what is in the trash as `name` a volume again.
+    /// Makes `name` in the trash a volume again.
     /// # Errors
     /// [`PoolError::Missing`] when the trash does not have it, [`PoolError::Io`] when there is a
     /// volume of that name.
@@ -103,7 +102,7 @@ impl Pool {
         absent_is_fine(fs::remove_file(trash.join(json_of(name)))).map_err(failed())
     }
 
-    /// What is in the trash, by name.
+    /// The volumes in the trash, by name.
     pub fn trash(&self) -> Result<Vec<Trashed>, PoolError> {
         let trash = self.root.join(DIRECTORY);
         let mut found = Vec::new();
@@ -123,7 +122,7 @@ impl Pool {
         Ok(found)
     }
 
-    /// Deletes what is in the trash as `name`; absent is fine.
+    /// Deletes `name` from the trash; absent is success.
     pub fn delete_from_trash(&self, name: &str) -> Result<(), PoolError> {
         check_name(name)?;
         let trash = self.root.join(DIRECTORY);
@@ -149,16 +148,16 @@ impl Pool {
         Ok(paths)
     }
 
-    fn side_directory(&self, name: &str) -> Result<PathBuf, PoolError> {
+    pub(super) fn side_directory(&self, name: &str) -> Result<PathBuf, PoolError> {
         let path = self.root.join(name);
         fs::create_dir_all(&path).map_err(PoolError::io(format!("make {}", path.display())))?;
         Ok(path)
     }
 }
 
-/// Gives what is in the trash as `name` another name, which is one of a volume, too: the newest has
-/// the name itself.
-fn make_way(trash: &Path, name: &str) -> io::Result<()> {
+/// Renames the volume `name` in the trash to another valid name of a volume: the newest has the
+/// name itself.
+fn rename_older(trash: &Path, name: &str) -> io::Result<()> {
     if !trash.join(name).exists() {
         return Ok(());
     }
@@ -180,7 +179,7 @@ fn read_json<T: for<'a> Deserialize<'a>>(directory: &Path, name: &str) -> Option
     serde_json::from_slice(&fs::read(directory.join(json_of(name))).ok()?).ok()
 }
 
-/// Atomic: written beside and renamed, so that a crash leaves the old text or the new one.
+/// Replaces the file by an atomic rename, so that a crash leaves the old text or the new one.
 fn write_json(directory: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     let (target, draft) = (directory.join(json_of(name)), directory.join(format!(".{name}.new")));
     let mut file = fs::File::create(&draft)?;

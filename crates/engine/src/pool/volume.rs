@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::quota::{Quota, SubvolumeGroup};
 
-/// A directory whose content is limited. Dropping it leaves everything; [`super::Pool::remove`] deletes.
+/// A directory whose content is limited. Dropping it changes nothing; [`super::Pool::remove`]
+/// deletes it.
 #[derive(Debug)]
 pub struct Volume {
     path: PathBuf,
-    /// None: the limit is only remembered.
+    /// `None`: the limit is stored and not enforced.
     group: Option<SubvolumeGroup>,
     limit: AtomicU64,
     /// What the kernel allows beyond the limit.
@@ -35,7 +36,8 @@ impl Volume {
         self.group.is_some()
     }
 
-    /// Bytes in use. With quotas one read of a kernel counter; without, a walk over all files, so not for hot paths.
+    /// Bytes in use. With quotas one read of a kernel counter; without, a walk over all files, so
+    /// not for hot paths.
     pub fn used_bytes(&self) -> io::Result<u64> {
         match &self.group {
             Some(group) => group.used_bytes(),
@@ -47,14 +49,16 @@ impl Volume {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit. One below what is in use is allowed: then nothing more can be written until files are deleted.
+    /// Changes the limit. One below what is in use is allowed: then nothing more can be written
+    /// until files are deleted.
     pub fn set_limit(&self, bytes: u64) -> io::Result<()> {
         self.limit.store(bytes, Ordering::Relaxed);
         self.apply_limit()
     }
 
-    /// Lets the volume be charged this much beyond its limit: what its copies hold is charged to it even when it has deleted or
-    /// overwritten it, because the kernel charges who wrote.
+    /// Lets the volume be charged this much beyond its limit: what its copies share with it stays
+    /// charged to it even after it has deleted or overwritten that, because the kernel charges the
+    /// writer.
     pub fn set_allowance(&self, bytes: u64) -> io::Result<()> {
         self.allowance.store(bytes, Ordering::Relaxed);
         self.apply_limit()
@@ -66,7 +70,8 @@ impl Volume {
     }
 }
 
-/// The blocks of everything below `path`; what vanishes during the walk counts as nothing. Links are not followed.
+/// The blocks of everything below `path`. Entries that vanish during the walk count as nothing.
+/// Links are not followed.
 fn disk_usage(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     let mut pending = vec![path.to_owned()];
@@ -78,7 +83,8 @@ fn disk_usage(path: &Path) -> io::Result<u64> {
         for entry in entries {
             let Ok(found) = entry.and_then(|entry| Ok((entry.metadata()?, entry.path()))) else { continue };
             let (metadata, path) = found;
-            // A file with several names is divided among them, so that the sum is right when all are inside.
+            // The size of a file with several names is divided among them, so that the sum is right
+            // when all are inside.
             let names = if metadata.is_dir() { 1 } else { metadata.nlink().max(1) };
             bytes += metadata.blocks() * 512 / names;
             if metadata.is_dir() {

@@ -1,4 +1,5 @@
-//! The rules: from facts to checks. Each failed check carries the exact command or setting that mends it.
+//! The rules: from facts to checks. Each failed check has the exact command or setting that fixes
+//! it.
 
 use std::io;
 
@@ -6,14 +7,14 @@ use super::Check;
 use super::facts::{Facts, Problem};
 use super::programs;
 use crate::pool::PoolKind;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 use launcher::trial::Refusal;
 use launcher::users::{Ids, SANDBOX_IDS};
 
 pub(super) const DISK: &str = "disk";
 const CGROUPS: &str = "cgroups";
 const IDS: &str = "subordinate-ids";
-/// Without these sandboxes are safe, but not as well kept apart.
+/// Without these, sandboxes are safe but isolated less.
 pub(super) const WEAKENING: [&str; 3] = [DISK, CGROUPS, IDS];
 pub(super) const RUN_AS_ROOT: &str = "run as root: sudo sandbar up";
 const NEWER_KERNEL: &str =
@@ -26,7 +27,7 @@ const OLDEST_KERNEL_ROOTLESS: (u32, u32) = (5, 12);
 const LAYER_LIST_KERNEL: (u32, u32) = (6, 5);
 const GIB: u64 = 1 << 30;
 
-/// What making a sandbox takes: numbers as in `capabilities(7)`.
+/// Capabilities that creating a sandbox needs; numbers as in `capabilities(7)`.
 const CAPABILITIES: [(u32, &str); 12] = [
     (0, "CAP_CHOWN"),
     (1, "CAP_DAC_OVERRIDE"),
@@ -42,7 +43,7 @@ const CAPABILITIES: [(u32, &str); 12] = [
     (27, "CAP_MKNOD"),
 ];
 
-/// All checks, in the order in which their fixes are best made.
+/// All checks, in the order in which their fixes are best applied.
 pub(super) fn all(facts: &Facts) -> Vec<Check> {
     let rootless = facts.rootless.is_some();
     let mut checks = vec![
@@ -105,7 +106,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 fn privileges(facts: &Facts) -> Verdict {
     if facts.rootless.is_some() {
-        return Ok("an ordinary user; what is otherwise than for root is listed below".into());
+        return Ok("an ordinary user; how sandboxes differ from those of root is listed below".into());
     }
     let missing = CAPABILITIES.iter().filter(|(bit, _)| facts.capabilities & (1 << bit) == 0);
     let missing: Vec<_> = missing.map(|(_, name)| *name).collect();
@@ -124,7 +125,7 @@ fn subordinate_ids(facts: &Facts) -> Verdict {
             problem(format!("{why}: sandboxes get the id of this user, and no other"), fix.clone())
         }
         Some(Ids::Subordinate { user, .. }) => Ok(format!("{SANDBOX_IDS} from {user} on, for all sandboxes together")),
-        None if facts.rootless == Some(Standing::Single) => {
+        None if facts.rootless == Some(Privilege::Single) => {
             problem("this process has no id but its own to give to sandboxes", RUN_AS_ROOT)
         }
         None => Ok("those of this user namespace".into()),
@@ -260,7 +261,7 @@ fn disk(facts: &Facts) -> Check {
     )
 }
 
-/// What a thousand sandboxes need, which is the default limit of their number: sixteen each.
+/// Sixteen for each of a thousand sandboxes, the default limit of their number.
 const ENOUGH_DESCRIPTORS: u64 = 16_000;
 
 fn descriptors(facts: &Facts) -> Verdict {
@@ -363,7 +364,8 @@ mod tests {
         facts.trial.as_mut().expect("the good machine could be tried")
     }
 
-    /// The one check that fails, its fix, and the isolation that results, after `change` to a machine that lacks nothing.
+    /// The one check that fails, its fix, and the resulting isolation, after `change` to a machine
+    /// that lacks nothing.
     #[track_caller]
     fn check(change: impl FnOnce(&mut Facts), name: &str, fix: &str, isolation: Isolation) {
         let mut facts = good();
@@ -410,12 +412,12 @@ mod tests {
 
     /// A good machine of an ordinary user.
     fn rootless(facts: &mut Facts) {
-        (facts.is_root, facts.rootless) = (false, Some(Standing::Subordinate));
+        (facts.is_root, facts.rootless) = (false, Some(Privilege::Subordinate));
         trial(facts).ids = Some(Ids::Subordinate { user: 100_000, group: 100_000 });
     }
 
     #[test]
-    fn an_ordinary_user_is_told_what_is_weaker() {
+    fn an_ordinary_user_sees_what_is_weaker() {
         let mut facts = good();
         rootless(&mut facts);
         let well = report(&facts);
@@ -428,7 +430,7 @@ mod tests {
         check(without_cgroups, CGROUPS, "Delegate=yes", Isolation::Reduced);
         let single = |facts: &mut Facts| {
             rootless(facts);
-            facts.rootless = Some(Standing::Single);
+            facts.rootless = Some(Privilege::Single);
             trial(facts).ids = Some(Ids::Single { why: "no".into(), fix: "apt-get install -y uidmap".into() });
         };
         check(single, IDS, "apt-get install -y uidmap", Isolation::Reduced);
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_disk_limit_reduces_isolation_and_a_full_disk_forbids_it() {
+    fn soft_disk_limits_reduce_isolation_and_full_disks_prevent_it() {
         let soft = |facts: &mut Facts| {
             let fix = "apt-get install -y btrfs-progs".into();
             let shortcoming = Some(Shortcoming { what: "mkfs.btrfs is not installed".into(), fix });
@@ -496,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn few_descriptors_are_named_and_limits_of_all_that_fail_turn_their_layer_off() {
+    fn few_descriptors_and_missing_limits_of_all_are_reported() {
         check(|facts| facts.descriptors = 4096, "descriptors", "LimitNOFILE", Isolation::Full);
         let layer = |facts: &Facts| {
             let layers = report(facts).layers;
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_programs_are_installed_by_one_line_and_do_not_weaken_isolation() {
+    fn missing_programs_have_one_fix_and_do_not_reduce_isolation() {
         let lack = |facts: &mut Facts| {
             facts.missing_programs = vec![
                 Missing { program: "node", package: "nodejs" },

@@ -1,4 +1,4 @@
-//! Everything the checks judge, as plain values.
+//! Gathers everything that the checks read, as plain values.
 
 use std::fs;
 use std::io;
@@ -14,9 +14,9 @@ use crate::Limits;
 use crate::cgroup::{Ceiling, CgroupError, Hierarchy, Mounts};
 use crate::delegation;
 use crate::pool::{Forecast, forecast};
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// Why something does not work, and what makes it work.
+/// Why something does not work, and what fixes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) found: String,
@@ -25,22 +25,22 @@ pub(super) struct Problem {
 
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    /// As `uname -r` says it.
+    /// The output of `uname -r`.
     pub(super) release: String,
     pub(super) is_root: bool,
-    /// None for root.
-    pub(super) rootless: Option<Standing>,
-    /// Effective capabilities, a bit each.
+    /// `None` for root.
+    pub(super) rootless: Option<Privilege>,
+    /// Effective capabilities, one bit each.
     pub(super) capabilities: u64,
-    /// None: the kernel has no user namespaces.
+    /// `None`: the kernel has no user namespaces.
     pub(super) max_user_namespaces: Option<u64>,
-    /// The text is why nothing could be tried.
+    /// The error is the reason why nothing could be tried.
     pub(super) trial: Result<Trial, String>,
     pub(super) cgroups: Result<String, Problem>,
     pub(super) freezer: Result<String, Problem>,
     /// What limits all sandboxes together, or why nothing does.
     pub(super) together: Result<String, String>,
-    /// Most descriptors that a server can have.
+    /// Limit of descriptors that a server can have.
     pub(super) descriptors: u64,
     pub(super) has_tun_node: bool,
     pub(super) data: PathBuf,
@@ -55,15 +55,15 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn gather(data: &Path) -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let standing = Standing::of_this_process();
-        let (cgroups, freezer) = if standing.is_root() { try_cgroups() } else { look_for_delegated() };
-        let together = if standing.is_root() { try_ceiling() } else { foresee_ceiling(cgroups.is_ok()) };
+        let privilege = Privilege::detect();
+        let (cgroups, freezer) = if privilege.is_root() { try_cgroups() } else { find_delegated() };
+        let together = if privilege.is_root() { try_ceiling() } else { predict_ceiling(cgroups.is_ok()) };
         let capabilities = effective_capabilities(&status);
         let trial = trial::run().map_err(|error| error.to_string());
         Self {
             release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             is_root: rustix::process::geteuid().is_root(),
-            rootless: rootless(standing, trial.as_ref().ok()),
+            rootless: rootless(privilege, trial.as_ref().ok()),
             capabilities,
             max_user_namespaces: fs::read_to_string("/proc/sys/user/max_user_namespaces")
                 .ok()
@@ -84,24 +84,25 @@ impl Facts {
     }
 }
 
-/// What the server would be: a user who has subordinate ids gets them when it starts.
-fn rootless(standing: Standing, trial: Option<&Trial>) -> Option<Standing> {
+/// The privilege of the server that would be started: a user with subordinate ids gets them at its
+/// start.
+fn rootless(privilege: Privilege, trial: Option<&Trial>) -> Option<Privilege> {
     match trial.and_then(|trial| trial.ids.as_ref()) {
-        Some(Ids::Subordinate { .. }) => Some(Standing::Subordinate),
-        Some(Ids::Single { .. }) => Some(Standing::Single),
-        None => Some(standing).filter(|standing| !standing.is_root()),
+        Some(Ids::Subordinate { .. }) => Some(Privilege::Subordinate),
+        Some(Ids::Single { .. }) => Some(Privilege::Single),
+        None => Some(privilege).filter(|privilege| !privilege.is_root()),
     }
 }
 
-fn look_for_delegated() -> (Result<String, Problem>, Result<String, Problem>) {
-    let mounts = delegation::delegated().ok().flatten();
+fn find_delegated() -> (Result<String, Problem>, Result<String, Problem>) {
+    let mounts = delegation::find_delegated().ok().flatten();
     let cgroups = mounts.as_ref().map(|mounts| format!("delegated to this user: {}", mounts.describe()));
     let lacks = || Problem { found: delegation::UNLIMITED.to_owned(), fix: delegation::DELEGATE.to_owned() };
     let freezer = if mounts.is_some() { "the delegated cgroup" } else { "signals (SIGSTOP, SIGCONT)" };
     (cgroups.ok_or_else(lacks), Ok(freezer.to_owned()))
 }
 
-/// Sets the limits of all sandboxes on a group without any.
+/// Sets the limits of all sandboxes on a cgroup without any.
 fn try_ceiling() -> Result<String, String> {
     let ceiling = Ceiling::of_this_machine().map_err(|error| error.to_string())?;
     let name = format!("sandbar-probe-all-{}", std::process::id());
@@ -111,7 +112,7 @@ fn try_ceiling() -> Result<String, String> {
     limited.map(|()| describe_ceiling(ceiling))
 }
 
-fn foresee_ceiling(delegated: bool) -> Result<String, String> {
+fn predict_ceiling(delegated: bool) -> Result<String, String> {
     if !delegated {
         return Err(delegation::UNLIMITED.to_owned());
     }
@@ -135,7 +136,7 @@ fn effective_capabilities(status: &str) -> u64 {
     line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Makes a cgroup with limits, freezes it and removes it.
+/// Creates a cgroup with limits, freezes it and removes it.
 fn try_cgroups() -> (Result<String, Problem>, Result<String, Problem>) {
     let mounts = match Mounts::detect() {
         Ok(mounts) => mounts,
@@ -156,7 +157,7 @@ fn try_cgroups() -> (Result<String, Problem>, Result<String, Problem>) {
     let outcome = match hierarchy.create("probe", &limits) {
         Ok(group) => {
             let frozen = group.freeze().and_then(|()| group.thaw());
-            // What is left of it is empty, and removed with the next server's sweep at the latest.
+            // What is left of it is empty; the next server's sweep removes it.
             let _ = group.remove();
             let with = if mounts.unified.is_some() { "cgroup2 (cgroup.freeze)" } else { "v1 (freezer.state)" };
             (Ok(mounts.describe()), frozen.map(|()| with.to_owned()).map_err(|error| cgroup_problem(&error)))

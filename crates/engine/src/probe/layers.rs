@@ -1,10 +1,11 @@
-//! The layers between untrusted code and the host, and whether each is on. Unlike [`Check`](super::Check)s, a layer that is
-//! off keeps no sandbox from running: another layer still refuses.
+//! The layers between untrusted code and the host, and whether each is on. Unlike with
+//! [`Check`](super::Check)s, sandboxes run without a layer that is off: another layer still
+//! refuses.
 
 use serde::Serialize;
 
 use super::facts::Facts;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
 /// One layer of defence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,12 +64,12 @@ fn landlock(facts: &Facts) -> Layer {
     Layer { name: "landlock", on, found }
 }
 
-/// Tried by the probe: the overlay of a sandbox's `/usr`, screen included.
+/// Tried by the probe: the overlay of a sandbox's `/usr`, the screen included.
 fn host_files(facts: &Facts) -> Layer {
     let on = facts.trial.as_ref().is_ok_and(|trial| trial.overlay.is_ok());
     let found = match (on, facts.rootless) {
         (false, _) => "the overlay over the host's /usr cannot be mounted; see the check `overlay`".to_owned(),
-        (true, Some(Standing::Single)) => {
+        (true, Some(Privilege::Single)) => {
             "of the host's /usr, sandboxes read what the server's user may read; private files that were there when the \
              template was made are hidden"
                 .to_owned()
@@ -88,7 +89,8 @@ fn guest_memory() -> Layer {
     Layer { name: "guest memory", on: true, found }
 }
 
-/// The limit of 1 byte keeps the kernel from writing a file and from running a program; a socket is connected to in any case.
+/// The limit of 1 byte keeps the kernel from writing a file and from running a program; it connects
+/// to a socket in any case.
 fn core_dumps(pattern: &str) -> Layer {
     let (on, found) = match pattern.chars().next() {
         Some('@') => (

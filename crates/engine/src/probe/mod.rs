@@ -1,8 +1,8 @@
 //! What sandboxes need of this machine, what was found, and the exact fix for what is missing.
 //!
-//! Wherever possible a thing is tried, not looked up: a helper process makes the namespaces, joins id-mapped layers, takes a
-//! TUN device and installs the system-call filter with the very code that a launch uses (see [`launcher::trial`]). Nothing
-//! outlives the probe.
+//! Wherever possible a feature is tried, not looked up: a helper process creates the namespaces,
+//! joins id-mapped layers, opens a TUN device and installs the system-call filter with the code
+//! that a launch uses (see [`launcher::trial`]). Nothing outlives the probe.
 //!
 //! ```text
 //! Facts::gather (reads, tries) ──▶ Facts (plain values) ──▶ checks (pure rules) ──▶ Report
@@ -21,9 +21,9 @@ use serde::Serialize;
 
 use self::facts::Facts;
 pub use self::layers::Layer;
-use crate::standing::differences;
+use crate::privilege::rootless_limitations;
 
-/// How well sandboxes are kept apart from the host and from each other.
+/// How well sandboxes are isolated from the host and from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
@@ -44,16 +44,16 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// One requirement and what became of it.
+/// One requirement and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// Short and stable, for programs.
     pub name: &'static str,
     pub ok: bool,
-    /// Without it no sandbox can run.
+    /// No sandbox can run without it.
     pub required: bool,
     pub found: String,
-    /// The command or setting that brings what is missing; absent if nothing is.
+    /// The command or setting that provides what is missing; absent if nothing is.
     pub fix: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct Report {
     pub isolation: Isolation,
     pub checks: Vec<Check>,
     pub layers: Vec<Layer>,
-    /// What is otherwise than for sandboxes of a server that is root; empty for that one.
+    /// How sandboxes differ from those of a root server; empty for a root server.
     pub differences: Vec<&'static str>,
 }
 
@@ -83,6 +83,7 @@ fn report(facts: &Facts) -> Report {
     } else {
         Isolation::Full
     };
-    let differences = facts.rootless.map(|standing| differences(standing, facts.cgroups.is_ok())).unwrap_or_default();
+    let differences =
+        facts.rootless.map(|privilege| rootless_limitations(privilege, facts.cgroups.is_ok())).unwrap_or_default();
     Report { ok: isolation != Isolation::None, isolation, checks, layers: layers::all(facts), differences }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// What works inside a `base` sandbox, and the Debian package that brings it to the host.
+/// Programs of a `base` sandbox, and the Debian package that installs each on the host.
 const PROGRAMS: [(&str, &str); 7] = [
     ("bash", "bash"),
     ("sudo", "sudo"),
@@ -24,7 +24,7 @@ const TLS_ROOTS: [&str; 4] = [
     "etc/ssl/cert.pem",
 ];
 
-/// A program that is missing, and the package it is in.
+/// A program that is missing, and its package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) program: &'static str,

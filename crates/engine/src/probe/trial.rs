@@ -10,20 +10,20 @@ use launcher::trial::Trial;
 use crate::launchers::Executable;
 
 /// All attempts together take some 20 ms.
-const LIMIT: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Makes all attempts.
+/// Runs all attempts.
 pub(super) fn run() -> io::Result<Trial> {
     let executable = Executable::new()?;
     let mut child =
         executable.command(launcher::TRY).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + TRIAL_TIMEOUT;
     let finished = loop {
         match child.try_wait()? {
             Some(status) => break status.success(),
             None if Instant::now() >= deadline => break false,
-            None => thread::sleep(LOOK_AGAIN),
+            None => thread::sleep(POLL_INTERVAL),
         }
     };
     if !finished {

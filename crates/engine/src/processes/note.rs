@@ -1,4 +1,4 @@
-//! What is noted about a sandbox for the next server.
+//! The note about a sandbox for the next server.
 
 use std::fs;
 use std::io;
@@ -10,15 +10,15 @@ use crate::Instance;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// None: it is being made.
+    /// `None`: it is being created.
     pub(super) process: Option<Instance>,
     pub(super) memory_limit: u64,
-    /// While it is frozen: the processes that were stopped before, by their users' wish.
+    /// While it is frozen: the processes that their users had stopped before.
     pub(super) stopped: Option<Vec<u32>>,
 }
 
 impl Note {
-    /// An absent or damaged one tells nothing.
+    /// An absent or malformed note counts as empty.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         match fs::read(path) {
             Ok(text) => Ok(serde_json::from_slice(&text).unwrap_or_default()),
@@ -27,7 +27,7 @@ impl Note {
         }
     }
 
-    /// Whole or not at all.
+    /// Replaces the file by an atomic rename.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let draft = path.with_extension("new");
         fs::write(&draft, serde_json::to_vec(self)?)?;

@@ -1,16 +1,17 @@
-//! The sandbox's users and groups: the host's system accounts, which own files in the views, and `user`.
+//! The sandbox's users and groups: the host's system accounts, which own files in the views, and
+//! `user`.
 //!
-//! No person of the host appears, no password, no membership.
+//! Contains no person of the host, no password, no membership.
 
 use std::fmt::Write;
 
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// The account sandboxed commands run as unless told otherwise.
+/// The account that runs commands in a sandbox unless the caller names another.
 pub(super) const USER: &str = "user";
 pub(super) const USER_ID: u32 = 1000;
 
-/// What id that account has.
+/// Which id that account has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum User {
     Own,
@@ -19,15 +20,15 @@ pub(super) enum User {
 }
 
 impl User {
-    pub(super) fn of(standing: Standing) -> Self {
-        if standing == Standing::Single { Self::Root } else { Self::Own }
+    pub(super) fn for_privilege(privilege: Privilege) -> Self {
+        if privilege == Privilege::Single { Self::Root } else { Self::Own }
     }
 }
-/// Below are system accounts, by the convention of every distribution.
+/// Lower ids are system accounts, by the convention of every distribution.
 const FIRST_PERSON: u32 = 1000;
-const NOBODY: u32 = 65534;
+const OVERFLOW_ID: u32 = 65534;
 
-/// The four files, as text.
+/// The text of the four files.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Accounts {
     pub(super) passwd: String,
@@ -36,12 +37,12 @@ pub(super) struct Accounts {
     pub(super) gshadow: String,
     /// Group that may read the password files; 0 where the host has none.
     pub(super) shadow_group: u32,
-    /// Who downloads for apt; 0 where the host has none.
+    /// The user that downloads for apt; 0 where the host has none.
     pub(super) apt_user: u32,
 }
 
-/// From the text of the host's `passwd` and `group`.
-pub(super) fn of_sandbox(host_passwd: &str, host_group: &str, user: User) -> Accounts {
+/// Builds the files from the text of the host's `passwd` and `group`.
+pub(super) fn from_host(host_passwd: &str, host_group: &str, user: User) -> Accounts {
     let mut accounts = Accounts {
         passwd: String::new(),
         group: String::new(),
@@ -68,7 +69,7 @@ pub(super) fn of_sandbox(host_passwd: &str, host_group: &str, user: User) -> Acc
     }
     for [name, uid, gid, gecos, home, shell] in people {
         writeln!(accounts.passwd, "{name}:x:{uid}:{gid}:{gecos}:{home}:{shell}").expect("writing to a string");
-        // `*` is no password's hash: nobody logs in with one, and sudo asks for none.
+        // `*` is no password's hash: no user can log in with a password, and sudo asks for none.
         writeln!(accounts.shadow, "{name}:*:20000:0:99999:7:::").expect("writing to a string");
     }
     let mut groups: Vec<(&str, &str)> = Vec::new();
@@ -97,7 +98,7 @@ pub(super) fn of_sandbox(host_passwd: &str, host_group: &str, user: User) -> Acc
 }
 
 fn is_system(id: &str) -> bool {
-    id.parse::<u32>().is_ok_and(|id| id < FIRST_PERSON || id == NOBODY)
+    id.parse::<u32>().is_ok_and(|id| id < FIRST_PERSON || id == OVERFLOW_ID)
 }
 
 #[cfg(test)]
@@ -110,7 +111,7 @@ mod tests {
                       alice:x:1000:1000:Alice,Room 1:/home/alice:/bin/bash\nbroken\n\
                       nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n";
         let group = "root:x:0:\nshadow:x:43:alice\nsudo:x:27:alice\nalice:x:1000:\nnogroup:x:65534:\n";
-        let accounts = of_sandbox(passwd, group, User::Own);
+        let accounts = from_host(passwd, group, User::Own);
         assert_eq!(
             accounts.passwd,
             "root:x:0:0:root:/root:/bin/bash\n_apt:x:42:65534::/nonexistent:/bin/false\n\
@@ -120,7 +121,7 @@ mod tests {
         assert!(accounts.shadow.starts_with("root:*:") && accounts.shadow.contains("user:*:"));
         assert_eq!((accounts.shadow_group, accounts.apt_user), (43, 42));
         assert!(!format!("{accounts:?}").contains("lice"));
-        let single = of_sandbox(passwd, group, User::Root);
+        let single = from_host(passwd, group, User::Root);
         assert!(single.passwd.starts_with("user:x:0:0::/home/user:/bin/bash\nroot:x:0:0:"), "{}", single.passwd);
         assert!(single.group.starts_with("user:x:0:\nroot:x:0:"), "{}", single.group);
     }

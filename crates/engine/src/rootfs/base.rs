@@ -1,7 +1,8 @@
-//! The template `base`: made from the host, made anew when the host changes.
+//! The template `base`: built from the host, and built again when the host changes.
 //!
-//! A skeleton is built in a temporary directory and takes its place by a rename, so that a half-built one is never seen.
-//! Its name is the fingerprint of what it was made from. One that is no longer current stays until no volume was booted from it.
+//! A skeleton is built in a temporary directory and gets its name by an atomic rename, so that an
+//! incomplete one is never used. Its name is the fingerprint of its inputs. An outdated one stays
+//! until no volume was booted from it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -13,31 +14,33 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use super::{MountPlan, Template, copies, skeleton};
+use crate::error::EngineError;
+use crate::privilege::Privilege;
 use crate::removal;
-use crate::standing::Standing;
 
-/// How long the host is taken to be as it was last seen: looking takes about a millisecond, and every create asks.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long the last check of the host is valid: a check takes about a millisecond, and every
+/// create needs one.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Where the certificates are, by distribution.
 const CERTIFICATES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
-/// Programs that bring certificates of their own unless one of these names others.
+/// Variables for programs that bring certificates of their own.
 const CERTIFICATE_VARIABLES: &[&str] =
     &["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"];
-/// Package databases, shown live, or copied where [`copies`] says why.
+/// Package databases, shown live, or copied for the reason in [`copies`].
 pub(super) const PACKAGE_VIEWS: &[&str] = &["/var/lib/dpkg", "/var/lib/apt"];
 
-/// Makes and remembers the template.
+/// Builds and caches the template.
 #[derive(Debug)]
 pub(crate) struct BaseTemplate {
     layers: PathBuf,
-    standing: Standing,
+    privilege: Privilege,
     current: Mutex<Option<(Instant, Template)>>,
 }
 
 impl BaseTemplate {
-    /// `layers` is the directory for skeletons; what an interrupted build left there goes.
-    pub(crate) fn open(layers: PathBuf, standing: Standing) -> io::Result<Self> {
+    /// `layers` is the directory of skeletons; removes what an interrupted build left there.
+    pub(crate) fn open(layers: PathBuf, privilege: Privilege) -> io::Result<Self> {
         fs::create_dir_all(&layers)?;
         for entry in fs::read_dir(&layers)? {
             let entry = entry?;
@@ -47,32 +50,40 @@ impl BaseTemplate {
                 warn!(layer = %entry.path().display(), %error, "what an interrupted build left stays");
             }
         }
-        Ok(Self { layers, standing, current: Mutex::new(None) })
+        Ok(Self { layers, privilege, current: Mutex::new(None) })
     }
 
-    /// The template for the host as it is. `in_use` lists the skeletons that sandboxes were booted from.
-    pub(crate) fn get(&self, in_use: impl FnOnce() -> HashSet<PathBuf>) -> io::Result<Template> {
-        // Held while building: the second who asks wants the same one.
+    /// The template for the host as it is. `in_use` lists the skeletons that sandboxes were booted
+    /// from.
+    /// If it fails, no skeleton is removed.
+    pub(crate) fn get(&self, in_use: impl FnOnce() -> Result<HashSet<PathBuf>, EngineError>) -> io::Result<Template> {
+        // Locked while building: concurrent callers want the same one.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((seen, template)) = &*current
-            && seen.elapsed() < LOOK_AGAIN
+            && seen.elapsed() < CHECK_INTERVAL
         {
             return Ok(template.clone());
         }
         let host = Path::new("/");
-        let name = format!("base-{:016x}", skeleton::fingerprint(host, self.standing).value());
+        let name = format!("base-{:016x}", skeleton::fingerprint(host, self.privilege).value());
         let layer = self.layers.join(&name);
         if !layer.is_dir() {
-            let unfinished = self.layers.join(format!(".{name}"));
+            let draft = format!(".{name}");
+            let unfinished = self.layers.join(&draft);
+            // A build that failed may have left a part that could not be removed then.
+            removal::remove_tree(&self.layers, &draft)?;
             fs::create_dir(&unfinished)?;
-            // Synced before it has its name: a layer with that name is never built again, so it must not have files
-            // that a power cut left empty.
-            let built = skeleton::build(host, &unfinished, self.standing).and_then(|()| sync_file_system(&unfinished));
+            // Synced before it has its name: a layer with that name is never built again, so it
+            // must not have files that a power cut left empty.
+            let built = skeleton::build(host, &unfinished, self.privilege).and_then(|()| sync_file_system(&unfinished));
             built.and_then(|()| durable::rename(&unfinished, &layer)).inspect_err(|_| {
-                // The error of the build is the one to tell.
+                // The error of the build is the one to return.
                 let _ = fs::remove_dir_all(&unfinished);
             })?;
-            self.remove_others(&layer, &in_use());
+            match in_use() {
+                Ok(in_use) => self.remove_others(&layer, &in_use),
+                Err(error) => warn!(%error, "skeletons of earlier templates stay: which are in use is unknown"),
+            }
         }
         let template = template(host, &layer);
         *current = Some((Instant::now(), template.clone()));
@@ -84,14 +95,14 @@ impl BaseTemplate {
             let path = entry.path();
             let ours = entry.file_name().to_string_lossy().starts_with("base-");
             if ours && path != current && !in_use.iter().any(|used| used.starts_with(&path)) {
-                // What cannot be removed now is tried again at the next change.
+                // Removal is retried at the next change.
                 let _ = fs::remove_dir_all(&path);
             }
         }
     }
 }
 
-/// One `syncfs` in place of an `fsync` per file: there are hundreds.
+/// One `syncfs` instead of an `fsync` per file: there are hundreds.
 fn sync_file_system(of: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fs::File::open(of)?)?)
 }
@@ -107,8 +118,9 @@ fn template(host: &Path, layer: &Path) -> Template {
         }
     }
     for at in PACKAGE_VIEWS {
-        // With what the layer hides of them, and copies where programs that change them must own what they change.
-        let above = copies::of(layer, Path::new(at));
+        // With what the layer hides of them, and with copies where programs that change files in
+        // place must own them.
+        let above = copies::layer_path(layer, Path::new(at));
         if above.is_dir() {
             mounts.push(view(at, vec![above, at.into()]));
         } else if Path::new(at).is_dir() {
@@ -120,7 +132,7 @@ fn template(host: &Path, layer: &Path) -> Template {
         CERTIFICATE_VARIABLES.iter().map(move |variable| ((*variable).to_owned(), (*path).to_owned()))
     });
     let mut env: BTreeMap<_, _> = env.collect();
-    // Text is UTF-8 everywhere now; without it programs take it for bytes.
+    // Without it programs treat text as bytes.
     env.insert("LANG".to_owned(), "C.UTF-8".to_owned());
     Template { mounts, env }
 }

@@ -1,9 +1,9 @@
-//! What a server that is root of the machine lays above views of the host, because the sandbox's root may read of them only what every
-//! user of the host may read (see `launcher::overlay`):
+//! What a root server puts above views of the host, because the sandbox's root may read of them
+//! only what every user of the host may read (see `launcher::overlay`):
 //!
-//! - locks of the package databases are hidden, so that dpkg and apt make locks of their own;
-//! - programs that run with their owner's rights, and that not every user may read, are copies: the kernel opens a program
-//!   with the mounter's rights, and Fedora's sudo has the mode 4111.
+//! - locks of the package databases are hidden, so that dpkg and apt create their own;
+//! - set-user-id programs that not every user may read are copies: the kernel opens a program with
+//!   the mounter's rights, and Fedora's sudo has the mode 4111.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -15,7 +15,7 @@ use super::copies::{self, RUNS_AS_OWNER, is_for_all};
 use super::skeleton::{hide, set_mode};
 use crate::fingerprint::Fingerprint;
 
-/// Hidden also where the host has none yet: its first use of dpkg or apt makes them.
+/// Hidden also where the host has none yet: its first use of dpkg or apt creates them.
 const LOCKS: [&str; 6] = [
     "var/lib/dpkg/lock",
     "var/lib/dpkg/lock-frontend",
@@ -24,16 +24,16 @@ const LOCKS: [&str; 6] = [
     "var/lib/apt/lists/lock",
     "var/lib/apt/lists/partial",
 ];
-/// Thousands of files that all may read.
+/// Thousands of files that every user may read.
 const PLAIN: [&str; 2] = ["var/lib/dpkg/info", "var/lib/dpkg/alternatives"];
 const PROGRAMS: [&str; 3] = ["usr/bin", "usr/sbin", "usr/libexec"];
 
-/// Adds to `inputs` what decides what [`build`] writes.
+/// Adds the inputs of [`build`] to `inputs`.
 pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
     for path in hidden(host) {
         inputs.add(path.as_os_str().as_encoded_bytes());
     }
-    // A package manager replaces programs; to look at each of thousands would take milliseconds.
+    // A package manager replaces programs; a check of each of thousands would take milliseconds.
     for directory in PROGRAMS {
         if let Ok(found) = host.join(directory).symlink_metadata() {
             inputs.add(format!("{} {} {}", found.ctime(), found.ctime_nsec(), found.ino()).as_bytes());
@@ -46,7 +46,7 @@ pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
     for view in PACKAGE_VIEWS {
         let view = host.join(view.trim_start_matches('/'));
         if view.is_dir() {
-            let layer = copies::of(target, &view);
+            let layer = copies::layer_path(target, &view);
             fs::create_dir(&layer)?;
             set_mode(&layer, view.metadata()?.permissions().mode() & 0o7777)?;
             for path in hidden(host).iter().filter(|path| path.starts_with(&view)) {
@@ -64,7 +64,7 @@ pub(super) fn build(host: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What of the package databases not every user may read, and the locks.
+/// The parts of the package databases that not every user may read, and the locks.
 fn hidden(host: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = LOCKS.iter().map(|lock| host.join(lock)).collect();
     let mut waiting: Vec<PathBuf> = PACKAGE_VIEWS.iter().map(|view| host.join(view.trim_start_matches('/'))).collect();
@@ -86,7 +86,8 @@ fn hidden(host: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Hides `path`, below `view`, in its layer. Where the host has no such directory there is nothing to hide.
+/// Hides `path`, below `view`, in its layer. Without such a directory on the host there is nothing
+/// to hide.
 fn hide_below(view: &Path, layer: &Path, path: &Path) -> io::Result<()> {
     let below = path.strip_prefix(view).expect("it was chosen so");
     let (mut source, mut target) = (view.to_owned(), layer.to_owned());

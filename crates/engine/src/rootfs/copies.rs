@@ -1,13 +1,17 @@
-//! What a server that is not root of the machine must copy of the host, because nobody in its sandboxes owns what the host's root owns.
+//! What a server that is not root of the machine must copy of the host, because no user in its
+//! sandboxes owns what the host's root owns.
 //!
-//! Such files can be seen and run, and be deleted or replaced where their directory is owned. So above the host's `/usr` lies a layer with
+//! Such files can be read and executed, and be deleted or replaced where their directory is owned.
+//! So above the host's `/usr` is a layer with
 //!
 //! - every directory of it, empty: packages can be installed, also beside those of the host;
-//! - the programs that run with their owner's rights, among them sudo, with the parts that sudo trusts only if root owns them.
+//! - the set-user-id programs, among them sudo, with the parts that sudo trusts only if root owns
+//!   them.
 //!
-//! Above the package databases lies such a layer too, with what dpkg changes in place. What nobody may read is hidden there: it would only
-//! be in the way, of a lock for example. What stays impossible inside is to change a file of the host in place, so packages of the
-//! host cannot be upgraded; images and other templates own all their files.
+//! Above the package databases is such a layer too, with the files that dpkg changes in place.
+//! Files that not every user may read are hidden there, since they would only be obstacles, such as
+//! a lock. Changing a file of the host in place stays impossible inside, so packages of the host
+//! cannot be upgraded; images and other templates own all their files.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, Metadata};
@@ -19,23 +23,23 @@ use super::base::PACKAGE_VIEWS;
 use super::skeleton::hide;
 use super::{etc, local, texts};
 use crate::fingerprint::Fingerprint;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
 /// Where sudo's own parts are, by distribution.
 const SUDO_PARTS: &[&str] = &["libexec/sudo", "lib/sudo"];
 /// Parts of `/usr` with many files and no programs.
 const PLAIN: [&str; 3] = ["usr/share", "usr/include", "usr/src"];
-/// Most directories of a branch, `/usr/lib/python3` for example, that are made. A program with more keeps them to itself: nobody installs
-/// into the depth of it.
+/// Limit of the directories that are created per branch, such as `/usr/lib/python3`. Packages are
+/// not installed into the depth of a program with more.
 const MOST_IN_BRANCH: usize = 1000;
 /// Set-user-id, set-group-id.
 pub(super) const RUNS_AS_OWNER: u32 = 0o6000;
-/// Where dpkg keeps what it knows of each package.
+/// Where dpkg keeps the files about each package.
 const PACKAGE_FILES: &str = "var/lib/dpkg/info";
 /// Changes with every package that is installed or removed.
 const PACKAGES: &str = "var/lib/dpkg/status";
 
-/// Adds to `inputs` what decides what [`build`] writes.
+/// Adds the inputs of [`build`] to `inputs`.
 pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
     inputs.add(texts::SUDO_OF_ONE.as_bytes());
     for path in ["usr", "usr/bin", "usr/sbin", "usr/local", "usr/local/bin", "usr/local/lib", PACKAGES] {
@@ -47,12 +51,12 @@ pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
 }
 
 /// The copy of a package database in a layer.
-pub(super) fn of(layer: &Path, at: &Path) -> PathBuf {
+pub(super) fn layer_path(layer: &Path, at: &Path) -> PathBuf {
     layer.join(at.file_name().unwrap_or_default())
 }
 
 /// Adds to the layers in `target`.
-pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Result<()> {
+pub(super) fn build(host: &Path, target: &Path, privilege: Privilege) -> io::Result<()> {
     let usr = target.join("usr");
     let plain = PLAIN.map(|directory| host.join(directory));
     let has_programs = |directory: &Path| !plain.iter().any(|plain| directory.starts_with(plain));
@@ -66,19 +70,20 @@ pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Resul
     for at in PACKAGE_VIEWS {
         let from = host.join(at.trim_start_matches('/'));
         if from.is_dir() {
-            let to = of(target, &from);
+            let to = layer_path(target, &from);
             fs::create_dir_all(&to)?;
-            // Thousands of small files, of which new ones take the place.
+            // Thousands of small files, which are replaced and not changed in place.
             outline(&from, &to, |directory| !directory.starts_with(host.join(PACKAGE_FILES)), |_| true)?;
         }
     }
-    if standing == Standing::Single {
+    if privilege == Privilege::Single {
         write_for_one(target)?;
     }
     Ok(())
 }
 
-/// Where everybody is root under one id: sudo, which would change groups and cannot, is a script, and apt keeps its id.
+/// Where every user is root under one id: sudo, which would fail to change groups, is a script, and
+/// apt keeps its id.
 fn write_for_one(target: &Path) -> io::Result<()> {
     let sudo = target.join("usr/bin/sudo");
     match fs::remove_file(&sudo) {
@@ -98,25 +103,26 @@ pub(super) fn is_for_all(found: &Metadata) -> bool {
     found.mode() & everybody == everybody
 }
 
-/// Makes every directory of `from` in `to`, where some may be. In those that are `looked_into`, the files that are `wanted` are copied, and
-/// what nobody may read is hidden.
+/// Creates every directory of `from` in `to`, where some may exist. In directories that are
+/// `searched`, copies the files that are `wanted` and hides those that not every user may read.
 fn outline(
     from: &Path,
     to: &Path,
-    looked_into: impl Fn(&Path) -> bool,
+    searched: impl Fn(&Path) -> bool,
     wanted: impl Fn(&Metadata) -> bool,
 ) -> io::Result<()> {
     let (root, mut branches) = (from, HashMap::<PathBuf, usize>::new());
     let mut waiting = VecDeque::from([(from.to_owned(), to.to_owned())]);
-    // From the outside in.
+    // Breadth first.
     while let Some((from, to)) = waiting.pop_front() {
-        let look = looked_into(&from);
+        let is_searched = searched(&from);
         let branch = from.strip_prefix(root).map(|path| path.iter().take(2).collect()).unwrap_or_default();
         let made = branches.entry(branch).or_default();
-        // What vanishes meanwhile belongs to a package being changed: the next look at the inputs notices.
+        // Files that vanish meanwhile belong to a package being changed: the next check of the
+        // inputs notices.
         for entry in fs::read_dir(&from).into_iter().flatten().flatten() {
             let Ok(kind) = entry.file_type() else { continue };
-            if !(kind.is_dir() || look && kind.is_file()) {
+            if !(kind.is_dir() || is_searched && kind.is_file()) {
                 continue;
             }
             let Ok(found) = entry.metadata() else { continue };
@@ -142,7 +148,7 @@ fn outline(
                 }
             } else if wanted(&found) {
                 fs::copy(entry.path(), &place)?;
-                // Writing takes set-user-id away.
+                // Writing clears the set-user-id bit.
                 fs::set_permissions(&place, fs::Permissions::from_mode(found.mode() & 0o7777))?;
             }
         }
@@ -150,16 +156,16 @@ fn outline(
     Ok(())
 }
 
-/// Gives everything below `path` to the root of sandboxes.
-pub(super) fn give_to_root(path: &Path, standing: Standing) -> io::Result<()> {
+/// Makes the root of sandboxes the owner of everything below `path`.
+pub(super) fn give_to_root(path: &Path, privilege: Privilege) -> io::Result<()> {
     let mut waiting = vec![path.to_owned()];
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             let (path, found) = (entry.path(), entry.metadata()?);
-            standing.give(&path, 0, 0)?;
+            privilege.give(&path, 0, 0)?;
             if found.is_file() && found.mode() & RUNS_AS_OWNER != 0 {
-                // The change of owner has taken these bits away.
+                // The change of owner has cleared these bits.
                 fs::set_permissions(&path, fs::Permissions::from_mode(found.mode() & 0o7777))?;
             }
             if found.is_dir() {

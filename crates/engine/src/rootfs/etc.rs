@@ -1,7 +1,8 @@
-//! Which parts of the host's `/etc` a sandbox sees: a copy, by allow list.
+//! The parts of the host's `/etc` that a sandbox sees: a copy, by allow list.
 //!
-//! Three sieves, all of which a file must pass: its name is on the list; every user of the host may read it already;
-//! and where files of its kind are known to carry credentials, the lines that do are left out.
+//! A file must pass three filters: its name is on the list; every user of the host may read it
+//! already; and where files of its kind are known to contain credentials, the lines with them are
+//! left out.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -26,7 +27,7 @@ const ALLOWED: &[&str] = &[
     "deluser.conf",
     "dpkg",
     "ucf.conf",
-    // The system's face.
+    // Identity of the system.
     "debian_version",
     "issue",
     "localtime",
@@ -48,7 +49,7 @@ const ALLOWED: &[&str] = &[
     "protocols",
     "rpc",
     "services",
-    // Certificates; private keys live elsewhere, and not every user may read them.
+    // Certificates; private keys are elsewhere, and not every user may read them.
     "ca-certificates",
     "ca-certificates.conf",
     "pki/ca-trust",
@@ -113,13 +114,13 @@ const ALLOWED: &[&str] = &[
     "xml",
 ];
 
-/// Never, wherever they lie.
+/// Never copied, wherever they are.
 const FORBIDDEN: &[&str] = &["private", "auth.conf", "auth.conf.d", ".netrc", "settings-security.xml"];
 
 /// Files larger than this are not configuration.
 const LARGEST: u64 = 16 << 20;
 
-/// Adds to `inputs` everything that decides what [`copy`] would write.
+/// Adds the inputs of [`copy`] to `inputs`.
 pub(super) fn describe(etc: &Path, inputs: &mut Fingerprint) {
     for entry in ALLOWED {
         describe_entry(&etc.join(entry), inputs);
@@ -129,7 +130,7 @@ pub(super) fn describe(etc: &Path, inputs: &mut Fingerprint) {
 pub(super) fn describe_entry(path: &Path, inputs: &mut Fingerprint) {
     let Ok(metadata) = path.symlink_metadata() else { return };
     inputs.add(path.as_os_str().as_encoded_bytes());
-    // Time of the change of state: it also tells of a changed mode, and nobody can set it back.
+    // The time of the last status change: it also covers the mode, and no process can set it back.
     inputs.add(format!("{} {} {}", metadata.ctime(), metadata.ctime_nsec(), metadata.ino()).as_bytes());
     if metadata.is_dir() {
         for entry in sorted_entries(path) {
@@ -162,7 +163,8 @@ pub(super) fn copy_entry(from: &Path, to: &Path) -> io::Result<()> {
     if FORBIDDEN.iter().any(|forbidden| name == *forbidden) {
         return Ok(());
     }
-    // What vanishes while we look belongs to a package being changed; the next look at the inputs notices.
+    // Files that vanish meanwhile belong to a package being changed; the next check of the inputs
+    // notices.
     let Ok(metadata) = from.symlink_metadata() else { return Ok(()) };
     if metadata.is_symlink() {
         return symlink(fs::read_link(from)?, to);
@@ -195,11 +197,11 @@ fn may_hold_credentials(path: &Path) -> bool {
         .any(|part| path.to_string_lossy().contains(part))
 }
 
-/// Leaves out every line with a password in an address (`https://name:secret@host`) or a setting named like a secret.
-/// A multi-line secret would need both its lines to look like one; formats with such are not on the list.
+/// Leaves out every line with a password in an address (`https://name:secret@host`) or a setting
+/// named like a secret. Covers no secret that spans lines; formats with such are not on the list.
 fn without_credentials(text: &[u8]) -> Vec<u8> {
-    let Ok(text) = std::str::from_utf8(text) else { return text.to_vec() };
-    text.split_inclusive('\n').filter(|line| !holds_credential(line)).collect::<String>().into_bytes()
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| !holds_credential(&String::from_utf8_lossy(line))).collect::<Vec<_>>().concat()
 }
 
 fn holds_credential(line: &str) -> bool {
@@ -228,6 +230,12 @@ mod tests {
             String::from_utf8(kept).unwrap(),
             "[global]\ncert = /etc/ssl/cert.pem\ndeb https://deb.debian.org/debian a@b main\nend"
         );
+    }
+
+    #[test]
+    fn lines_of_other_encodings_are_filtered_too() {
+        let kept = without_credentials(b"# Stra\xdfe\npassword=x\nregistry=https://npm.corp/\n");
+        assert_eq!(kept, b"# Stra\xdfe\nregistry=https://npm.corp/\n");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! What a tree of somebody else's making needs to be a sandbox's: the mount points, `user`, and the login environment. Its files are followed
-//! by the kernel with the tree as their root, since a link in it may point anywhere.
+//! Adds to a foreign root file system what a sandbox needs: the mount points, `user`, and the login
+//! environment. The kernel resolves paths with the tree as their root, since a link in it may point
+//! anywhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,11 +16,11 @@ use rustix::process::{Gid, Uid};
 
 use super::accounts::{USER, USER_ID, User};
 use super::texts;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// Larger files of accounts are not read.
+/// Larger account files are not read.
 const MOST_TEXT: u64 = 1 << 20;
-/// What the engine mounts over, or writes into; parents first.
+/// Directories that the engine mounts over, or writes into; parents first.
 const DIRECTORIES: [(&str, u32); 14] = [
     ("dev", 0o755),
     ("etc", 0o755),
@@ -36,19 +37,20 @@ const DIRECTORIES: [(&str, u32); 14] = [
     ("var", 0o755),
     ("var/tmp", 0o1777),
 ];
-/// The SDKs run every command with bash. A program and not a link, since busybox goes by the name it is called.
+/// The SDKs run every command with bash. A program and not a link, since busybox acts by the name
+/// it is called with.
 const STAND_IN: &str = "#!/bin/sh\nexec /bin/sh \"$@\"\n";
-/// Without these something that people expect does not work: the programs, and what that is.
+/// Programs whose absence is reported, and the consequence.
 const WANTED: [(&[&str], &str); 2] = [
     (&["bin/sh", "usr/bin/sh"], "sh: no command can be run without a shell"),
     (&["usr/bin/sudo", "bin/sudo"], "sudo: 'user' cannot become root"),
 ];
 
-/// Furnishes the tree at `root`; says what it lacks that cannot be given.
-pub(crate) fn furnish(root: &Path, standing: Standing) -> io::Result<Vec<String>> {
+/// Furnishes the tree at `root`; returns what it lacks that cannot be added.
+pub(crate) fn furnish(root: &Path, privilege: Privilege) -> io::Result<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let tree = Tree { root: open(root, flags, Mode::empty())?, standing };
-    let user = User::of(standing);
+    let tree = Tree { root: open(root, flags, Mode::empty())?, privilege };
+    let user = User::for_privilege(privilege);
     for (path, mode) in DIRECTORIES {
         tree.directory(path, mode)?;
     }
@@ -58,7 +60,7 @@ pub(crate) fn furnish(root: &Path, standing: Standing) -> io::Result<Vec<String>
     tree.write("etc/group", &group, 0o644)?;
     let shadow = tree.text("etc/shadow")?;
     if !shadow.is_empty() && !shadow.lines().any(|line| line.split(':').next() == Some(USER)) {
-        tree.write("etc/shadow", &format!("{}{USER}:*:20000:0:99999:7:::\n", ended(&shadow)), 0o640)?;
+        tree.write("etc/shadow", &format!("{}{USER}:*:20000:0:99999:7:::\n", with_newline(&shadow)), 0o640)?;
     }
     for (path, text, mode) in [
         ("etc/profile", texts::PROFILE, 0o644),
@@ -90,7 +92,7 @@ pub(crate) fn furnish(root: &Path, standing: Standing) -> io::Result<Vec<String>
 
 struct Tree {
     root: OwnedFd,
-    standing: Standing,
+    privilege: Privilege,
 }
 
 impl Tree {
@@ -109,7 +111,7 @@ impl Tree {
         Ok((self.open(above, OFlags::PATH | OFlags::DIRECTORY)?, OsStr::new(name)))
     }
 
-    /// Makes a directory where there is none; a link to one inside the tree is one.
+    /// Creates a directory where there is none; a link to one inside the tree is one.
     fn directory(&self, path: &str, mode: u32) -> io::Result<()> {
         if self.open(path, OFlags::PATH | OFlags::DIRECTORY).is_ok() {
             return Ok(());
@@ -126,16 +128,17 @@ impl Tree {
         Ok(fchmod(made, Mode::from_raw_mode(mode))?)
     }
 
-    /// Gives a file to a user of the sandbox and its group of the same number. Where there is a single id, it is everybody's.
+    /// Makes a user of the sandbox and its group of the same number the owners. With a single id
+    /// there is no other owner.
     fn give(&self, file: BorrowedFd<'_>, id: u32) -> io::Result<()> {
-        if self.standing == Standing::Single {
+        if self.privilege == Privilege::Single {
             return Ok(());
         }
-        let id = self.standing.id_on_disk(id);
+        let id = self.privilege.id_on_disk(id);
         Ok(fchown(file, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?)
     }
 
-    /// The text of a small file; nothing when it is absent.
+    /// The text of a small file; empty when it is absent.
     fn text(&self, path: &str) -> io::Result<String> {
         let file = match self.open(path, OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(file) => File::from(file),
@@ -149,7 +152,7 @@ impl Tree {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// A new file of root's, in the place of whatever is there.
+    /// Creates a file that root owns, instead of whatever exists at `path`.
     fn write(&self, path: &str, text: &str, mode: u32) -> io::Result<()> {
         self.write_for(0, path, text, mode)
     }
@@ -170,7 +173,7 @@ impl Tree {
         File::from(made).write_all(text.as_bytes())
     }
 
-    /// The home directory of `user`, with what a shell reads there.
+    /// Creates the home directory of `user`, with the files that a shell reads there.
     fn home(&self) -> io::Result<()> {
         let home = format!("home/{USER}");
         self.directory(&home, 0o755)?;
@@ -191,11 +194,12 @@ fn make_file(above: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd>
     rustix::fs::openat(above, name, flags, Mode::from_raw_mode(0o600))
 }
 
-fn ended(text: &str) -> String {
+fn with_newline(text: &str) -> String {
     if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") }
 }
 
-/// Whoever had the number of `user` before is `user` now: files of an image that belong to its first person are theirs.
+/// Replaces the account with the id of `user`: files of the first person of an image then belong to
+/// `user`.
 fn with_user(passwd: &str, user: User) -> String {
     let is_other = |line: &&str| {
         let mut fields = line.split(':');
@@ -243,13 +247,13 @@ mod tests {
     #[test]
     fn an_empty_tree_becomes_one_that_boots() {
         let root = tempfile::tempdir().expect("a directory");
-        // Nothing is given to others, so that anybody can run this.
-        let missing = furnish(root.path(), Standing::Single).expect("it can be furnished");
+        // No owner is changed, so that any user can run this test.
+        let missing = furnish(root.path(), Privilege::Single).expect("it can be furnished");
         assert_eq!(missing, ["sh: no command can be run without a shell"]);
         let passwd = fs::read_to_string(root.path().join("etc/passwd")).expect("it is there");
         assert_eq!(passwd, "user:x:0:0::/home/user:/bin/bash\nroot:x:0:0:root:/root:/bin/sh\n");
         assert!(root.path().join("home/user/.profile").is_file());
-        assert!(furnish(root.path(), Standing::Single).is_ok(), "again");
+        assert!(furnish(root.path(), Privilege::Single).is_ok(), "again");
     }
 
     #[test]
@@ -279,7 +283,7 @@ mod tests {
             symlink(outside.path().join(name), root.path().join("etc").join(name)).expect("a link");
         }
         symlink("../../../../../../etc", root.path().join("tmp")).expect("a link");
-        furnish(root.path(), Standing::Single).expect("it can be furnished");
+        furnish(root.path(), Privilege::Single).expect("it can be furnished");
         for path in ["passwd", "profile", "x"] {
             let text = fs::read_to_string(outside.path().join(path)).expect("it is there");
             assert_eq!(text, "untouched", "{path}");

@@ -1,7 +1,9 @@
-//! What of the host's `/usr/local` a sandbox sees otherwise than it is there. Programs and libraries are a live view like the rest of
-//! `/usr`; the directories where administrators keep their own things are not:
+//! The sandbox's view of `/usr/local`, where it differs from the host's. Programs and libraries are
+//! a live view like the rest of `/usr`; the directories where administrators keep their own files
+//! are not:
 //!
-//! - `etc`: a copy of what passes the sieves of [`etc`](super::etc), npm's global settings without their tokens for example;
+//! - `etc`: a copy of what passes the filters of [`etc`](super::etc), npm's global settings without
+//!   their tokens for example;
 //! - `src`: empty;
 //! - `share`: the entries that packages and language tools put there.
 
@@ -16,9 +18,9 @@ use rustix::io::Errno;
 use super::etc;
 use super::skeleton::{hide, set_mode};
 use crate::fingerprint::Fingerprint;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// Nothing of the host's directory of this name shows.
+/// Directories of which nothing of the host is visible.
 pub(super) const CLOSED: [&str; 2] = ["usr/local/etc", "usr/local/src"];
 const ETC: &str = "usr/local/etc";
 const SHARE: &str = "usr/local/share";
@@ -59,7 +61,7 @@ const SHARED: &[&str] = &[
     "zsh",
 ];
 
-/// Adds to `inputs` what decides what [`build`] writes.
+/// Adds the inputs of [`build`] to `inputs`.
 pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
     inputs.add(format!("{CLOSED:?}{SHARED:?}").as_bytes());
     etc::describe_entry(&host.join(ETC), inputs);
@@ -68,8 +70,8 @@ pub(super) fn describe(host: &Path, inputs: &mut Fingerprint) {
     }
 }
 
-/// Adds to the layer `usr`, which lies above the host's `/usr`.
-pub(super) fn build(host: &Path, usr: &Path, standing: Standing) -> io::Result<()> {
+/// Adds to the layer `usr`, which is above the host's `/usr`.
+pub(super) fn build(host: &Path, usr: &Path, privilege: Privilege) -> io::Result<()> {
     for path in CLOSED {
         if is_directory(&host.join(path)) {
             let target = place(host, usr, path)?;
@@ -78,7 +80,7 @@ pub(super) fn build(host: &Path, usr: &Path, standing: Standing) -> io::Result<(
                     etc::copy_entry(&host.join(path).join(&entry), &target.join(&entry))?;
                 }
             }
-            close(&host.join(path), &target, standing)?;
+            close(&host.join(path), &target, privilege)?;
         }
     }
     for name in unlisted(host) {
@@ -87,7 +89,7 @@ pub(super) fn build(host: &Path, usr: &Path, standing: Standing) -> io::Result<(
     Ok(())
 }
 
-/// Whether `path` in a layer says that what lies beneath is deleted.
+/// Whether `path` in a layer is a whiteout, which marks that the file beneath is deleted.
 pub(super) fn is_hidden(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| found.file_type().is_char_device() && found.rdev() == 0)
 }
@@ -101,7 +103,7 @@ fn unlisted(host: &Path) -> Vec<std::ffi::OsString> {
     names.filter(|name| !SHARED.iter().any(|shared| name == *shared)).collect()
 }
 
-/// Makes the directory `path` of the host in the layer, with the modes that the host's have.
+/// Creates the directory `path` of the host in the layer, with the modes of the host's.
 fn place(host: &Path, usr: &Path, path: &str) -> io::Result<std::path::PathBuf> {
     let mut target = usr.to_owned();
     let mut source = host.join("usr");
@@ -116,11 +118,11 @@ fn place(host: &Path, usr: &Path, path: &str) -> io::Result<std::path::PathBuf> 
     Ok(target)
 }
 
-/// Makes `directory` hide everything that lies beneath it, what appears later included.
-fn close(beneath: &Path, directory: &Path, standing: Standing) -> io::Result<()> {
-    let attribute = if standing.is_root() { c"trusted.overlay.opaque" } else { c"user.overlay.opaque" };
+/// Makes `directory` hide everything beneath it, including entries that appear later.
+fn close(beneath: &Path, directory: &Path, privilege: Privilege) -> io::Result<()> {
+    let attribute = if privilege.is_root() { c"trusted.overlay.opaque" } else { c"user.overlay.opaque" };
     match setxattr(directory, attribute, b"y", XattrFlags::empty()) {
-        // The file system has no such attributes: what is there now is hidden, entry by entry.
+        // Without such attributes the current entries are hidden one by one.
         Err(Errno::NOTSUP) => {
             let entries = etc::sorted_entries(beneath).into_iter().map(|entry| directory.join(entry));
             entries.filter(|entry| entry.symlink_metadata().is_err()).try_for_each(|entry| hide(&entry))
@@ -143,7 +145,7 @@ mod tests {
         fs::write(etc.join("npmrc"), "registry=https://r/\n//r/:_authToken=abc\n").unwrap();
         fs::write(etc.join("key"), "secret").unwrap();
         set_mode(&etc.join("key"), 0o600).unwrap();
-        build(host.path(), layer.path(), Standing::Single).unwrap();
+        build(host.path(), layer.path(), Privilege::Single).unwrap();
         let local = layer.path().join("local");
         assert_eq!(fs::read_to_string(local.join("etc/npmrc")).unwrap(), "registry=https://r/\n");
         assert_eq!(etc::sorted_entries(&local.join("etc")), ["npmrc"]);

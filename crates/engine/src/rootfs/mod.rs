@@ -1,7 +1,8 @@
-//! What a sandbox's file tree is made of.
+//! The layers of a sandbox's root file system.
 //!
-//! A template is a list of overlays, each from read-only layers; a sandbox's own writes lie in its volume, one
-//! directory an overlay. `base` consists of views of the host's system directories over a skeleton of our own making:
+//! A template is a list of overlays, each of read-only layers; a sandbox's own writes are in its
+//! volume, one directory per overlay. `base` consists of views of the host's system directories
+//! over a skeleton of our own:
 //!
 //! ```text
 //! /                 skeleton: filtered /etc, empty /home/user, /var, …
@@ -9,9 +10,10 @@
 //! /var/lib/dpkg     the host's package database, and /var/lib/apt its package lists
 //! ```
 //!
-//! Nothing of the host appears but through these named views and the allow list of [`etc`], and of the views only what every user of
-//! the host may read: the kernel checks it at each access, whatever the sandbox's root may do to files of its own (`launcher::overlay`
-//! says how). In `/usr/local`, [`local`] filters what administrators keep there.
+//! Nothing of the host is visible but through these named views and the allow list of [`etc`], and
+//! of the views only what every user of the host may read: the kernel checks it at each access,
+//! whatever the sandbox's root may do to files of its own (see `launcher::overlay`). In
+//! `/usr/local`, [`local`] filters what administrators keep there.
 
 mod accounts;
 mod base;
@@ -36,23 +38,24 @@ pub(crate) use furnish::furnish;
 pub struct Template {
     /// The root first.
     pub mounts: Vec<MountPlan>,
-    /// Environment that every process in such a sandbox should see.
+    /// Environment of every process in such a sandbox.
     pub env: BTreeMap<String, String>,
 }
 
 /// One overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPlan {
-    /// Where it appears in the sandbox.
+    /// The mount point in the sandbox.
     pub at: PathBuf,
     /// Read-only layers, newest first.
     pub lowers: Vec<PathBuf>,
-    /// One of the layers is a directory of the host: of it the sandbox reads what every user of the host may read.
+    /// One of the layers is a directory of the host: the sandbox reads of it what every user of the
+    /// host may read.
     pub of_host: bool,
 }
 
 impl MountPlan {
-    /// The name, within a sandbox's volume, of the directory that holds what the sandbox wrote here.
+    /// The name, within a sandbox's volume, of the directory with what the sandbox wrote here.
     pub(crate) fn directory(&self) -> String {
         let name: Vec<_> = self.at.iter().skip(1).map(|part| part.to_string_lossy().replace('-', "--")).collect();
         if name.is_empty() { "root".to_owned() } else { format!("at-{}", name.join("-")) }
@@ -67,7 +70,7 @@ impl MountPlan {
 }
 
 impl Template {
-    /// Whether the engine can boot it: a root first, no place twice.
+    /// Whether the engine can boot it: the root first, no mount point twice.
     pub(crate) fn is_sound(&self) -> bool {
         let mut places: Vec<&Path> = self.mounts.iter().map(|plan| plan.at.as_path()).collect();
         let root_first = places.first() == Some(&Path::new("/"));

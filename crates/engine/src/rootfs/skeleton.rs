@@ -1,4 +1,5 @@
-//! The sandbox's own files beneath the views: made once per state of the host, shared by all sandboxes, never changed.
+//! The sandbox's own files beneath the views: built once per state of the host, shared by all
+//! sandboxes, never changed.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use super::accounts::{self, USER_ID};
 use super::{closed, copies, etc, local, texts};
 use crate::fingerprint::Fingerprint;
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
 /// Directories with owner root and this mode; parents come first.
 const DIRECTORIES: &[(&str, u32)] = &[
@@ -55,18 +56,19 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("var/tmp", 0o1777),
 ];
 const LINKS: &[(&str, &str)] = &[("var/run", "/run"), ("var/lock", "/run/lock"), ("etc/mtab", "/proc/self/mounts")];
-/// Where a distribution keeps programs and libraries: links into `/usr` on all current ones, directories on old ones.
+/// Where a distribution keeps programs and libraries: links into `/usr` on all current ones,
+/// directories on old ones.
 pub(super) const SYSTEM_DIRECTORIES: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What the tools that maintain other packages' files remember about them, next to dpkg's own database.
+/// State of the tools that maintain other packages' files, next to dpkg's own database.
 const PACKAGE_STATE: &[&str] = &["pam", "python", "sgml-base", "ucf", "xml-core"];
 
-/// Everything that decides what [`build`] writes for the host at `host`, and that only.
-pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
+/// The digest of exactly the inputs of [`build`] for the host at `host`.
+pub(super) fn fingerprint(host: &Path, privilege: Privilege) -> Fingerprint {
     let mut inputs = Fingerprint::new();
-    // A new program may build differently.
+    // Another version of the server may build differently.
     inputs.add(env!("CARGO_PKG_VERSION").as_bytes());
-    inputs.add(format!("{standing:?}").as_bytes());
-    if standing.is_root() {
+    inputs.add(format!("{privilege:?}").as_bytes());
+    if privilege.is_root() {
         closed::describe(host, &mut inputs);
     } else {
         copies::describe(host, &mut inputs);
@@ -107,11 +109,11 @@ pub(super) fn fingerprint(host: &Path, standing: Standing) -> Fingerprint {
 
 const PYTHON: &str = "usr/bin/python";
 const POLICY_RC_D: &str = "usr/sbin/policy-rc.d";
-/// What the package of Node brought, as dpkg lists it.
+/// The files of the Node package, as dpkg lists them.
 const NODE_FILES: &str = "var/lib/dpkg/info/nodejs.list";
 
-/// The files by which a distribution forbids `pip install` outside virtual environments, relative to the host's root. A
-/// sandbox's Python is its user's to change, so they are hidden.
+/// The files by which a distribution forbids `pip install` outside virtual environments, relative
+/// to the host's root. They are hidden, because the sandbox's user may change its Python.
 fn python_markers(host: &Path) -> Vec<PathBuf> {
     let libraries = fs::read_dir(host.join("usr/lib")).into_iter().flatten().flatten();
     let mut markers: Vec<PathBuf> = libraries
@@ -123,14 +125,14 @@ fn python_markers(host: &Path) -> Vec<PathBuf> {
     markers
 }
 
-/// Whether the host's package of Node has npm in it, as those of Node's own makers do, and Debian's does not.
+/// Whether the host's Node package contains npm, as that of NodeSource does, and Debian's does not.
 fn brings_npm(host: &Path) -> bool {
     fs::read_to_string(host.join(NODE_FILES)).is_ok_and(|files| files.lines().any(|file| file == "/usr/bin/npm"))
 }
 
-/// Builds the layers in `target`, which exists and is empty: `root`, `usr` for above the host's `/usr`, and one for above each package
-/// database.
-pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Result<()> {
+/// Builds the layers in `target`, which exists and is empty: `root`, `usr` for above the host's
+/// `/usr`, and one for above each package database.
+pub(super) fn build(host: &Path, target: &Path, privilege: Privilege) -> io::Result<()> {
     let root = target.join("root");
     fs::create_dir(&root)?;
     set_mode(&root, 0o755)?;
@@ -163,32 +165,32 @@ pub(super) fn build(host: &Path, target: &Path, standing: Standing) -> io::Resul
         write(&root, "etc/apt/preferences.d/sandbar", texts::NPM_PREFERENCE, 0o644)?;
     }
     build_usr(host, &target.join("usr"))?;
-    local::build(host, &target.join("usr"), standing)?;
-    if standing.is_root() {
+    local::build(host, &target.join("usr"), privilege)?;
+    if privilege.is_root() {
         closed::build(host, target)?;
     } else {
-        copies::build(host, target, standing)?;
-        // Last but for those who have owners of their own.
-        copies::give_to_root(target, standing)?;
+        copies::build(host, target, privilege)?;
+        // Before the files that have other owners are written.
+        copies::give_to_root(target, privilege)?;
     }
-    write_accounts(host, &root, standing)?;
-    write_homes(&root, standing)
+    write_accounts(host, &root, privilege)?;
+    write_homes(&root, privilege)
 }
 
-fn write_accounts(host: &Path, root: &Path, standing: Standing) -> io::Result<()> {
+fn write_accounts(host: &Path, root: &Path, privilege: Privilege) -> io::Result<()> {
     let read = |file| fs::read_to_string(host.join(file)).unwrap_or_default();
     let (passwd, group) = (read("etc/passwd"), read("etc/group"));
-    let accounts = accounts::of_sandbox(&passwd, &group, accounts::User::of(standing));
+    let accounts = accounts::from_host(&passwd, &group, accounts::User::for_privilege(privilege));
     write(root, "etc/passwd", &accounts.passwd, 0o644)?;
     write(root, "etc/group", &accounts.group, 0o644)?;
     for (path, text) in [("etc/shadow", &accounts.shadow), ("etc/gshadow", &accounts.gshadow)] {
         write(root, path, text, 0o640)?;
-        standing.give(&root.join(path), 0, accounts.shadow_group)?;
+        privilege.give(&root.join(path), 0, accounts.shadow_group)?;
     }
     for path in ["etc/passwd", "etc/group"] {
-        standing.give(&root.join(path), 0, 0)?;
+        privilege.give(&root.join(path), 0, 0)?;
     }
-    standing.give(&root.join("var/cache/apt/archives/partial"), accounts.apt_user, 0)
+    privilege.give(&root.join("var/cache/apt/archives/partial"), accounts.apt_user, 0)
 }
 
 fn write_texts(root: &Path) -> io::Result<()> {
@@ -198,7 +200,7 @@ fn write_texts(root: &Path) -> io::Result<()> {
         ("etc/bash.bashrc", texts::BASHRC, 0o644),
         ("etc/environment", texts::ENVIRONMENT, 0o644),
         ("etc/fstab", "", 0o644),
-        // Empty: programs that want an id of the machine make one up.
+        // Empty: programs that need a machine id generate one.
         ("etc/machine-id", "", 0o444),
     ] {
         write(root, path, text, mode)?;
@@ -206,24 +208,25 @@ fn write_texts(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn write_homes(root: &Path, standing: Standing) -> io::Result<()> {
+fn write_homes(root: &Path, privilege: Privilege) -> io::Result<()> {
     let home = root.join("home/user");
     fs::create_dir(&home)?;
     set_mode(&home, 0o755)?;
-    standing.give(&home, USER_ID, USER_ID)?;
+    privilege.give(&home, USER_ID, USER_ID)?;
     for (name, text) in
         [(".profile", texts::HOME_PROFILE), (".bashrc", texts::HOME_BASHRC), (".bash_logout", texts::HOME_BASH_LOGOUT)]
     {
         for (home, owner) in [("root", 0), ("home/user", USER_ID), ("etc/skel", 0)] {
             let path = format!("{home}/{name}");
             write(root, &path, text, 0o644)?;
-            standing.give(&root.join(path), owner, owner)?;
+            privilege.give(&root.join(path), owner, owner)?;
         }
     }
     Ok(())
 }
 
-/// What the host's `/usr` lacks. Directories must repeat the host's modes: the upper layer's are the ones that show.
+/// Creates what the host's `/usr` lacks. Directories must repeat the host's modes: those of the
+/// upper layer are visible.
 fn build_usr(host: &Path, usr: &Path) -> io::Result<()> {
     fs::create_dir(usr)?;
     set_mode(usr, 0o755)?;
@@ -250,7 +253,7 @@ fn build_usr(host: &Path, usr: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// To an overlay, such a device says that the file beneath it is deleted.
+/// Creates a whiteout: an overlay takes such a device for a deleted file.
 pub(super) fn hide(path: &Path) -> io::Result<()> {
     match mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -264,7 +267,7 @@ fn write(root: &Path, path: &str, text: &str, mode: u32) -> io::Result<()> {
     set_mode(&path, mode)
 }
 
-/// Not left to the umask of whoever started the server.
+/// Sets the mode, independent of the umask that the server was started with.
 pub(super) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

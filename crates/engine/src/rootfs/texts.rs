@@ -1,7 +1,7 @@
-//! Files of the sandbox in our own words.
+//! The text of the sandbox's files that the engine writes.
 
 pub(super) const SUDOERS: &str = "\
-# Whoever works in a sandbox owns it.
+# The user of a sandbox owns it.
 Defaults env_reset
 Defaults secure_path=\"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\"
 Defaults !syslog, !pam_session, !fqdn
@@ -10,7 +10,8 @@ user ALL=(ALL:ALL) NOPASSWD: ALL
 @includedir /etc/sudoers.d
 ";
 
-/// `apt-get install nodejs npm` works on Debian's Node and on that of its makers, whose package provides npm and excludes Debian's.
+/// `apt-get install nodejs npm` works on Debian's Node and on NodeSource's, whose package provides
+/// npm and excludes Debian's.
 pub(super) const NPM_PREFERENCE: &str = "\
 # The package nodejs has npm in it, and cannot be installed beside that of the distribution.
 Package: npm
@@ -60,12 +61,13 @@ pub(super) const ENVIRONMENT: &str = "PATH=\"/usr/local/sbin:/usr/local/bin:/usr
 /// Packages ask it before they start a service; a sandbox has no service manager.
 pub(super) const POLICY_RC_D: &str = "#!/bin/sh\nexit 101\n";
 
-/// Settings of apt where it cannot become somebody else.
+/// Settings of apt where it cannot change its user.
 pub(super) const APT_OF_ONE: &str = "APT::Sandbox::User \"root\";\n";
 
-/// sudo where everybody is root already, under the only id there is. It takes sudo's usual options and runs the command.
+/// sudo where every user is root already, under the only id there is. It accepts sudo's usual
+/// options and runs the command.
 pub(super) const SUDO_OF_ONE: &str = r#"#!/bin/bash
-# This sandbox has a single id, which is root's: there is nobody to become. See `sandbar doctor` on the host.
+# This sandbox has a single id, which is root's: there is no other user to become. See `sandbar doctor` on the host.
 shell= login= user=root
 while [ $# -gt 0 ]; do
   case $1 in

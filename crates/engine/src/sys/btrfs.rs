@@ -1,10 +1,11 @@
-//! The btrfs ioctls the pool needs: subvolumes, quotas and the file system's identity.
+//! The btrfs ioctls that the pool needs: subvolumes, quotas and the file system's id.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Inode number of the root directory of every subvolume, and the smallest number of a subvolume that users made.
+/// Inode number of the root directory of every subvolume, and the smallest number of a subvolume
+/// that users made.
 pub(crate) const FIRST_FREE_OBJECT: u64 = 256;
 
 const MAGIC: libc::c_ulong = 0x94;
@@ -16,7 +17,8 @@ const fn request<T>(direction: libc::c_ulong, number: libc::c_ulong) -> libc::c_
     (direction << 30) | ((size_of::<T>() as libc::c_ulong) << 16) | (MAGIC << 8) | number
 }
 
-/// Marker for argument types: plain integers in the kernel's layout, of which any bit pattern is valid.
+/// Marker for argument types: plain integers in the kernel's layout, of which any bit pattern is
+/// valid.
 ///
 /// # Safety
 /// The type is `repr(C)`, without padding and pointers the kernel might follow past their target.
@@ -27,7 +29,8 @@ unsafe trait Argument {}
 /// # Safety
 /// `request` must be one whose argument the kernel knows as exactly this `T`.
 unsafe fn call<T: Argument>(fd: impl AsFd, request: libc::c_ulong, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the caller pairs request and type, the borrow gives the kernel memory of that size, and the descriptor is open.
+    // SAFETY: the caller pairs request and type, the borrow gives the kernel memory of that size,
+    // and the descriptor is open.
     match unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -44,15 +47,16 @@ struct FileSystemInfo {
 // SAFETY: integers only, 1024 bytes without padding.
 unsafe impl Argument for FileSystemInfo {}
 
-/// The identity of the file system that holds `fd`.
+/// The id of the file system that holds `fd`.
 pub(crate) fn file_system_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
     let mut info = FileSystemInfo { max_id: 0, num_devices: 0, fsid: [0; 16], rest: [0; 124] };
-    // SAFETY: BTRFS_IOC_FS_INFO takes the 1024 bytes of btrfs_ioctl_fs_info_args, which this type is.
+    // SAFETY: BTRFS_IOC_FS_INFO takes the 1024 bytes of btrfs_ioctl_fs_info_args, which this type
+    // is.
     unsafe { call(fd, request::<FileSystemInfo>(READ, 31), &mut info) }?;
     Ok(info.fsid)
 }
 
-/// The kernel's directory about the file system `id`; there while it is mounted anywhere.
+/// The kernel's directory about the file system `id`; exists while it is mounted anywhere.
 pub(crate) fn state_directory(id: [u8; 16]) -> PathBuf {
     let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
@@ -64,7 +68,7 @@ pub(crate) fn state_directory(id: [u8; 16]) -> PathBuf {
 pub(crate) enum QuotaMode {
     /// Charges the subvolume that allocated; cheap, kernel 6.7.
     Simple,
-    /// Counts shared and exclusive bytes exactly, at a price with every snapshot.
+    /// Counts shared and exclusive bytes exactly, at a cost for every snapshot.
     Full,
 }
 
@@ -76,7 +80,7 @@ struct QuotaControl {
 // SAFETY: two integers.
 unsafe impl Argument for QuotaControl {}
 
-/// Switches quotas on; no effect when they are on already.
+/// Enables quotas; no effect when they are enabled already.
 pub(crate) fn enable_quota(fd: impl AsFd, mode: QuotaMode) -> io::Result<()> {
     let command = match mode {
         QuotaMode::Full => 1,
@@ -98,8 +102,8 @@ struct Limit {
 }
 
 impl Limit {
-    /// `u64::MAX` takes a limit away, as the kernel has it.
-    fn referenced(bytes: u64) -> Self {
+    /// `u64::MAX` removes a limit, as the kernel defines it.
+    fn for_referenced(bytes: u64) -> Self {
         Self { flags: 1, max_referenced: bytes, max_exclusive: 0, reserved_referenced: 0, reserved_exclusive: 0 }
     }
 }
@@ -112,9 +116,10 @@ struct GroupLimit {
 // SAFETY: six integers.
 unsafe impl Argument for GroupLimit {}
 
-/// Limits what quota group `group` may reference; the group of a subvolume has the subvolume's number.
+/// Limits what quota group `group` may reference; the group of a subvolume has the subvolume's
+/// number.
 pub(crate) fn limit_group(fd: impl AsFd, group: u64, bytes: u64) -> io::Result<()> {
-    let mut argument = GroupLimit { group, limit: Limit::referenced(bytes) };
+    let mut argument = GroupLimit { group, limit: Limit::for_referenced(bytes) };
     // SAFETY: BTRFS_IOC_QGROUP_LIMIT takes btrfs_ioctl_qgroup_limit_args, six 64-bit integers.
     unsafe { call(fd, request::<GroupLimit>(READ, 43), &mut argument) }
 }
@@ -127,7 +132,7 @@ struct GroupCreate {
 // SAFETY: two integers.
 unsafe impl Argument for GroupCreate {}
 
-/// Makes quota group `group`; one that exists is EEXIST.
+/// Creates quota group `group`; EEXIST when it exists.
 pub(crate) fn create_group(fd: impl AsFd, group: u64) -> io::Result<()> {
     let mut argument = GroupCreate { create: 1, group };
     // SAFETY: BTRFS_IOC_QGROUP_CREATE takes btrfs_ioctl_qgroup_create_args, two 64-bit integers.
@@ -150,14 +155,15 @@ struct GroupAssign {
 // SAFETY: three integers.
 unsafe impl Argument for GroupAssign {}
 
-/// Makes quota group `member` count in the group `parent`, which is of a higher level; EEXIST when it does already.
+/// Makes quota group `member` count in the group `parent`, which is of a higher level; EEXIST when
+/// it does already.
 pub(crate) fn assign_group(fd: impl AsFd, member: u64, parent: u64) -> io::Result<()> {
     let mut argument = GroupAssign { assign: 1, member, parent };
     // SAFETY: BTRFS_IOC_QGROUP_ASSIGN takes btrfs_ioctl_qgroup_assign_args, three 64-bit integers.
     unsafe { call(fd, request::<GroupAssign>(WRITE, 41), &mut argument) }
 }
 
-/// What a new subvolume's quota group starts with: a limit and one group above it.
+/// Initial quota settings of a new subvolume: a limit and one parent group.
 #[repr(C)]
 struct Inherit {
     flags: u64,
@@ -179,11 +185,12 @@ struct VolumeArguments {
     unused: [u64; 2],
     name: [u8; 4040],
 }
-// SAFETY: integers only, 4096 bytes without padding; `inherit` is set only by `make`, which keeps it valid.
+// SAFETY: integers only, 4096 bytes without padding; `inherit` is set only by `make`, which keeps
+// it valid.
 unsafe impl Argument for VolumeArguments {}
 
 impl VolumeArguments {
-    fn named(name: &[u8]) -> io::Result<Self> {
+    fn with_name(name: &[u8]) -> io::Result<Self> {
         let mut arguments =
             Self { fd: 0, transaction: 0, flags: 0, inherit_size: 0, inherit: 0, unused: [0; 2], name: [0; 4040] };
         if name.len() > 255 || name.iter().any(|byte| matches!(byte, b'/' | b'\0')) {
@@ -201,14 +208,15 @@ pub(crate) struct Charge {
     pub(crate) parent: Option<u64>,
 }
 
-/// Makes an empty subvolume `name` in the directory `parent`, limited from its first byte on.
+/// Creates an empty subvolume `name` in the directory `parent`, limited from its first byte on.
 pub(crate) fn create_subvolume(parent: impl AsFd, name: &str, charge: Option<Charge>) -> io::Result<()> {
-    // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2, which need no descriptor.
-    unsafe { make(parent, request::<VolumeArguments>(WRITE, 24), VolumeArguments::named(name.as_bytes())?, charge) }
+    // SAFETY: BTRFS_IOC_SUBVOL_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2, which
+    // need no descriptor.
+    unsafe { make(parent, request::<VolumeArguments>(WRITE, 24), VolumeArguments::with_name(name.as_bytes())?, charge) }
 }
 
-/// Makes the subvolume `name` in the directory `parent` what the subvolume `source` is now. What `source` has not written out
-/// yet is written out on the way, so a dirty one takes its time.
+/// Creates the subvolume `name` in the directory `parent` as a copy of the subvolume `source`. The
+/// kernel writes dirty data of `source` out first, which may take long.
 pub(crate) fn snapshot_subvolume(
     parent: impl AsFd,
     source: impl AsFd,
@@ -216,15 +224,17 @@ pub(crate) fn snapshot_subvolume(
     charge: Option<Charge>,
 ) -> io::Result<()> {
     let arguments =
-        VolumeArguments { fd: source.as_fd().as_raw_fd().into(), ..VolumeArguments::named(name.as_bytes())? };
-    // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2; the borrow keeps `source` open.
+        VolumeArguments { fd: source.as_fd().as_raw_fd().into(), ..VolumeArguments::with_name(name.as_bytes())? };
+    // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2; the borrow
+    // keeps `source` open.
     unsafe { make(parent, request::<VolumeArguments>(WRITE, 23), arguments, charge) }
 }
 
-/// Makes a subvolume that is charged as told.
+/// Creates a subvolume with the quota settings of `charge`.
 ///
 /// # Safety
-/// `request` must be one of the two that make subvolumes, and the descriptor among `arguments` one that it may have.
+/// `request` must be one of the two that create subvolumes, and the descriptor among `arguments`
+/// one that it may have.
 unsafe fn make(
     parent: impl AsFd,
     request: libc::c_ulong,
@@ -238,24 +248,24 @@ unsafe fn make(
         groups: u64::from(charge.parent.is_some()),
         referenced_copies: 0,
         exclusive_copies: 0,
-        limit: Limit::referenced(charge.limit),
+        limit: Limit::for_referenced(charge.limit),
         parent: charge.parent.unwrap_or(0),
     });
     if let Some(inherit) = &inherit {
         arguments.flags = INHERIT;
-        // Without a parent the list at the end is empty, and the kernel wants the size to say so.
+        // Without a parent the list at the end is empty, and the kernel requires the size to match.
         arguments.inherit_size = size_of::<Inherit>() as u64 - if inherit.groups == 0 { 8 } else { 0 };
         arguments.inherit = std::ptr::from_ref(inherit) as u64;
     }
-    // SAFETY: the caller pairs request and arguments. `inherit` lives until after the call, and the kernel reads no more of
-    // it than the size beside the address says.
+    // SAFETY: the caller pairs request and arguments. `inherit` lives until after the call, and the
+    // kernel reads no more of it than the size beside the address says.
     unsafe { call(parent, request, &mut arguments) }
 }
 
-/// Deletes the subvolume `name` in the directory `parent`. It is gone at once; its space comes back in the background.
-/// ENOTEMPTY while subvolumes are nested in it.
+/// Deletes the subvolume `name` in the directory `parent`. Its entry is removed at once; its space
+/// is freed in the background. ENOTEMPTY while subvolumes are nested in it.
 pub(crate) fn destroy_subvolume(parent: impl AsFd, name: impl AsRef<[u8]>) -> io::Result<()> {
-    let mut arguments = VolumeArguments::named(name.as_ref())?;
+    let mut arguments = VolumeArguments::with_name(name.as_ref())?;
     // SAFETY: BTRFS_IOC_SNAP_DESTROY_V2 takes the 4096 bytes of btrfs_ioctl_vol_args_v2.
     unsafe { call(parent, request::<VolumeArguments>(WRITE, 63), &mut arguments) }
 }
@@ -277,7 +287,7 @@ pub(crate) fn subvolume_id(fd: impl AsFd) -> io::Result<u64> {
     Ok(lookup.tree)
 }
 
-/// The flags of a subvolume: one bit says that it is read-only.
+/// The flags of a subvolume: one bit marks it as read-only.
 struct SubvolumeFlags(#[expect(dead_code, reason = "the kernel reads it")] u64);
 // SAFETY: one integer.
 unsafe impl Argument for SubvolumeFlags {}
@@ -299,17 +309,18 @@ struct FileHandle {
     generation: u32,
 }
 
-/// Opens the directory with the inode number `directory` in subvolume `tree` of the file system that holds `fd`. No path
-/// leads there, so that none is too long.
+/// Opens the directory with the inode number `directory` in subvolume `tree` of the file system
+/// that holds `fd`. Uses no path, so that none is too long.
 pub(crate) fn open_directory(fd: impl AsFd, tree: u64, directory: u64) -> io::Result<OwnedFd> {
     /// The kernel's FILEID_BTRFS_WITHOUT_PARENT.
     const WITHOUT_PARENT: i32 = 0x4d;
     let halves = |number: u64| [number as u32, (number >> 32) as u32];
-    // Generation 0 stands for any.
+    // Generation 0 matches any.
     let (inode, tree) = (halves(directory), halves(tree));
     let mut handle = FileHandle { bytes: 20, kind: WITHOUT_PARENT, inode, tree, generation: 0 };
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the handle says how many bytes follow its head, and has them; the borrow keeps the descriptor open.
+    // SAFETY: the handle says how many bytes follow its head, and has them; the borrow keeps the
+    // descriptor open.
     let opened =
         unsafe { libc::open_by_handle_at(fd.as_fd().as_raw_fd(), std::ptr::from_mut(&mut handle).cast(), flags) };
     if opened < 0 {
@@ -319,7 +330,8 @@ pub(crate) fn open_directory(fd: impl AsFd, tree: u64, directory: u64) -> io::Re
     Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
-/// Writes everything out and wakes the cleaner, which gives back the space of deleted subvolumes; `syncfs` does not.
+/// Writes everything out and wakes the cleaner, which frees the space of deleted subvolumes;
+/// `syncfs` does not.
 pub(crate) fn sync(fd: impl AsFd) -> io::Result<()> {
     // SAFETY: BTRFS_IOC_SYNC takes no argument, and the descriptor is open.
     match unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), ((MAGIC << 8) | 8) as _) } {
@@ -347,7 +359,7 @@ struct TreeSearch {
 // SAFETY: integers only, 4096 bytes without padding.
 unsafe impl Argument for TreeSearch {}
 
-/// A range of the disk that btrfs has set apart for one kind of content.
+/// A range of the disk that btrfs has allocated for one kind of content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) holds_metadata: bool,
@@ -356,7 +368,8 @@ pub(crate) struct Chunk {
     pub(crate) length: u64,
 }
 
-/// Gives every item of one object and type in `tree` to `take`, in order: the offset of its key, and its content.
+/// Calls `take` with every item of one object and type in `tree`, in order: the offset of its key,
+/// and its content.
 fn search(
     fd: impl AsFd,
     tree: u64,
@@ -381,7 +394,8 @@ fn search(
             unused_more: [0; 4],
             found: [0; 3992],
         };
-        // SAFETY: BTRFS_IOC_TREE_SEARCH takes the 4096 bytes of btrfs_ioctl_search_args, which this type is.
+        // SAFETY: BTRFS_IOC_TREE_SEARCH takes the 4096 bytes of btrfs_ioctl_search_args, which this
+        // type is.
         unsafe { call(&fd, request::<TreeSearch>(READ | WRITE, 17), &mut search) }?;
         next = None;
         let mut rest = &search.found[..];
@@ -399,7 +413,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
 }
 
-/// The first item of a search's answer: the offset of its key, its content, and what comes after it.
+/// Splits off the first item of a search's result: the offset of its key, its content, and the
+/// rest.
 fn split_item(found: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     const HEADER: usize = 32;
     let length = u32::from_le_bytes(found.get(28..HEADER)?.try_into().expect("4 bytes")) as usize;
@@ -422,7 +437,8 @@ pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
 fn parse_chunk(content: &[u8]) -> Option<Chunk> {
     /// Bits of a chunk's type.
     const DATA: u64 = 1;
-    // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes: devid, offset.
+    // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes:
+    // devid, offset.
     let (length, kind, start) = (word(content, 0)?, word(content, 24)?, word(content, 56)?);
     Some(Chunk { holds_metadata: kind & DATA == 0, start, length })
 }
@@ -431,7 +447,7 @@ fn parse_chunk(content: &[u8]) -> Option<Chunk> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Nested {
     pub(crate) id: u64,
-    /// The subvolume that it lies in, and the inode number of the directory there.
+    /// The subvolume that contains it, and the inode number of the directory there.
     pub(crate) parent: u64,
     pub(crate) directory: u64,
     pub(crate) name: Vec<u8>,
@@ -460,7 +476,7 @@ struct TrimRange {
 // SAFETY: three integers.
 unsafe impl Argument for TrimRange {}
 
-/// Tells the disk of all space that is free now, without waiting for the file system to do so by itself.
+/// Discards all space that is free now, without waiting for the file system to do so by itself.
 pub(crate) fn trim(fd: impl AsFd) -> io::Result<()> {
     const FITRIM: libc::c_ulong = 0xC018_5879;
     let mut range = TrimRange { start: 0, length: u64::MAX, smallest: 0 };

@@ -1,11 +1,11 @@
-//! Which parts of a file have blocks on the disk.
+//! Finds which parts of a file have blocks on the disk.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
 const FIEMAP: libc::c_ulong = 0xC020_660B;
-/// The last extent of the file.
+/// Flag of the last extent of the file.
 const LAST: u32 = 1;
 const EXTENTS: usize = 64;
 
@@ -34,7 +34,7 @@ struct Map {
 const BLANK: Extent = Extent { logical: 0, physical: 0, length: 0, reserved: [0; 2], flags: 0, reserved_more: [0; 3] };
 const _: () = assert!(size_of::<Extent>() == 56 && size_of::<Map>() == 32 + EXTENTS * 56);
 
-/// Whether every byte of the range has a block, written to or only allocated.
+/// Whether every byte of the range has a block, written or only allocated.
 pub(crate) fn is_allocated(file: &File, start: u64, length: u64) -> rustix::io::Result<bool> {
     let (mut at, end) = (start, start + length);
     while at < end {
@@ -75,7 +75,7 @@ mod tests {
     use rustix::fs::{FallocateFlags, fallocate};
 
     #[test]
-    fn holes_are_told_from_allocated_blocks() {
+    fn holes_are_distinguished_from_allocated_blocks() {
         const MIB: u64 = 1 << 20;
         let file = tempfile::tempfile().expect("a file");
         file.set_len(64 * MIB).expect("a sparse file");

@@ -1,7 +1,7 @@
-//! Loop devices: a file seen as a disk.
+//! Loop devices: a file as a block device.
 //!
-//! Every device is attached with "autoclear": it detaches itself when the last user (a mount, an open descriptor) is gone,
-//! whatever became of the process that attached it.
+//! Every device is attached with "autoclear": it detaches itself when the last user (a mount, an
+//! open descriptor) is gone, also when the process that attached it was killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,9 +16,10 @@ const GET_STATUS: libc::c_ulong = 0x4C05;
 const GET_FREE: libc::c_ulong = 0x4C82;
 const AUTOCLEAR: u32 = 4;
 const DIRECT_IO: u32 = 16;
-/// Direct I/O needs the device's blocks to be multiples of the disk's; btrfs never writes less than this.
+/// Direct I/O needs the device's blocks to be multiples of the disk's; btrfs never writes less than
+/// this.
 const BLOCK: u32 = 4096;
-/// Others attach devices too, and may take the free one first.
+/// Other processes attach devices too, and may take the free one first.
 const ATTEMPTS: usize = 64;
 
 #[repr(C)]
@@ -74,7 +75,8 @@ impl LoopDevice {
     }
 }
 
-/// The device to which `backing` is attached already, whoever did it and in whichever mount namespace it is used.
+/// The device to which `backing` is attached already, by whichever process and in whichever mount
+/// namespace.
 pub(crate) fn find(backing: &File) -> io::Result<Option<LoopDevice>> {
     let wanted = backing.metadata()?;
     for entry in fs::read_dir("/sys/block")? {
@@ -84,7 +86,7 @@ pub(crate) fn find(backing: &File) -> io::Result<Option<LoopDevice>> {
             continue;
         }
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        // One that goes away between the listing and here is one that was not found.
+        // A device that vanishes after the listing counts as not found.
         let Ok((path, file)) = open(&name) else { continue };
         let Ok(status) = status(&file) else { continue };
         let same_device = major(status.device) == major(wanted.dev()) && minor(status.device) == minor(wanted.dev());
@@ -113,7 +115,7 @@ pub(crate) fn attach(backing: &File) -> io::Result<LoopDevice> {
     Err(io::ErrorKind::ResourceBusy.into())
 }
 
-/// Opens device `name`, making its node where no device manager has.
+/// Opens device `name`, and creates its node where no device manager has.
 fn open(name: &str) -> io::Result<(PathBuf, File)> {
     let path = Path::new("/dev").join(name);
     let open = || OpenOptions::new().read(true).write(true).open(&path);
@@ -143,7 +145,8 @@ fn free_number(control: &File) -> io::Result<u32> {
 
 fn status(device: &File) -> io::Result<Status> {
     let mut status = BLANK;
-    // SAFETY: LOOP_GET_STATUS64 fills the 232 bytes of loop_info64, which `Status` is; any bits are valid in it.
+    // SAFETY: LOOP_GET_STATUS64 fills the 232 bytes of loop_info64, which `Status` is; any bits are
+    // valid in it.
     match unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS as _, std::ptr::from_mut(&mut status)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(status),
@@ -153,7 +156,8 @@ fn status(device: &File) -> io::Result<Status> {
 fn configure(device: &File, backing: &File, flags: u32) -> io::Result<()> {
     let fd = u32::try_from(backing.as_raw_fd()).expect("an open descriptor is not negative");
     let configuration = Configuration { fd, block_size: BLOCK, status: Status { flags, ..BLANK }, reserved: [0; 8] };
-    // SAFETY: LOOP_CONFIGURE reads the 304 bytes of loop_config, which `Configuration` is; both descriptors are borrowed.
+    // SAFETY: LOOP_CONFIGURE reads the 304 bytes of loop_config, which `Configuration` is; both
+    // descriptors are borrowed.
     match unsafe { libc::ioctl(device.as_raw_fd(), SET_UP as _, std::ptr::from_ref(&configuration)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,4 +1,5 @@
-//! Safe wrappers around the kernel calls the engine needs; the only place of this crate with unsafe code.
+//! Safe wrappers around the kernel calls that the engine needs; the only module of this crate with
+//! unsafe code.
 #![allow(unsafe_code)]
 
 pub(crate) mod btrfs;

@@ -1,4 +1,5 @@
-//! Descriptors that a task waits for: TUN devices, and processes, which become readable when they end.
+//! Descriptors that a task waits for: TUN devices, and pidfds, which become readable when the
+//! process ends.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,6 +9,7 @@ use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor with the current Tokio runtime, for reading.
 pub(crate) fn readable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is open, and always the same descriptor, until it is dropped; the `AsyncFd` owns it.
+    // SAFETY: an `OwnedFd` is open, and always the same descriptor, until it is dropped; the
+    // `AsyncFd` owns it.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
 }

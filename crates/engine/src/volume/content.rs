@@ -1,4 +1,4 @@
-//! What is in a volume: looked at, made, changed.
+//! Reads, creates and changes entries of a volume.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use rustix::io::Errno;
 
 use super::path::VolumePath;
 use super::{USER, VolumeDirectory};
-use crate::standing::Standing;
+use crate::privilege::Privilege;
 
-/// Most entries one list holds: whoever fills a volume decides how many there are.
+/// Limit of the entries of a list: sandboxes decide how many entries a volume has.
 const MOST_ENTRIES: usize = 100_000;
-/// What a sandbox's ids go up to.
+/// Highest id of a sandbox.
 const HIGHEST_ID: u32 = 65_535;
-/// How often a path is followed again that changed meanwhile.
+/// How often a path that changed meanwhile is resolved again.
 const ATTEMPTS: usize = 32;
 
-/// Why a call on the content of a volume did not do what was asked.
+/// Why a call on the content of a volume failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
     #[error("path '{0}' not found")]
@@ -41,7 +41,7 @@ pub enum ContentError {
 }
 
 impl ContentError {
-    /// The kernel's word about `path`.
+    /// Maps an error of the kernel about `path`.
     pub(super) fn about(path: &VolumePath) -> impl Fn(Errno) -> Self + '_ {
         move |error| match error {
             Errno::NOENT => Self::NotFound(path.to_string()),
@@ -73,7 +73,7 @@ pub enum Kind {
     Other,
 }
 
-/// One entry of a volume; a link stands for itself.
+/// One entry of a volume; links are not followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
@@ -87,11 +87,12 @@ pub struct Entry {
     pub accessed: SystemTime,
     pub modified: SystemTime,
     pub changed: SystemTime,
-    /// Where a link leads, as it says.
+    /// The target of a link, as it is stored.
     pub target: Option<String>,
 }
 
-/// Who an entry belongs to and what its bits are; what is absent stays, or is as usual.
+/// Owner and permission bits of an entry; an absent field keeps its value, or gets the default for
+/// a new entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owner {
     pub uid: Option<u32>,
@@ -100,7 +101,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// For something new.
+    /// With the defaults for a new entry.
     pub(super) fn or_usual(self, mode: u32) -> Self {
         Self { uid: self.uid.or(Some(USER)), gid: self.gid.or(Some(USER)), mode: self.mode.or(Some(mode)) }
     }
@@ -115,14 +116,15 @@ impl Owner {
         Ok(self)
     }
 
-    /// Applied to what a descriptor holds, whatever its name means by now.
-    pub(super) fn apply(self, to: BorrowedFd<'_>, standing: Standing) -> rustix::io::Result<()> {
-        let uid = self.uid.map(|id| Uid::from_raw(standing.id_on_disk(id)));
-        let gid = self.gid.map(|id| Gid::from_raw(standing.id_on_disk(id)));
-        if standing != Standing::Single && (uid.is_some() || gid.is_some()) {
+    /// Applies them to the open descriptor, whatever its name refers to by now.
+    pub(super) fn apply(self, to: BorrowedFd<'_>, privilege: Privilege) -> rustix::io::Result<()> {
+        let uid = self.uid.map(|id| Uid::from_raw(privilege.id_on_disk(id)));
+        let gid = self.gid.map(|id| Gid::from_raw(privilege.id_on_disk(id)));
+        if privilege != Privilege::Single && (uid.is_some() || gid.is_some()) {
             chownat(to, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
-        // Last, since a change of owner takes bits away. The link in /proc is the descriptor itself: nothing is followed.
+        // Last, since a change of owner clears bits. The link in /proc is the descriptor itself:
+        // nothing is followed.
         match self.mode {
             Some(mode) => {
                 let itself = format!("/proc/self/fd/{}", to.as_raw_fd());
@@ -135,10 +137,10 @@ impl Owner {
 
 impl VolumeDirectory {
     pub fn stat(&self, path: &VolumePath) -> Result<Entry, ContentError> {
-        entry(path, self.hold(path)?.as_fd(), self.standing)
+        entry(path, self.hold(path)?.as_fd(), self.privilege)
     }
 
-    /// What is in a directory, `depth` levels deep, each directory before what is in it.
+    /// Lists a directory, `depth` levels deep, each directory before its entries.
     pub fn list(&self, path: &VolumePath, depth: usize) -> Result<Vec<Entry>, ContentError> {
         let root = self.root()?;
         let mut found = Vec::new();
@@ -146,9 +148,9 @@ impl VolumeDirectory {
         let mut waiting = children(&root, path)?.into_iter().map(|name| (path.join(&name), 1)).collect::<Vec<_>>();
         waiting.reverse();
         while let Some((path, level)) = waiting.pop() {
-            // What is gone meanwhile is no failure.
+            // An entry that has vanished meanwhile is no failure.
             let Ok(held) = self.hold(&path) else { continue };
-            let entry = entry(&path, held.as_fd(), self.standing)?;
+            let entry = entry(&path, held.as_fd(), self.privilege)?;
             if entry.kind == Kind::Directory && level < depth {
                 let names = children(&root, &path).unwrap_or_default();
                 waiting.extend(names.into_iter().rev().map(|name| (path.join(&name), level + 1)));
@@ -162,21 +164,21 @@ impl VolumeDirectory {
         Ok(found)
     }
 
-    /// Makes a directory, and those above it if `parents`.
+    /// Creates a directory, and its parents if `parents`.
     pub fn make_directory(&self, path: &VolumePath, owner: Owner, parents: bool) -> Result<Entry, ContentError> {
         let Some((above, name)) = path.split() else { return Err(ContentError::Exists(path.to_string())) };
         let directory = if parents { self.make_all(&above)? } else { self.follow(&above, OFlags::DIRECTORY)? };
-        let made = make_one(directory.as_fd(), name, owner.check()?, self.standing);
+        let made = make_one(directory.as_fd(), name, owner.check()?, self.privilege);
         let made = made.map_err(ContentError::about(path))?;
         sync(made.as_fd())?;
         sync(directory.as_fd())?;
-        entry(path, made.as_fd(), self.standing)
+        entry(path, made.as_fd(), self.privilege)
     }
 
     /// Opens a file for reading; links are followed inside the volume.
     pub fn read(&self, path: &VolumePath) -> Result<File, ContentError> {
         let root = self.root()?;
-        // NONBLOCK: a pipe would otherwise wait for whoever writes to it.
+        // NONBLOCK: opening a pipe would otherwise wait for its writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = resolve(root.as_fd(), path, flags).map_err(ContentError::about(path))?;
         match FileType::from_raw_mode(fstat(&file).map_err(ContentError::about(path))?.st_mode) {
@@ -189,15 +191,16 @@ impl VolumeDirectory {
     /// Changes owner and permissions; of a link, the owner alone.
     pub fn change(&self, path: &VolumePath, owner: Owner) -> Result<Entry, ContentError> {
         let held = self.hold(path)?;
-        let kind = entry(path, held.as_fd(), self.standing)?.kind;
+        let kind = entry(path, held.as_fd(), self.privilege)?.kind;
         let owner = owner.check()?;
         let owner = if kind == Kind::Symlink { Owner { mode: None, ..owner } } else { owner };
-        owner.apply(held.as_fd(), self.standing).map_err(ContentError::about(path))?;
-        // A link, a pipe and a device have no descriptor that could be synced; only whose they are may be lost.
+        owner.apply(held.as_fd(), self.privilege).map_err(ContentError::about(path))?;
+        // A link, a pipe and a device have no descriptor that could be synced; a power cut may undo
+        // the change of their owner.
         if matches!(kind, Kind::File | Kind::Directory) {
             sync(held.as_fd())?;
         }
-        entry(path, held.as_fd(), self.standing)
+        entry(path, held.as_fd(), self.privilege)
     }
 
     pub(super) fn root(&self) -> Result<OwnedFd, ContentError> {
@@ -205,12 +208,13 @@ impl VolumeDirectory {
         open(&self.files, flags, Mode::empty()).map_err(|error| ContentError::Io(error.into()))
     }
 
-    /// What a path leads to, links followed inside the volume.
+    /// Opens what a path leads to, with links followed inside the volume.
     pub(super) fn follow(&self, path: &VolumePath, flags: OFlags) -> Result<OwnedFd, ContentError> {
         resolve(self.root()?.as_fd(), path, OFlags::PATH | flags).map_err(ContentError::about(path))
     }
 
-    /// What a path names itself: links above it are followed inside the volume, itself is not.
+    /// Opens what a path names: links above it are followed inside the volume, the last part is
+    /// not.
     fn hold(&self, path: &VolumePath) -> Result<OwnedFd, ContentError> {
         let Some((above, name)) = path.split() else { return self.root() };
         let directory = self.follow(&above, OFlags::DIRECTORY).map_err(|error| match error {
@@ -221,14 +225,15 @@ impl VolumeDirectory {
             .map_err(ContentError::about(path))
     }
 
-    /// The directory at `path`, made with all above it where there is none; what was made is on the disk, but for the last.
+    /// Opens the directory at `path` and creates it with its parents where there is none. What was
+    /// created is on the disk, but for the last one.
     pub(super) fn make_all(&self, path: &VolumePath) -> Result<OwnedFd, ContentError> {
         let mut directory = self.root()?;
         for count in 1..=path.parts().len() {
             let part = path.first(count);
             directory = match self.follow(&part, OFlags::DIRECTORY) {
                 Err(ContentError::NotFound(_)) => {
-                    let made = make_one(directory.as_fd(), part.name(), Owner::default(), self.standing);
+                    let made = make_one(directory.as_fd(), part.name(), Owner::default(), self.privilege);
                     let made = made.map_err(ContentError::about(&part))?;
                     sync(directory.as_fd())?;
                     made
@@ -240,13 +245,13 @@ impl VolumeDirectory {
     }
 }
 
-/// Follows a path with the volume for its root: neither a link nor `..` in one leads out of it.
+/// Resolves a path with the volume as its root: neither a link nor `..` in one leads out of it.
 fn resolve(root: BorrowedFd<'_>, path: &VolumePath, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let relative = path.relative();
     for _ in 0..ATTEMPTS {
         match openat2(root, &relative, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel cannot tell whether that led out.
+            // Something was renamed meanwhile, and the kernel cannot exclude that it led out.
             Err(Errno::AGAIN) => {}
             found => return found,
         }
@@ -254,21 +259,22 @@ fn resolve(root: BorrowedFd<'_>, path: &VolumePath, flags: OFlags) -> rustix::io
     Err(Errno::AGAIN)
 }
 
-fn make_one(directory: BorrowedFd<'_>, name: &str, owner: Owner, standing: Standing) -> rustix::io::Result<OwnedFd> {
+fn make_one(directory: BorrowedFd<'_>, name: &str, owner: Owner, privilege: Privilege) -> rustix::io::Result<OwnedFd> {
     mkdirat(directory, name, Mode::RWXU)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(directory, name, flags, Mode::empty())?;
-    owner.or_usual(0o755).apply(made.as_fd(), standing)?;
+    owner.or_usual(0o755).apply(made.as_fd(), privilege)?;
     Ok(made)
 }
 
-/// Writes the file or directory that `held` leads to, which may be open as a path only, to the disk.
+/// Syncs the file or directory of `held`, which may be open as a path only.
 pub(super) fn sync(held: BorrowedFd<'_>) -> io::Result<()> {
     let link = format!("/proc/self/fd/{}", held.as_raw_fd());
     Ok(rustix::fs::fsync(open(link, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)?)
 }
 
-/// The names in a directory, sorted. Those that are no text are left out: no path in a request can name them.
+/// The names in a directory, sorted. Names that are not UTF-8 are left out: no path in a request
+/// can contain them.
 fn children(root: &OwnedFd, path: &VolumePath) -> Result<Vec<String>, ContentError> {
     let directory =
         resolve(root.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(ContentError::about(path))?;
@@ -287,7 +293,7 @@ fn children(root: &OwnedFd, path: &VolumePath) -> Result<Vec<String>, ContentErr
     Ok(names)
 }
 
-fn entry(path: &VolumePath, held: BorrowedFd<'_>, standing: Standing) -> Result<Entry, ContentError> {
+fn entry(path: &VolumePath, held: BorrowedFd<'_>, privilege: Privilege) -> Result<Entry, ContentError> {
     let stat = fstat(held).map_err(ContentError::about(path))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File,
@@ -306,8 +312,8 @@ fn entry(path: &VolumePath, held: BorrowedFd<'_>, standing: Standing) -> Result<
         kind,
         size: u64::try_from(st_size).unwrap_or(0),
         mode: st_mode & 0o7777,
-        uid: standing.id_inside(st_uid),
-        gid: standing.id_inside(st_gid),
+        uid: privilege.id_inside(st_uid),
+        gid: privilege.id_inside(st_gid),
         accessed: time(stat.st_atime, stat.st_atime_nsec),
         modified: time(stat.st_mtime, stat.st_mtime_nsec),
         changed: time(stat.st_ctime, stat.st_ctime_nsec),
@@ -315,7 +321,7 @@ fn entry(path: &VolumePath, held: BorrowedFd<'_>, standing: Standing) -> Result<
     })
 }
 
-/// A sandbox sets times as it likes; what is before 1970 is shown as 1970.
+/// A sandbox sets times as it likes; a time before 1970 is shown as 1970.
 fn time(seconds: i64, nanoseconds: impl TryInto<u32>) -> SystemTime {
     let whole = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let rest = Duration::from_nanos(nanoseconds.try_into().unwrap_or(0).into());

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Absolute, with the volume for its root, and without `.`, `..` or empty parts. The root itself has no parts.
+/// Absolute, with the volume as its root, and without `.`, `..` or empty parts. The root itself has
+/// no parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumePath {
     parts: Vec<String>,
@@ -32,7 +33,7 @@ impl VolumePath {
         &self.parts
     }
 
-    /// The directory it is in, and its name there; nothing for the root.
+    /// Its directory and its name there; `None` for the root.
     pub(super) fn split(&self) -> Option<(Self, &str)> {
         let (name, directory) = self.parts.split_last()?;
         Some((Self { parts: directory.to_vec() }, name))
@@ -47,7 +48,7 @@ impl VolumePath {
         Self { parts: [&self.parts[..], &[name.to_owned()]].concat() }
     }
 
-    /// As the kernel takes it, from the volume's root.
+    /// Relative to the volume's root, for system calls.
     pub(super) fn relative(&self) -> PathBuf {
         if self.parts.is_empty() { PathBuf::from(".") } else { self.parts.iter().collect() }
     }

@@ -1,4 +1,5 @@
-//! What is on its way into a volume or out of it: files are written aside and appear whole; trees are taken aside and then removed.
+//! Writes and removals in a volume: files are written aside and appear complete by a rename; trees
+//! are moved aside and then removed.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,14 +15,15 @@ use super::content::{ContentError, Entry, Owner, sync};
 use super::path::VolumePath;
 use crate::removal::{names, remove_all};
 
-/// Names in staging are used once in the life of a server; its next one finds staging empty.
+/// Names in staging are used once per process; the next server starts with an empty staging
+/// directory.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 fn fresh_name() -> CString {
     CString::new(NEXT.fetch_add(1, Ordering::Relaxed).to_string()).expect("a number has no zero byte")
 }
 
-/// A file that is being written. Dropped, it is gone.
+/// A file that is being written. Drop removes it unless it was placed.
 #[derive(Debug)]
 pub struct Staged {
     file: File,
@@ -30,7 +32,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// What is written here is in the file.
+    /// The file to write to.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -44,7 +46,7 @@ impl Drop for Staged {
 }
 
 impl VolumeDirectory {
-    /// A new file that is in no place yet.
+    /// Creates a file that has no place yet.
     pub fn stage(&self) -> Result<Staged, ContentError> {
         let (directory, name) = (self.open_staging()?, fresh_name());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -52,8 +54,9 @@ impl VolumeDirectory {
         Ok(Staged { file: file.into(), directory, name })
     }
 
-    /// Puts a staged file in its place, whole, with the directories above it. What is there is replaced, or kept and refused.
-    /// On success the block device has the file, its name and its owner: a power cut does not undo it.
+    /// Renames a staged file to its place and creates the directories above it. An existing file is
+    /// replaced, or the call is refused. On success the block device has the file, its name and its
+    /// owner: a power cut does not undo it.
     pub fn place(
         &self,
         staged: &Staged,
@@ -65,7 +68,7 @@ impl VolumeDirectory {
         let Some((above, name)) = path.split() else {
             return Err(ContentError::Unfit(path.to_string(), "a directory"));
         };
-        owner.apply(staged.file.as_fd(), self.standing).map_err(io::Error::from)?;
+        owner.apply(staged.file.as_fd(), self.privilege).map_err(io::Error::from)?;
         staged.file.sync_all()?;
         let directory = self.make_all(&above)?;
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
@@ -75,7 +78,7 @@ impl VolumeDirectory {
         self.stat(path)
     }
 
-    /// Removes an entry with all that is below it. A link is removed, not what it leads to.
+    /// Removes an entry with everything below it. A link is removed, not its target.
     pub fn remove(&self, path: &VolumePath) -> Result<(), ContentError> {
         let Some((above, name)) = path.split() else {
             return Err(ContentError::Invalid("the root of a volume cannot be removed".to_owned()));
@@ -84,7 +87,7 @@ impl VolumeDirectory {
             (self.follow(&above, OFlags::DIRECTORY)?, self.open_staging()?, fresh_name());
         let aside = || renameat(&directory, name, &staging, doomed.as_c_str());
         match aside() {
-            // Even a rename takes room. What is removed in its place gives some back.
+            // Even a rename takes space. What is removed in place frees some.
             Err(Errno::DQUOT | Errno::NOSPC) => {
                 if thin_out(&directory, name).map_err(ContentError::about(path))? {
                     return Ok(sync(directory.as_fd())?);
@@ -98,7 +101,8 @@ impl VolumeDirectory {
         Ok(())
     }
 
-    /// Removes what a server left half done: an upload that was never acknowledged, a tree whose removal was.
+    /// Removes what a server left incomplete: an upload that was never acknowledged, a tree whose
+    /// removal was.
     pub(super) fn clear_staging(&self) -> io::Result<()> {
         let staging = self.open_staging()?;
         for name in names(&staging)? {
@@ -113,7 +117,8 @@ impl VolumeDirectory {
     }
 }
 
-/// Removes what is called `name` where it is, or if that is a directory, what is in it besides directories. Says whether it is gone.
+/// Removes the entry `name` in place or, if it is a directory, the files in it. Returns whether the
+/// entry is gone.
 fn thin_out(directory: &OwnedFd, name: &str) -> rustix::io::Result<bool> {
     match unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}

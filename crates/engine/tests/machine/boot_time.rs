@@ -1,5 +1,5 @@
-//! How long a boot takes, beside the bare minimum the kernel needs for namespaces. `RUST_LOG=sandbar_engine=debug` tells
-//! where the time goes.
+//! Measures a boot, next to the kernel's minimum for creating namespaces.
+//! `RUST_LOG=sandbar_engine=debug` logs the duration of each step.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn a_boot_is_quick() {
     }
     let [baseline, boot, output, kill] = [baselines, boots, outputs, kills].map(median);
     println!("unshare -mpfiun: {baseline:.2?}; boot: {boot:.2?}; to first output: {output:.2?}; kill: {kill:.2?}");
-    // The ratio is the bench's business, on a machine that does nothing else; this is what nobody may ever wait for.
+    // The bench measures the ratio, on an idle machine; this limit holds on every machine.
     assert!(boot < LIMIT && kill < LIMIT, "boot {boot:?}, kill {kill:?}");
 }
 

@@ -1,6 +1,7 @@
-//! The part of the guest, as small as it can be: process 1 that runs one shell command a connection.
+//! A minimal guest: process 1 that runs one shell command per connection.
 //!
-//! A request is the command, ended by the client's half-close; the answer is what it printed, then `\0` and its exit code.
+//! A request is the command, ended by the client's half-close; the answer is its output, then `\0`
+//! and its exit code.
 
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
@@ -19,7 +20,7 @@ pub(crate) fn main() -> ! {
     }
 }
 
-/// What is open, but for the directory that tells.
+/// The open descriptors, without the directory that lists them.
 fn descriptors() -> String {
     let mut all: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()

@@ -1,4 +1,4 @@
-//! Attempts to get out, each with its control: the same attempt where it is allowed.
+//! Attempts to escape, each with its control: the same attempt where it is allowed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use launcher::users::Rights;
 
 use crate::Test;
-use crate::support::{Sandbox, block_on, on_host, rights, shared_place};
+use crate::support::{Sandbox, block_on, on_host, rights, shared_directory};
 
 pub(crate) const TESTS: &[Test] = &[
     ("dangerous_system_calls_are_refused", dangerous_system_calls_are_refused),
@@ -27,7 +27,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("layers_and_volumes_are_closed_to_host_users", layers_and_volumes_are_closed_to_host_users),
 ];
 
-/// Prints `name errno` a line; arguments are such that a call that is let through does no harm.
+/// Prints `name errno` lines; the arguments make a call that is not refused harmless.
 const CALLS: &str = r#"
 import ctypes, platform
 libc = ctypes.CDLL(None, use_errno=True)
@@ -62,15 +62,15 @@ fn dangerous_system_calls_are_refused() {
     }
     assert_eq!(inside.lines().count(), host.lines().count());
     assert!(controls > 20, "on the host most of them fail for another reason or not at all: {host}");
-    // What is not known at all does not exist.
+    // An unknown call does not exist.
     assert_eq!(sandbox.succeed("python3 -c 'import ctypes; l = ctypes.CDLL(None, use_errno=True); l.syscall(435, 0, 0); print(ctypes.get_errno())'"), "38");
 }
 
-/// Refused inside, whoever tries; works on the host.
+/// Asserts that the command fails inside, as root and as a user, and works on the host.
 #[track_caller]
 fn refused(sandbox: &Sandbox, command: &str) {
     let (output, code) = on_host(command);
-    // Root of a user namespace may not do all of it, either.
+    // Root of a user namespace lacks some of these permissions, too.
     assert!(code == 0 || rights() != Rights::All, "control of `{command}`: {output}");
     sandbox.fail(command);
     sandbox.fail(&format!("su user -c \"{}\"", command.replace('"', "\\\"")));
@@ -87,15 +87,15 @@ fn namespaces_and_mounts_are_refused() {
     sandbox.fail("mount -t proc proc /mnt || mount --bind / /mnt || mount -o remount,rw /proc/sys || umount /proc/sys");
     sandbox.fail("nsenter -t 1 -m true");
     refused(&sandbox, "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'");
-    // By its old name, SOCK_PACKET.
+    // By the older name, SOCK_PACKET.
     sandbox.fail("python3 -c 'import socket; socket.socket(socket.AF_INET, 10, 0x300)'");
-    // Raising what may be raised changes nothing.
+    // The bounding set limits the capabilities that a process can raise.
     assert_eq!(sandbox.succeed("grep -h -E 'CapBnd|CapPrm|CapAmb|Seccomp:' /proc/1/status"), {
         "CapPrm:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\nCapAmb:\t0000000000000000\nSeccomp:\t2"
     });
 }
 
-/// Removes its files in the end.
+/// Files that are removed on drop.
 struct Planted(Vec<PathBuf>);
 
 impl Drop for Planted {
@@ -114,11 +114,12 @@ fn secrets_of_the_host_are_out_of_sight() {
     for directory in directories.map(Path::new) {
         let path = directory.join(&name);
         match fs::write(&path, "secret") {
-            // An ordinary user plants where everybody may; what is in the other places has no other way in.
+            // An ordinary user plants files in world-writable directories only; the others are
+            // exposed by the same mounts.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && rights() != Rights::All => continue,
             written => written.unwrap(),
         }
-        // Even what everybody on the host may read.
+        // Even a file that every user of the host may read is hidden.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         planted.0.push(path);
     }
@@ -136,7 +137,7 @@ fn secrets_of_the_host_are_out_of_sight() {
     );
     assert_eq!(sandbox.succeed("ls -A /root | tr '\\n' ' '"), ".bash_logout .bashrc .profile");
     sandbox.fail("ls -d /etc/ssh || ls -d /etc/ssl/private || ls -d /etc/sudoers.d/*");
-    sandbox.fail(&format!("test -e {}", shared_place().display()));
+    sandbox.fail(&format!("test -e {}", shared_directory().display()));
 }
 
 fn kernel_files_are_masked() {
@@ -182,11 +183,11 @@ fn processes_and_sockets_of_the_host_are_out_of_reach() {
     let sandbox = Sandbox::new();
     let neighbour = Sandbox::new();
     neighbour.succeed("sleep 1000 >/dev/null 2>&1 &");
-    // Not in a pipe: who listed what would depend on which end starts first.
+    // Not in a pipe: the result would depend on which end starts first.
     let seen = sandbox.succeed("ls /proc >/tmp/seen; grep -c '^[0-9]' /tmp/seen");
     assert_eq!(seen, "3", "guest, shell, ls");
     sandbox.fail(&format!("kill -0 {}", std::process::id()));
-    // Signals to everybody reach nobody outside.
+    // A signal to all processes reaches none outside.
     sandbox.run("kill -9 -1");
     assert_eq!(neighbour.succeed("pgrep -c sleep"), "1");
 
@@ -216,7 +217,7 @@ fn sandboxes_have_ids_of_their_own() {
     let owner = |sandbox: &Sandbox| {
         on_host(&format!("stat -c %u /proc/{}", sandbox.machine.instance().pid)).0.trim().parse::<u32>().unwrap()
     };
-    assert_eq!((owner(&a), owner(&b)), (base(&a), base(&b)), "to the host, root inside is nobody");
+    assert_eq!((owner(&a), owner(&b)), (base(&a), base(&b)), "to the host, root inside has an id of no user");
 }
 
 fn a_memory_bomb_hurts_only_itself() {
@@ -224,7 +225,7 @@ fn a_memory_bomb_hurts_only_itself() {
     let (_, code) = sandbox.run("python3 -c 'x = bytearray(1 << 30); print(len(x))'");
     assert_ne!(code, 0);
     assert_eq!(sandbox.succeed("python3 -c 'x = bytearray(1 << 24); print(len(x))'"), (1 << 24).to_string());
-    // In memory that is a file, too.
+    // Files in memory count as well.
     sandbox.fail("head -c 1G /dev/zero > /dev/shm/big");
     sandbox.succeed("rm -f /dev/shm/big; echo fine");
     assert_eq!(neighbour.succeed("echo fine"), "fine");
@@ -232,10 +233,10 @@ fn a_memory_bomb_hurts_only_itself() {
 
 fn process_1_is_not_the_first_to_go() {
     let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 256);
-    // Below what the guest gives to the processes it starts, above what the server has.
+    // Below the score that the guest sets for the processes it starts, above that of the server.
     assert_eq!(sandbox.succeed("cat /proc/1/oom_score_adj"), "10");
     let greedy = "import time; x = bytearray(b'x') * (40 << 20); time.sleep(1000)";
-    // More than there is room for; each is offered first, as the guest does it.
+    // More than the limit; each sets its score first, as the guest does.
     let ended = sandbox.succeed(&format!(
         "for i in $(seq 10); do (echo 100 > /proc/self/oom_score_adj && exec python3 -c \"{greedy}\") >/dev/null 2>&1 & done
          wait -n; echo $?"
@@ -254,7 +255,8 @@ fn files_in_memory_are_bounded() {
     assert_eq!(sandbox.succeed("grep -o ' /dev/pts .*max=[0-9]*' /proc/mounts | grep -o 'max=.*'"), "max=256");
 }
 
-/// Opens inotify instances until that fails or `most` are open, tells how many, and holds them until it is killed.
+/// Opens inotify instances until that fails or `most` are open, prints their number, and holds them
+/// until it is killed.
 fn watchers(most: u32) -> String {
     let script = format!(
         "import ctypes, time
@@ -305,11 +307,11 @@ fn a_full_disk_hurts_only_itself() {
 fn layers_and_volumes_are_closed_to_host_users() {
     let sandbox = Sandbox::new();
     sandbox.succeed("cp /bin/bash /root/shell && chmod 4755 /root/shell && chmod 755 /root");
-    let data = shared_place().join("data");
+    let data = shared_directory().join("data");
     let found = on_host(&format!("find {} -name shell -perm -4000 | head -1", data.display())).0;
     assert!(found.contains("shell"), "control: root of the host finds it, with the set-uid bit, in {}", data.display());
     assert_ne!(on_host(&format!("setpriv --reuid 65534 --clear-groups ls {}", found.trim())).1, 0);
     assert_eq!(fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
-    assert_eq!(fs::metadata(shared_place().join("run")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(shared_directory().join("run")).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(fs::metadata(sandbox.machine.guest_socket()).unwrap().permissions().mode() & 0o777, 0o600);
 }

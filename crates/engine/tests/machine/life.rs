@@ -1,4 +1,4 @@
-//! Boot, freeze, thaw, kill, and what stays.
+//! Boot, freeze, thaw, kill, and which files remain.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::Test;
 use crate::support::{
-    LIMITS, Sandbox, block_on, boot_of, engine, eventually, fresh_name, on_host, remains_of, run_at, shared_place,
+    LIMITS, Sandbox, block_on, boot_of, engine, eventually, fresh_name, on_host, remains_of, run_at, shared_directory,
 };
 
 pub(crate) const TESTS: &[Test] = &[
@@ -20,10 +20,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_frozen_sandbox_can_be_killed", a_frozen_sandbox_can_be_killed),
     ("the_end_of_process_1_is_noticed", the_end_of_process_1_is_noticed),
     ("a_port_of_the_sandbox_can_be_dialled", a_port_of_the_sandbox_can_be_dialled),
-    ("usage_and_limits_are_told", usage_and_limits_are_told),
+    ("usage_and_limits_are_reported", usage_and_limits_are_reported),
     ("a_running_name_is_not_booted_twice", a_running_name_is_not_booted_twice),
     ("a_failed_boot_names_its_step_and_leaves_nothing", a_failed_boot_names_its_step_and_leaves_nothing),
-    ("a_boot_nobody_waits_for_is_undone", a_boot_nobody_waits_for_is_undone),
+    ("an_abandoned_boot_is_undone", an_abandoned_boot_is_undone),
     ("a_full_disk_does_not_keep_a_sandbox_from_booting", a_full_disk_does_not_keep_a_sandbox_from_booting),
     ("a_broken_tree_does_not_keep_a_sandbox_from_booting", a_broken_tree_does_not_keep_a_sandbox_from_booting),
     ("every_sandbox_has_a_device_and_a_name_server", every_sandbox_has_a_device_and_a_name_server),
@@ -39,7 +39,7 @@ fn a_booted_sandbox_runs_commands() {
         "0 /dev/null\n1 /dev/null\n2 /dev/null\n3 socket\n4 /memfd:config (deleted)"
     });
     assert_eq!(sandbox.succeed("cat /proc/1/fd/4"), "{}");
-    // In a user namespace it also has the mark by which the server finds it again.
+    // In a user namespace it also has the mark by which a later server identifies it.
     assert_eq!(sandbox.succeed("tr '\\0' '\\n' < /proc/1/environ | grep -v ^SANDBAR_SANDBOX=sandbar-"), {
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     });
@@ -72,7 +72,7 @@ fn a_frozen_sandbox_stands_still_and_goes_on() {
     eventually("the first tick", || sandbox.run("test -s /tmp/ticks").1 == 0);
     block_on(sandbox.machine.freeze()).unwrap();
     block_on(sandbox.machine.freeze()).expect("frozen already is success");
-    // The kernel still takes the connection; the answer comes after the thaw.
+    // The kernel still accepts the connection; the answer comes after the thaw.
     let question = std::thread::spawn(move || run_at(&path, "wc -l < /tmp/ticks"));
     let used = || block_on(sandbox.machine.usage()).unwrap().cpu_usec;
     let before = used();
@@ -92,7 +92,7 @@ fn a_kill_leaves_files_and_nothing_else() {
     assert_eq!(processes().lines().count(), 4, "process 1 and three sleeps");
     block_on(sandbox.machine.kill()).unwrap();
     assert_eq!(processes(), "");
-    assert_eq!(remains_of(&sandbox.name, &shared_place().join("run")), Vec::<String>::new());
+    assert_eq!(remains_of(&sandbox.name, &shared_directory().join("run")), Vec::<String>::new());
     block_on(sandbox.machine.kill()).expect("killing again is success");
     let status = format!("/proc/{}/status", sandbox.machine.instance().pid);
     assert!(!std::fs::exists(status).unwrap(), "process 1 is reaped");
@@ -140,7 +140,7 @@ until test -e /tmp/ready; do sleep 0.01; done",
     assert_eq!(answer, "from inside");
 }
 
-fn usage_and_limits_are_told() {
+fn usage_and_limits_are_reported() {
     let sandbox = Sandbox::new();
     sandbox.succeed("dd if=/dev/urandom of=/root/ten bs=1M count=10; sync");
     let usage = block_on(sandbox.machine.usage()).unwrap();
@@ -176,21 +176,21 @@ fn a_failed_boot_names_its_step_and_leaves_nothing() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(remains_of(&name, &shared_place().join("run")), Vec::<String>::new());
+    assert_eq!(remains_of(&name, &shared_directory().join("run")), Vec::<String>::new());
     let zombies = format!("ps --ppid {} -o stat=,args= | grep ^Z", std::process::id());
     assert_eq!(on_host(&zombies).0, "", "no child is left unreaped");
     block_on(engine.remove_files(&name)).unwrap();
 }
 
-fn a_boot_nobody_waits_for_is_undone() {
+fn an_abandoned_boot_is_undone() {
     let (engine, name) = (engine(), fresh_name());
     let boot = block_on(boot_of(&engine, &name));
     let gave_up = block_on(async { timeout(Duration::from_millis(1), engine.boot(boot)).await.is_err() });
     assert!(gave_up, "no boot takes less than a millisecond");
-    let runtime = shared_place().join("run");
+    let runtime = shared_directory().join("run");
     eventually("the end of the abandoned sandbox", || remains_of(&name, &runtime).is_empty());
     eventually("its end for good", || {
-        // Once more with the same name: the boot is over, whichever way.
+        // Boots with the same name: succeeds once the abandoned boot has ended.
         let boot = block_on(boot_of(&engine, &name));
         match block_on(engine.boot(boot)) {
             Ok(machine) => {
@@ -232,8 +232,8 @@ fn every_sandbox_has_a_device_and_a_name_server() {
     let sandbox = Sandbox::new();
     assert_eq!(sandbox.succeed("cat /etc/resolv.conf"), format!("nameserver {NAMESERVER}"));
     eventually("a device", || sandbox.run("ls /sys/class/net | grep -x tun0").1 == 0);
-    // Nobody inside may change the network, root included.
+    // No process inside can change the network, not even as root.
     sandbox.fail("ip link set tun0 down");
-    // Everything is denied to it, and it learns so at once.
+    // The policy denies every connection, and the sandbox gets the error at once.
     sandbox.fail("timeout 20 bash -c 'exec 3<>/dev/tcp/192.0.2.1/80'");
 }

@@ -1,8 +1,8 @@
-//! Sandboxes against the real kernel: whatever is missing fails the tests. As an ordinary user, in a user namespace, all run but those
-//! that [`NEEDS_ROOT`] names.
+//! Sandboxes against the real kernel: a missing prerequisite fails the tests. As an ordinary user,
+//! in a user namespace, all tests run except those that [`NEEDS_ROOT`] names.
 //!
-//! The program plays every part: guest (process 1 of the sandboxes, a server of shell commands), a server to be killed, and
-//! the tests. Arguments that match no part filter the tests by name.
+//! The program has three roles: guest (process 1 of the sandboxes, which runs shell commands), a
+//! server to be killed, and the tests. Arguments that select no role filter the tests by name.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,7 +23,7 @@ use launcher::users::Rights;
 
 type Test = (&'static str, fn());
 
-/// What only the sandboxes of a server that is root have, and why.
+/// Tests of properties that only the sandboxes of a root server have, and why.
 const NEEDS_ROOT: &[(&str, &str)] = &[
     ("a_full_disk_does_not_keep_a_sandbox_from_booting", NO_DISK_LIMIT),
     ("a_full_disk_hurts_only_itself", NO_DISK_LIMIT),
@@ -39,7 +39,7 @@ const NEEDS_ROOT: &[(&str, &str)] = &[
 ];
 const NO_DISK_LIMIT: &str = "only root can mount a pool that limits what is written";
 const NO_CGROUP: &str = "without a cgroup memory is not limited";
-/// What takes ids for more than one user, besides.
+/// Tests that in addition need ids for more than one user.
 const NEEDS_IDS: &[&str] = &[
     "user_has_a_home_and_sudo",
     "packages_can_be_installed",
@@ -49,7 +49,7 @@ const NEEDS_IDS: &[&str] = &[
     "volumes_are_shared_and_outlive_sandboxes",
 ];
 
-/// Whether a test can run here; says why not.
+/// Whether a test can run here; prints the reason if not.
 fn can_run(name: &str) -> bool {
     let why = match support::rights() {
         Rights::All => None,
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
-    // Before any thread: the pools of the tests are nobody else's business.
+    // Before any thread starts: the pools of the tests are mounted in a private namespace.
     sandbar_engine::enter_private_mounts(std::path::Path::new("/nowhere")).expect("a mount namespace");
     let all: Vec<Test> =
         [life::TESTS, work::TESTS, isolation::TESTS, volumes::TESTS, survival::TESTS, boot_time::TESTS].concat();

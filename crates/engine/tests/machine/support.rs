@@ -1,4 +1,4 @@
-//! One engine for most tests, and how to talk to a sandbox of it.
+//! The engine that most tests share, and commands in its sandboxes.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -17,19 +17,19 @@ use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Limits, Machine};
 use tokio::runtime::Runtime;
 
 pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Root of the machine, or of a user namespace.
+/// Whether this process is root of the machine, or of a user namespace.
 pub(crate) fn rights() -> Rights {
     Rights::of_this_process()
 }
 
-/// A data directory of its own, deleted in the end.
-pub(crate) struct Place {
+/// A data directory, deleted on drop.
+pub(crate) struct TestDirectory {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDirectory {
     pub(crate) fn new() -> Self {
         Self { directory: tempfile::Builder::new().prefix("sandbar-engine-").tempdir_in("/var/tmp").unwrap() }
     }
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// The guest of the tests: this very program.
+/// The guest of the tests: this program.
 pub(crate) fn guest() -> &'static [u8] {
     static GUEST: OnceLock<Vec<u8>> = OnceLock::new();
     GUEST.get_or_init(|| std::fs::read("/proc/self/exe").unwrap())
@@ -61,7 +61,7 @@ pub(crate) async fn engine_at(place: &Path) -> Engine {
     .unwrap()
 }
 
-static SHARED: Mutex<Option<(Place, Engine)>> = Mutex::new(None);
+static SHARED: Mutex<Option<(TestDirectory, Engine)>> = Mutex::new(None);
 
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -76,20 +76,20 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 pub(crate) fn engine() -> Engine {
     let mut shared = SHARED.lock().unwrap();
     let (_, engine) = shared.get_or_insert_with(|| {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let engine = block_on(place.engine());
         (place, engine)
     });
     engine.clone()
 }
 
-/// Where the shared engine keeps its things.
-pub(crate) fn shared_place() -> PathBuf {
+/// The data directory of the shared engine.
+pub(crate) fn shared_directory() -> PathBuf {
     engine();
     SHARED.lock().unwrap().as_ref().unwrap().0.at().to_owned()
 }
 
-/// Ends what failed tests left.
+/// Ends sandboxes that failed tests left.
 pub(crate) fn tear_down() {
     if let Some((place, engine)) = SHARED.lock().unwrap().take() {
         block_on(engine.sweep(&HashSet::new(), &HashSet::new())).unwrap();
@@ -98,13 +98,13 @@ pub(crate) fn tear_down() {
     }
 }
 
-/// Names that no other test uses, nor another run of them at the same time.
+/// A name that no other test uses, in this run and in others at the same time.
 pub(crate) fn fresh_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("test{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// No sandbox of these tests has business outside.
+/// A policy that denies every connection: the sandboxes of these tests need none.
 pub(crate) fn closed() -> Policy {
     Policy::unheard(Rules::default().deny_everything())
 }
@@ -124,7 +124,7 @@ pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
     }
 }
 
-/// A sandbox that ends with the test, files and all.
+/// A sandbox that is removed on drop, with its files.
 pub(crate) struct Sandbox {
     pub(crate) engine: Engine,
     pub(crate) name: String,
@@ -147,7 +147,7 @@ impl Sandbox {
         Self { engine, name, machine }
     }
 
-    /// Runs a shell command as root; what it printed, and its exit code.
+    /// Runs a shell command as root; returns its output and its exit code.
     pub(crate) fn run(&self, command: &str) -> (String, i32) {
         run_at(self.machine.guest_socket(), command)
     }
@@ -179,7 +179,7 @@ impl Drop for Sandbox {
 
 pub(crate) fn run_at(socket: &Path, command: &str) -> (String, i32) {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(COMMAND_LIMIT)).unwrap();
+    stream.set_read_timeout(Some(COMMAND_TIMEOUT)).unwrap();
     stream.write_all(command.as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     let mut answer = Vec::new();
@@ -191,13 +191,13 @@ pub(crate) fn run_at(socket: &Path, command: &str) -> (String, i32) {
 
 /// Runs a shell command on the host: the control of what is refused inside.
 pub(crate) fn on_host(command: &str) -> (String, i32) {
-    // Ordinary users do not have the administrator's programs on their path.
+    // The PATH of ordinary users lacks the administrator's programs.
     let script = format!("PATH=$PATH:/usr/sbin:/sbin\nexec 2>&1\n{command}");
     let output = Command::new("bash").arg("-c").arg(script).output().unwrap();
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
 }
 
-/// What the machine still has of a sandbox: processes, cgroups, sockets.
+/// Remains of a sandbox on the machine: cgroups and sockets.
 pub(crate) fn remains_of(name: &str, runtime: &Path) -> Vec<String> {
     let (cgroups, _) = on_host(&format!("find /sys/fs/cgroup -type d -name '{name}'"));
     let (sockets, _) = on_host(&format!("ls {} | grep -F '{name}'", runtime.display()));

@@ -1,4 +1,5 @@
-//! Servers and launchers that are killed: what goes on, what is found again, and that nothing is left over.
+//! Servers and launchers that are killed: which sandboxes keep running, which a later server
+//! adopts, and that nothing is left over.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -13,20 +14,22 @@ use sandbar_engine::{Engine, Instance};
 
 use crate::Test;
 use crate::support::{
-    Place, block_on, boot_of, closed, engine_at, eventually, fresh_name, on_host, remains_of, rights, run_at,
+    TestDirectory, block_on, boot_of, closed, engine_at, eventually, fresh_name, on_host, remains_of, rights, run_at,
 };
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_later_server_adopts_what_runs", a_later_server_adopts_what_runs),
-    ("a_sweep_ends_what_nobody_knows", a_sweep_ends_what_nobody_knows),
+    ("a_sweep_ends_unknown_sandboxes", a_sweep_ends_unknown_sandboxes),
+    ("spares_that_a_sandbox_may_have_used_go_to_the_trash", spares_that_a_sandbox_may_have_used_go_to_the_trash),
     ("a_killed_launcher_leaves_nothing", a_killed_launcher_leaves_nothing),
     ("a_server_killed_while_booting_leaves_nothing_after_a_sweep", a_server_killed_while_booting_leaves_nothing),
 ];
 
-/// First argument of a server that is there to be killed; then its place, and the names to boot. `...` boots for ever.
+/// First argument of a server that a test kills; its data directory and the names to boot follow.
+/// After `...` it boots forever.
 pub(crate) const SERVE: &str = "serve";
 
-/// Prints a line for each sandbox when it runs.
+/// Prints a line per sandbox when it runs.
 pub(crate) fn serve(arguments: &[String]) {
     let (place, names) = arguments.split_first().unwrap();
     block_on(async {
@@ -46,7 +49,7 @@ pub(crate) fn serve(arguments: &[String]) {
         }
         while names.last().is_some_and(|name| name == "...") {
             let machine = boot(&fresh_name()).await;
-            // Some are left running, some are ended: a kill may hit that, too.
+            // Some stay running, some are killed, so that the kill of the server interrupts both.
             if machine.instance().pid % 2 == 0 {
                 machine.kill().await.unwrap();
             }
@@ -55,14 +58,14 @@ pub(crate) fn serve(arguments: &[String]) {
     });
 }
 
-/// A server; killed with -9 on drop, if not before.
+/// A server; killed by SIGKILL on drop at the latest.
 struct Server {
     process: Child,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
-    fn start(place: &Place, names: &[&str]) -> Self {
+    fn start(place: &TestDirectory, names: &[&str]) -> Self {
         let mut process = Command::new("/proc/self/exe")
             .arg(SERVE)
             .arg(place.at())
@@ -97,9 +100,9 @@ fn nothing() -> HashSet<String> {
     HashSet::new()
 }
 
-/// Sweeps everything away, lets the engine go, and checks that nothing is left.
+/// Sweeps all sandboxes, drops the engine, and checks that nothing is left.
 #[track_caller]
-fn sweep_clean(place: &Place, engine: Engine) {
+fn sweep_clean(place: &TestDirectory, engine: Engine) {
     block_on(engine.sweep(&nothing(), &nothing())).unwrap();
     assert_eq!(
         block_on(engine.sweep(&nothing(), &nothing())).unwrap(),
@@ -108,7 +111,7 @@ fn sweep_clean(place: &Place, engine: Engine) {
     );
     drop(engine);
     let place = place.at().display().to_string();
-    // The runtime directory goes with the last sandbox; if it is still there, then empty.
+    // The engine removes the runtime directory with the last sandbox; if it exists, it is empty.
     let sockets = format!("test ! -e {place}/run || ls -A {place}/run");
     let traces = format!("grep -ls {place} /proc/[0-9]*/mountinfo; losetup -a | grep -F {place}; {sockets}");
     let mut found = String::new();
@@ -124,7 +127,7 @@ fn sweep_clean(place: &Place, engine: Engine) {
 }
 
 fn a_later_server_adopts_what_runs() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let mut server = Server::start(&place, &["running", "frozenone"]);
     let (running, frozen) = (server.next_instance(), server.next_instance());
     let cgroups = std::fs::read_to_string(format!("/proc/{}/cgroup", running.pid)).unwrap();
@@ -152,7 +155,7 @@ fn a_later_server_adopts_what_runs() {
     block_on(cold.thaw()).unwrap();
     assert_eq!(question.join().unwrap().0, "awake\n");
 
-    // The identity is checked in every part.
+    // Every part of the identity is checked.
     let adopt = |name: &str, instance| block_on(engine.adopt(name, instance, closed())).unwrap().is_some();
     assert!(!adopt("running", Instance { start_time: running.start_time + 1, ..running }));
     assert!(!adopt("running", frozen));
@@ -171,8 +174,8 @@ fn a_later_server_adopts_what_runs() {
     );
 }
 
-fn a_sweep_ends_what_nobody_knows() {
-    let place = Place::new();
+fn a_sweep_ends_unknown_sandboxes() {
+    let place = TestDirectory::new();
     let mut server = Server::start(&place, &["kept", "stray", "filesonly"]);
     let kept = server.next_instance();
     let stray = [server.next_instance(), server.next_instance()];
@@ -192,9 +195,34 @@ fn a_sweep_ends_what_nobody_knows() {
     sweep_clean(&place, engine);
 }
 
+fn spares_that_a_sandbox_may_have_used_go_to_the_trash() {
+    let (place, text) = (TestDirectory::new(), |name: &str| name.to_owned());
+    let engine = block_on(place.engine());
+    let names = ["named", "used", "empty"].map(text);
+    block_on(engine.make_spares(names.to_vec(), None)).unwrap();
+    // The pool is mounted in this process's namespace; a rootless engine has directories.
+    let pools = ["data/pool", "data/volumes"].map(|pool| place.at().join(pool).join(".spares"));
+    let spares = pools.into_iter().find(|spares| spares.is_dir()).expect("the spares");
+    std::fs::write(spares.join("used/up/work"), "of a sandbox").unwrap();
+    // The state after a power cut: the records have `named`, the rename of `used` was undone, and
+    // its record was removed or is of an older copy.
+    std::fs::write(spares.join(".boot_id"), "another kernel").unwrap();
+    block_on(engine.settle_spares(&HashSet::from([text("named")]))).unwrap();
+    assert_eq!(block_on(engine.files()).unwrap(), ["named", "used"], "the empty one is removed");
+    assert_eq!(block_on(engine.sweep(&HashSet::new(), &HashSet::from([text("named")]))).unwrap(), ["used"]);
+    assert_eq!(block_on(engine.trash()).unwrap()[0].name, "used");
+    block_on(engine.take_from_trash("used")).unwrap();
+
+    // Under the same kernel no rename is undone: a spare was never used.
+    block_on(engine.make_spares(vec![text("more")], None)).unwrap();
+    block_on(engine.settle_spares(&HashSet::new())).unwrap();
+    assert_eq!(block_on(engine.files()).unwrap(), ["named", "used"]);
+    sweep_clean(&place, engine);
+}
+
 fn a_killed_launcher_leaves_nothing() {
     let others = children();
-    let place = Place::new();
+    let place = TestDirectory::new();
     let engine = block_on(place.engine());
     let (mut booted, mut failed) = (0, 0);
     for round in 0..60 {
@@ -229,15 +257,17 @@ fn children() -> HashSet<String> {
     lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Whether it is the first process of a sandbox: a child of ours too, with the launcher's arguments until it becomes the
-/// guest. A signal meant for the launcher could otherwise reach a sandbox that has booted in the meantime.
+/// Whether it is the first process of a sandbox: also a child of this process, with the launcher's
+/// arguments until it executes the guest. A signal for the launcher could otherwise reach a sandbox
+/// that has booted in the meantime.
 fn is_process_1(pid: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     ids.is_none_or(|ids| ids.split_whitespace().count() > 1)
 }
 
-/// After `delay`, kills every launcher but `others`, the spare one included, until the boot is over.
+/// After `delay`, kills every launcher but `others`, including the spare one, until the boot is
+/// over.
 fn kill_launchers_after(
     delay: Duration,
     others: HashSet<String>,
@@ -259,11 +289,11 @@ fn kill_launchers_after(
 }
 
 fn a_server_killed_while_booting_leaves_nothing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     for round in 0..12 {
         let mut server = Server::start(&place, &["first", "..."]);
         server.next_instance();
-        // From here on it boots one sandbox after the other.
+        // From here on the server boots one sandbox after the other.
         std::thread::sleep(Duration::from_millis(7 * round));
         server.kill();
         drop(server);

@@ -1,4 +1,5 @@
-//! Volumes: shared between sandboxes, limited, and safe to look into while a hostile sandbox fills them.
+//! Volumes: shared between sandboxes, limited, and safe to access while a hostile sandbox fills
+//! them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,13 +14,13 @@ use crate::support::{Sandbox, block_on, boot_of, engine, fresh_name};
 pub(crate) const TESTS: &[Test] = &[
     ("volumes_are_shared_and_outlive_sandboxes", volumes_are_shared_and_outlive_sandboxes),
     ("volumes_have_a_limit_of_their_own", volumes_have_a_limit_of_their_own),
-    ("what_a_sandbox_puts_into_a_volume_leads_nobody_out", what_a_sandbox_puts_into_a_volume_leads_nobody_out),
+    ("links_in_a_volume_do_not_lead_out", links_in_a_volume_do_not_lead_out),
     ("a_mount_point_cannot_lead_out", a_mount_point_cannot_lead_out),
 ];
 
 const LIMIT: u64 = 64 << 20;
 
-/// A volume that ends with the test.
+/// A volume that is removed on drop.
 struct Volume {
     name: String,
     directory: VolumeDirectory,
@@ -65,17 +66,17 @@ fn volumes_are_shared_and_outlive_sandboxes() {
     let (one, two) = (with("/data"), with("/srv/deep/place"));
     one.succeed("echo shared > /data/file && chown 1000:1000 /data/file && chmod 640 /data/file");
     assert_eq!(two.succeed("cat /srv/deep/place/file; stat -c %u:%g:%a /srv/deep/place/file"), "shared\n1000:1000:640");
-    // Each sandbox has ids of its own on the host; on disk they are the sandbox's.
+    // Each sandbox has its own ids on the host; on disk they are those of the sandbox.
     let entry = volume.directory.stat(&parse("/file")).unwrap();
     assert_eq!((entry.uid, entry.gid, entry.mode, entry.size), (1000, 1000, 0o640, 7));
-    // What is written from outside is there at once, and belongs to the usual user.
+    // A file written from outside appears at once, and belongs to the default user.
     volume.write("/new/deep/file", "from outside").unwrap();
     assert_eq!(
         one.succeed("cat /data/new/deep/file; stat -c %u:%a /data/new /data/new/deep/file"),
         "from outside1000:755\n1000:644"
     );
     assert_eq!(one.succeed("stat -c %u:%g:%a /data"), "1000:1000:755", "the user can write to it");
-    // Nothing one sandbox makes set-user-id is so in another, and there are no devices.
+    // A set-uid file of one sandbox is none in another, and there are no devices.
     one.succeed("cp /usr/bin/id /data/id && chown root /data/id && chmod 4755 /data/id");
     assert!(two.succeed("grep ' /srv/deep/place ' /proc/mounts").contains("nosuid,nodev"));
     drop(one);
@@ -83,7 +84,7 @@ fn volumes_are_shared_and_outlive_sandboxes() {
     assert_eq!(volume.read("file").unwrap(), "shared\n");
     let later = with("/again");
     assert_eq!(later.succeed("cat /again/file"), "shared");
-    // A volume that is not there keeps a sandbox from booting, and nothing is left of the attempt.
+    // A missing volume fails the boot, which leaves nothing.
     let name = fresh_name();
     let refused = block_on(async {
         let mut boot = boot_of(&engine(), &name).await;
@@ -101,12 +102,12 @@ fn volumes_have_a_limit_of_their_own() {
     sandbox.succeed("echo fine > /root/elsewhere");
     let refused = volume.write("/more", &"x".repeat(1 << 20));
     assert!(matches!(refused, Err(ContentError::Full)), "{refused:?}");
-    // What is full can be emptied, from outside too.
+    // A full volume can be emptied, also from outside.
     volume.directory.remove(&parse("/big")).unwrap();
     sandbox.succeed("sync; echo room > /data/small && sync /data/small");
 }
 
-fn what_a_sandbox_puts_into_a_volume_leads_nobody_out() {
+fn links_in_a_volume_do_not_lead_out() {
     let volume = Volume::new();
     let sandbox = Sandbox::with(|boot| boot.volumes = vec![volume.at("/data")]);
     let place = tempfile::tempdir().unwrap();
@@ -121,12 +122,12 @@ fn what_a_sandbox_puts_into_a_volume_leads_nobody_out() {
     for path in ["file", "directory/secret", "up/secret", "proc/etc/passwd", "loop", "directory/new"] {
         assert!(volume.read(path).is_err(), "{path} was read");
     }
-    // Links lead to what is in the volume, whose root they begin at.
+    // Links resolve inside of the volume, relative to its root.
     for path in ["absolute", "relative/text", "inner/text"] {
         assert_eq!(volume.read(path).unwrap(), "inside\n", "{path}");
     }
-    assert!(matches!(volume.read("pipe"), Err(ContentError::Unfit(..))), "a pipe nobody writes to");
-    // Whatever is written, changed or removed from outside is the volume's.
+    assert!(matches!(volume.read("pipe"), Err(ContentError::Unfit(..))), "a pipe without a writer");
+    // Writes, changes and removals from outside stay in the volume.
     let _ = volume.write("directory/new", "x");
     let _ = volume.directory.make_directory(&parse("up/made"), Owner::default(), true);
     volume.write("file", "replaced").unwrap();
@@ -141,8 +142,8 @@ fn what_a_sandbox_puts_into_a_volume_leads_nobody_out() {
     let names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["secret"], "nothing was made or removed outside");
 
-    // A tree deeper than any stack, with a name at every level that is a link.
-    // Not by a shell, whose `cd` takes longer the deeper it is.
+    // A tree deeper than any stack, with a link at every level. Not created by a shell, whose `cd`
+    // takes longer the deeper it is.
     let dig = "import os\nos.chdir('/data'); os.mkdir('deep'); os.chdir('deep')\n\
                for _ in range(3000): os.mkdir('d'); os.symlink('/', 'l'); os.chdir('d')";
     sandbox.succeed(&format!("/usr/bin/python3 -c \"{dig}\""));
@@ -151,7 +152,7 @@ fn what_a_sandbox_puts_into_a_volume_leads_nobody_out() {
     volume.directory.remove(&parse("/deep")).unwrap();
     sandbox.fail("ls /data/deep");
 
-    // Names that change between two looks: a directory that is a link half of the time.
+    // Names that change between two accesses: a directory that is a link half of the time.
     fs::create_dir(place.path().join("d")).unwrap();
     fs::write(place.path().join("d/text"), "the host's").unwrap();
     sandbox.succeed(&format!(
@@ -191,7 +192,7 @@ fn a_mount_point_cannot_lead_out() {
             Err(_) => None,
         }
     };
-    // Links are the sandbox's own affair; they end in the sandbox.
+    // Links resolve inside of the sandbox.
     assert_eq!(boot_with("/link/here").as_deref(), Some("the volume"));
     assert_eq!(boot_with("/up/here").as_deref(), Some("the volume"));
     assert_eq!(boot_with("/file"), None, "a file is no place for a volume");

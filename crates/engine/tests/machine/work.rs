@@ -19,14 +19,14 @@ fn every_part_of_the_tree_can_be_changed() {
     {
         sandbox.succeed(&format!("cd {directory} && echo text > .probe && mv .probe .moved && rm .moved"));
     }
-    // Directories that lie in a layer: renamed, removed, replaced.
+    // Directories of a layer: renamed, removed, replaced.
     sandbox.succeed("mv /usr/share/doc /usr/share/documents && test -d /usr/share/documents && mkdir /usr/share/doc");
     sandbox.succeed("rm -rf /usr/share/documents /usr/games && ! test -e /usr/share/documents");
     sandbox.succeed("mv /etc/ssl /etc/ssl-renamed && test -d /etc/ssl-renamed/certs");
     sandbox.succeed("touch /root/f && chown 1000:33 /root/f && test \"$(stat -c %u:%g /root/f)\" = 1000:33");
     sandbox.succeed("python -c 'import os; os.setxattr(\"/root/f\", \"user.e2b.key\", b\"v\"); print(os.getxattr(\"/root/f\", \"user.e2b.key\"))'");
     sandbox.succeed("mkfifo /root/pipe && ln /root/f /root/g && ln -s f /root/h");
-    // Nothing of it reached the host.
+    // The host is unchanged.
     assert!(std::path::Path::new("/etc/ssl/certs").is_dir() && !std::path::Path::new("/etc/ssl-renamed").exists());
     assert!(!std::path::Path::new("/usr/share/documents").exists());
 }
@@ -42,7 +42,7 @@ fn user_has_a_home_and_sudo() {
     assert_eq!(sandbox.succeed(&as_user("sudo -n id -u")), "0");
     sandbox.succeed(&as_user("sudo -n touch /usr/by-root && test ! -w /usr/by-root"));
     sandbox.fail(&as_user("cat /etc/shadow"));
-    // Capabilities stay those of the sandbox, whatever sudo does.
+    // sudo does not raise capabilities above those of the sandbox.
     let capabilities = sandbox.succeed(&as_user("sudo -n grep CapEff /proc/self/status"));
     assert_eq!(capabilities, "CapEff:\t00000000a80425fb");
 }
@@ -51,7 +51,7 @@ fn packages_can_be_installed() {
     let sandbox = Sandbox::new();
     sandbox.succeed(
         "mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin /tmp/p/etc/hello /tmp/p/var/lib/hello && cd /tmp/p &&
-         printf 'Package: sandbar-hello\\nVersion: 1\\nArchitecture: all\\nMaintainer: nobody <n@example.org>\\nDescription: x\\n' > DEBIAN/control &&
+         printf 'Package: sandbar-hello\\nVersion: 1\\nArchitecture: all\\nMaintainer: tests <n@example.org>\\nDescription: x\\n' > DEBIAN/control &&
          printf '#!/bin/sh\\nset -e\\nchown daemon:daemon /var/lib/hello\\nadduser --system --no-create-home hello-service\\nldconfig\\n' > DEBIAN/postinst &&
          chmod 755 DEBIAN/postinst && printf '#!/bin/sh\\necho hello from a package\\n' > usr/bin/sandbar-hello && chmod 755 usr/bin/sandbar-hello &&
          dpkg-deb -b /tmp/p /tmp/hello.deb",
@@ -67,7 +67,7 @@ fn packages_can_be_installed() {
     assert_ne!(on_host("dpkg -s sandbar-hello").1, 0, "the host's packages are its own");
 }
 
-/// Each is tried if the host has it; those that a sandbox promises must be there.
+/// Each program runs if the host has it; those that a sandbox promises must exist.
 fn languages_and_tools_run() {
     let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 2048);
     let promised = ["bash", "git", "python3", "python", "node", "curl", "tput", "sudo"];

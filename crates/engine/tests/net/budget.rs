@@ -1,4 +1,4 @@
-//! One budget for the flows of all sandboxes, and a rate for each.
+//! One budget for the flows of all sandboxes, and a rate per sandbox.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use sandbar_engine::net::{Budget, EgressConfig};
 
-use crate::lab::{PATIENCE, SERVER, Sandbox, World, connect, refusal};
+use crate::lab::{SERVER, Sandbox, TIMEOUT, World, connect, refusal};
 
 fn config(budget: &Arc<Budget>) -> EgressConfig {
     EgressConfig { budget: Arc::clone(budget), ..EgressConfig::default() }
 }
 
-/// A server that sends back what it gets.
+/// Starts a server that sends back what it receives.
 fn echo(world: &World) -> SocketAddr {
     world.internet.serve_tcp(SERVER, |mut stream| {
         let mut buffer = [0; 64];
-        // A connection without a word is kept.
+        // An idle connection stays open.
         let _ = stream.set_read_timeout(None);
         while let Ok(length @ 1..) = stream.read(&mut buffer) {
             if stream.write_all(&buffer[..length]).is_err() {
@@ -33,7 +33,7 @@ fn works(mut stream: &TcpStream) -> bool {
     stream.write_all(b"hi").and_then(|()| stream.read_exact(&mut answer)).is_ok_and(|()| &answer == b"hi")
 }
 
-/// Opens connections that are kept until one is refused, `most` at most.
+/// Opens connections until one is refused, `most` at most.
 fn fill(sandbox: &Sandbox, target: SocketAddr, most: usize) -> Vec<TcpStream> {
     sandbox.run(|| std::iter::from_fn(|| connect(target).ok().filter(works)).take(most).collect())
 }
@@ -63,13 +63,13 @@ fn a_greedy_sandbox_is_refused_and_newcomers_get_their_share() {
     assert!(!works(oldest) && works(newest), "what was unused for longest is closed");
     drop(kept);
     drop(own);
-    testing::eventually("what is given back can be had again", PATIENCE, || {
+    testing::eventually("what is given back can be had again", TIMEOUT, || {
         (fill(&greedy, target, 20).len() == 20).then_some(())
     });
 }
 
 #[test]
-fn datagrams_are_refused_with_icmp_and_other_sandboxes_still_send_theirs() {
+fn datagrams_beyond_the_budget_are_refused_with_icmp() {
     let world = World::new();
     let socket = world.internet.run(|| UdpSocket::bind((SERVER, 0))).unwrap();
     let target = socket.local_addr().unwrap();
@@ -84,12 +84,12 @@ fn datagrams_are_refused_with_icmp_and_other_sandboxes_still_send_theirs() {
     let exchange = || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(target).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.send(b"hi").and_then(|_| socket.recv(&mut [0; 8]))
     };
     let greedy = world.sandbox(config(&budget));
     let kept = fill(&greedy, tcp, 100);
-    // The sandbox holds TCP flows only, so that no flow of its own makes room.
+    // The sandbox holds TCP flows only, so none of its flows can be closed for a datagram.
     assert!(greedy.run(exchange).is_err(), "{} flows are held", kept.len());
     let newcomer = world.sandbox(config(&budget));
     assert_eq!(newcomer.run(exchange).unwrap(), 2, "the control");
@@ -105,12 +105,12 @@ fn connections_beyond_the_rate_wait_and_then_succeed() {
     let target = echo(&world);
     let slow = world.sandbox(config(&Arc::new(Budget::new(1000, 2))));
     let begun = Instant::now();
-    // Eight at once, and two a second after that; the kernel tries again after a second.
+    // Eight at once, then two per second; the kernel sends a waiting one again after a second.
     let streams = fill(&slow, target, 10);
     assert_eq!(streams.len(), 10, "those that wait are not refused");
     assert!(begun.elapsed() >= Duration::from_millis(500), "after {:?}", begun.elapsed());
     let begun = Instant::now();
     let neighbour = world.sandbox(EgressConfig::default());
     assert_eq!(fill(&neighbour, target, 10).len(), 10, "the control");
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
 }

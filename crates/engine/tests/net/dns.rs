@@ -1,4 +1,4 @@
-//! Names, resolved host-side through the sandbox's own name server.
+//! Names that the host resolves for the sandbox's own name server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,11 +13,11 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use sandbar_engine::net::{EgressConfig, NAMESERVER};
 
 use crate::lab::{
-    HOST, NEIGHBOUR, Namespace, OTHER_PRIVATE, PATIENCE, PRIVATE, SERVER, SERVER_V6, World, at, connect, greeting,
+    HOST, NEIGHBOUR, Namespace, OTHER_PRIVATE, PRIVATE, SERVER, SERVER_V6, TIMEOUT, World, at, connect, greeting,
     refusal, with_deadlines,
 };
 
-/// What the name server of the test's internet knows.
+/// The records of the name server in the test's internet.
 fn zone(name: &str) -> Option<Vec<RData>> {
     let v4 = |addresses: &[Ipv4Addr]| Some(addresses.iter().map(|address| RData::A(A(*address))).collect());
     match name {
@@ -81,7 +81,7 @@ pub(crate) fn respond(question: &[u8], limit: usize) -> Vec<u8> {
     answer.to_vec().unwrap()
 }
 
-/// A name server over UDP and TCP that first ignores `deaf` questions.
+/// Starts a name server over UDP and TCP that ignores the first `deaf` queries.
 pub(crate) fn name_server(place: &Namespace, address: impl Into<IpAddr>, deaf: usize) -> SocketAddr {
     let address = at(address, 0);
     let (listener, socket) = place.run(|| {
@@ -132,7 +132,7 @@ fn question(name: &str, kind: RecordType) -> Message {
 
 fn exchange_udp(question: &[u8]) -> Vec<u8> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.connect(at(NAMESERVER, 53)).unwrap();
     socket.send(question).unwrap();
     let mut buffer = vec![0; 65_535];
@@ -141,7 +141,7 @@ fn exchange_udp(question: &[u8]) -> Vec<u8> {
     buffer
 }
 
-/// Asks as a program in the sandbox would.
+/// Queries as a program in the sandbox does.
 pub(crate) fn ask(name: &str, kind: RecordType) -> Message {
     let question = question(name, kind);
     let answer = Message::from_vec(&exchange_udp(&question.to_vec().unwrap())).unwrap();
@@ -166,7 +166,7 @@ pub(crate) fn config(server: SocketAddr) -> EgressConfig {
 #[test]
 fn names_resolve_over_udp_and_tcp() {
     let world = World::new();
-    // Also through a stub that listens on the host's loopback only, as systemd's does.
+    // Also through a stub resolver that listens on the host's loopback only, as systemd's does.
     let stub = name_server(&world.host, Ipv4Addr::new(127, 0, 0, 53), 0);
     let server = name_server(&world.internet, SERVER, 0);
     for server in [server, stub] {
@@ -217,7 +217,7 @@ fn names_do_not_lead_to_the_host_or_a_private_network() {
         }
         assert_eq!(addresses(&ask("mixed.example.", RecordType::A)), [IpAddr::from(SERVER)]);
 
-        // The filter holds over TCP, too.
+        // The filter applies over TCP, too.
         let mut stream = connect(at(NAMESERVER, 53)).unwrap();
         write_message(&mut stream, &question("mixed.example.", RecordType::A).to_vec().unwrap());
         assert_eq!(addresses(&Message::from_vec(&read_message(&mut stream)).unwrap()), [IpAddr::from(SERVER)]);
@@ -242,7 +242,7 @@ fn an_allowed_name_opens_its_private_address_once_resolved() {
     }
 }
 
-/// Over UDP and over TCP, by which zones are transferred.
+/// Over UDP, and over TCP, which zone transfers use.
 #[test]
 fn what_concerns_the_hosts_network_is_not_asked() {
     let world = World::new();
@@ -266,7 +266,8 @@ fn what_concerns_the_hosts_network_is_not_asked() {
         }
     }
     assert_eq!(sandbox.run(|| addresses(&over_tcp("public.example.", RecordType::A))), [IpAddr::from(SERVER)]);
-    // Where a private range is open, its names are asked for; the answers are held against it.
+    // Where a private range is allowed, its names are resolved; the answers are checked against the
+    // range.
     let ranges = EgressConfig { allow_ranges: vec!["10.77.0.2/32".parse().unwrap()], ..config(server) };
     let sandbox = world.sandbox(ranges);
     sandbox.run(|| {
@@ -300,7 +301,7 @@ fn a_silent_server_is_asked_again_and_then_the_next() {
 }
 
 #[test]
-fn without_any_server_the_failure_is_told_in_time() {
+fn without_any_server_the_query_fails_in_time() {
     let world = World::new();
     let sandbox = world.sandbox(config(at(SERVER, 9)));
     let started = Instant::now();

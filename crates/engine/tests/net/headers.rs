@@ -1,4 +1,5 @@
-//! Headers that rules set on the way, in plain requests and inside TLS; and that a secret goes to nobody else.
+//! Headers that egress rules set, in plain requests and inside TLS; and that a secret is sent to no
+//! other target.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -12,14 +13,14 @@ use crate::dns::{ask, config, name_server};
 use crate::lab::{SECRET, SERVER, SERVER_V6, Sandbox, World, at, connect};
 use crate::tls::{Heard, ask_http, authority, get, header, http_server, https_server, tls};
 
-/// What a rule's requests carry.
+/// The header that a request of a rule carries.
 const EXPECTED: &str = "Bearer s3cret-v4lue";
 
 struct Scene {
     world: World,
     names: SocketAddr,
     directory: TempDir,
-    /// Trusted outside.
+    /// The authority that the egress proxy trusts for targets.
     outer: Arc<authority::Authority>,
 }
 
@@ -53,7 +54,7 @@ fn secret() -> Rules {
     ruled(Rules::default(), "Bearer ${e2b.secrets.key}")
 }
 
-/// As [`secret`], in plain HTTP as well.
+/// As [`secret`], for plain HTTP as well.
 fn plain_secret() -> Rules {
     let headers = Headers::new([("Authorization", "Bearer ${e2b.secrets.key}"), ("X-Plain", "yes")]).unwrap();
     Rules::default().with_headers([("public.example".parse().unwrap(), headers.allow_plaintext(true))])
@@ -86,7 +87,7 @@ fn plain_requests_get_their_headers_one_by_one() {
             format!("POST / HTTP/1.1\r\nhost: PUBLIC.example:80\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         assert!(ask_http(&mut stream, &get("public.example")).unwrap().ends_with("ok 0"));
         assert!(ask_http(&mut stream, &post).unwrap().ends_with("ok 360000000"), "bodies stream through");
-        // Another name at the same address has no rule; two hosts are none.
+        // Another name at the same address has no rule; a request with two hosts is refused.
         assert!(ask_http(&mut stream, &get("shared.example")).unwrap().ends_with("ok 0"));
         let trace = get("public.example").replace("GET", "TRACE");
         assert!(ask_http(&mut stream, &trace).unwrap().starts_with("HTTP/1.1 405"));
@@ -97,7 +98,7 @@ fn plain_requests_get_their_headers_one_by_one() {
         stream.write_all(two.as_bytes()).unwrap();
         stream.read_to_string(&mut answers).unwrap();
         assert!(answers.contains("ok 0") && answers.contains("HTTP/1.1 400") && !answers.contains(SECRET), "{answers}");
-        // What goes on as another protocol passes.
+        // An upgraded connection passes unchanged.
         let mut stream = connect(target).unwrap();
         let upgrade = "GET / HTTP/1.1\r\nHost: public.example\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
         assert!(ask_http(&mut stream, upgrade).unwrap().starts_with("HTTP/1.1 101"));
@@ -108,14 +109,14 @@ fn plain_requests_get_their_headers_one_by_one() {
     });
     let bearer = Some(EXPECTED);
     carried(&heard, &[bearer, bearer, Some("mine"), bearer, bearer]);
-    let told = sandbox.heard();
-    assert!(!format!("{told:?}").contains(SECRET));
-    let reasons: Vec<&str> = told.iter().map(|decision| decision.reason.as_str()).collect();
+    let decisions = sandbox.heard();
+    assert!(!format!("{decisions:?}").contains(SECRET));
+    let reasons: Vec<&str> = decisions.iter().map(|decision| decision.reason.as_str()).collect();
     assert!(reasons.contains(&"a rule sets headers of the request: authorization, x-plain"), "{reasons:?}");
 }
 
 #[test]
-fn requests_inside_tls_get_their_headers_and_other_names_are_left_alone() {
+fn requests_inside_tls_get_headers_for_their_name_only() {
     let scene = Scene::new();
     let (target, heard) = https_server(&scene.world.internet, at(SERVER, 443), &scene.outer);
     let (sandbox, root) = scene.sandbox(secret());
@@ -130,7 +131,7 @@ fn requests_inside_tls_get_their_headers_and_other_names_are_left_alone() {
         assert!(tls(target, "public.example", &outer).is_err(), "the certificate is ours");
         let mut stream = tls(target, "shared.example", &outer).expect("the target's own certificate");
         assert!(ask_http(&mut stream, &get("shared.example")).unwrap().ends_with("ok 0"));
-        // The name of the handshake and that of the request differ.
+        // The name of the handshake differs from that of the request.
         let mut stream = tls(target, "public.example", &root).unwrap();
         let answer = ask_http(&mut stream, &get("shared.example")).unwrap();
         assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
@@ -143,7 +144,7 @@ fn requests_inside_tls_get_their_headers_and_other_names_are_left_alone() {
     carried(&heard, &[Some(EXPECTED), Some(EXPECTED), Some("mine"), Some("mine")]);
     assert!(!format!("{:?}", sandbox.heard()).contains(SECRET));
 
-    // Rules that come later hold for the next connection, and cut those that no rule read before.
+    // New rules apply to the next connection, and close connections that were not inspected before.
     let (sandbox, root) = scene.sandbox(Rules::default());
     let mut before = sandbox.run(|| {
         ask("public.example.", RecordType::A);
@@ -156,7 +157,7 @@ fn requests_inside_tls_get_their_headers_and_other_names_are_left_alone() {
 }
 
 #[test]
-fn a_secret_goes_to_nobody_but_the_verified_target() {
+fn a_secret_is_sent_to_the_verified_target_only() {
     let scene = Scene::new();
     let internet = &scene.world.internet;
     let stranger = authority(scene.directory.path(), "stranger");
@@ -170,7 +171,7 @@ fn a_secret_goes_to_nobody_but_the_verified_target() {
     assert!(!answer.contains(SECRET));
     carried(&heard, &[]);
 
-    // Addresses that the name does not lead to, whatever the connection says.
+    // Addresses that the name does not resolve to, whatever name the connection has.
     let evil: IpAddr = SERVER_V6.parse().unwrap();
     let (plain, heard_plain) = http_server(internet, at(evil, 80));
     let (secured, heard_secured) = https_server(internet, at(evil, 443), &scene.outer);
@@ -186,7 +187,7 @@ fn a_secret_goes_to_nobody_but_the_verified_target() {
     let denied: Vec<String> = denied.collect();
     assert!(denied.iter().any(|reason| reason.contains("the name does not lead to this address")), "{denied:?}");
 
-    // Plain HTTP, unless the rule says so.
+    // Plain HTTP, unless the rule allows it.
     let (target, heard) = http_server(internet, at(SERVER, 80));
     let plain = || sandbox.run(|| ask_http(&mut connect(target).unwrap(), &get("public.example"))).unwrap();
     let answer = plain();
@@ -197,7 +198,7 @@ fn a_secret_goes_to_nobody_but_the_verified_target() {
     assert!(plain().ends_with("ok 0"));
     carried(&heard, &[Some(EXPECTED)]);
 
-    // A secret that is not there.
+    // A secret that does not exist.
     let (target, heard) = https_server(internet, at(SERVER, 8443), &scene.outer);
     sandbox.set_rules(ruled(Rules::default(), "${e2b.secrets.gone}"));
     let missing = || ask_http(&mut tls(target, "public.example", &root).unwrap(), &get("public.example")).unwrap();
@@ -227,7 +228,7 @@ fn what_is_inspected_is_held_against_the_names_inside_tls() {
         assert!(ask_http(&mut stream, &get("public.example")).unwrap().ends_with("ok 0"));
         let answer = ask_http(&mut stream, &get("shared.example")).unwrap();
         assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
-        // The address of another allowed name is no way around it.
+        // The address of another allowed name does not bypass the check.
         assert!(tls(other, "public.example", &outer).is_err() && tls(other, "public.example", &root).is_err());
         assert!(tls(other, "v6.example", &outer).is_ok(), "the control: a name that is not inspected");
     });
@@ -235,7 +236,7 @@ fn what_is_inspected_is_held_against_the_names_inside_tls() {
 }
 
 #[test]
-fn a_name_that_nobody_asked_for_is_asked_for_when_its_rule_needs_it() {
+fn an_unresolved_name_is_resolved_when_its_rule_needs_it() {
     let scene = Scene::new();
     let (target, heard) = http_server(&scene.world.internet, at(SERVER, 80));
     let (sandbox, _) = scene.sandbox(plain_secret());
@@ -244,7 +245,7 @@ fn a_name_that_nobody_asked_for_is_asked_for_when_its_rule_needs_it() {
 }
 
 #[test]
-fn every_request_of_a_connection_that_a_name_allows_is_held_against_the_names() {
+fn every_request_of_a_connection_is_checked_by_name() {
     let scene = Scene::new();
     let (target, heard) = http_server(&scene.world.internet, at(SERVER, 80));
     let rules = Rules::new(&["public.example"], &["0.0.0.0/0"], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The way in: dialling a sandbox's ports from the host.
+//! Connections from the host to the ports of a sandbox.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,12 +17,12 @@ fn services_on_localhost_are_reached_over_both_families() {
     let sandbox = Namespace::new();
     for address in ["127.0.0.1", "0.0.0.0", "::1", "::"] {
         let target = sandbox.greet(address.parse::<std::net::IpAddr>().unwrap());
-        let said = world.runtime.block_on(async {
-            let mut said = String::new();
-            dial_in(sandbox.fd(), target.port()).await.unwrap().read_to_string(&mut said).await.unwrap();
-            said
+        let text = world.runtime.block_on(async {
+            let mut text = String::new();
+            dial_in(sandbox.fd(), target.port()).await.unwrap().read_to_string(&mut text).await.unwrap();
+            text
         });
-        assert_eq!(said, "welcome", "{address}");
+        assert_eq!(text, "welcome", "{address}");
     }
 }
 
@@ -54,14 +54,14 @@ fn two_hundred_sandboxes_are_dialled_at_once() {
         for (sandbox, port) in &sandboxes {
             let (netns, port) = (sandbox.fd().try_clone_to_owned().unwrap(), *port);
             dials.spawn(async move {
-                let mut said = String::new();
+                let mut text = String::new();
                 let mut stream = dial_in(netns.as_fd(), port).await.unwrap();
-                stream.read_to_string(&mut said).await.unwrap();
-                said
+                stream.read_to_string(&mut text).await.unwrap();
+                text
             });
         }
-        while let Some(said) = dials.join_next().await {
-            assert_eq!(said.unwrap(), "welcome");
+        while let Some(text) = dials.join_next().await {
+            assert_eq!(text.unwrap(), "welcome");
         }
         let (sandbox, port) = (sandboxes[0].0.fd().try_clone_to_owned().unwrap(), sandboxes[0].1);
         let times = tokio::spawn(async move {

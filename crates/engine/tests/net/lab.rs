@@ -1,10 +1,11 @@
-//! A small world of network namespaces: a host, an internet behind it, and sandboxes.
+//! A lab of network namespaces: a host, an internet behind it, and sandboxes.
 //!
 //! ```text
 //!   sandbox ── tun0 ── Egress, on a runtime whose threads live in ── host ── veth ── internet
 //! ```
-//! The host is a namespace too, so tests touch nothing of the machine they run on and do not meet each other. A namespace
-//! is held by a child process that dies with the test; the kernel then removes all devices in it.
+//! The host is a namespace too, so tests affect neither the machine they run on nor each other. A
+//! child process holds a namespace and dies with the test; the kernel then removes all devices in
+//! it.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,9 +22,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandbar_engine::net::{Decision, Egress, EgressConfig, Policy, Rules};
 use tokio::runtime::Runtime;
 
-/// A public address of the internet, from a range for documentation. A router leads there.
+/// A public address of the internet, from a range for documentation, behind a router.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-/// Addresses of the internet's machine on the link to the host itself: no router is between.
+/// Addresses of the internet's machine on the link to the host itself, without a router between.
 pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 3);
 pub(crate) const NEIGHBOUR_V6: &str = "2001:db8:77::3";
 /// The router, as the host sees it.
@@ -47,7 +48,8 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     pub(crate) fn new() -> Self {
-        // The shell says when the namespace exists, and lives as long as its input stays open.
+        // The shell prints a line when the namespace exists, and lives as long as its input stays
+        // open.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo ready; exec cat"])
             .stdin(Stdio::piped())
@@ -68,7 +70,7 @@ impl Namespace {
         self.file.as_fd()
     }
 
-    /// Runs `work` on a thread inside.
+    /// Runs `work` on a thread inside of the namespace.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -101,7 +103,7 @@ pub(crate) fn enter(netns: BorrowedFd<'_>) {
     move_into_link_name_space(netns, Some(LinkNameSpaceType::Network)).expect("root may enter a namespace");
 }
 
-/// A host with its internet, and a runtime that lives on the host.
+/// A host with its internet, and a runtime whose threads are in the host's namespace.
 pub(crate) struct World {
     pub(crate) runtime: Runtime,
     pub(crate) host: Namespace,
@@ -111,7 +113,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let (host, internet) = (Namespace::new(), Namespace::new());
-        // The peer is made in place: moving a device afterwards takes long.
+        // The peer is created in its namespace: moving a device afterwards takes long.
         host.ip(&format!("link add outer type veth peer name inner netns {}", internet.holder.id()));
         host.ip("address add 198.51.100.1/24 dev outer");
         host.ip("address add 10.77.9.1/24 dev outer");
@@ -165,7 +167,7 @@ impl World {
         policy: Policy,
         names: Option<&Path>,
     ) -> io::Result<Egress> {
-        // Attached from the host, as the server would.
+        // Attached from the host, as the server does.
         self.host.run(|| {
             let _runtime = self.runtime.enter();
             Egress::attach(namespace.fd(), Arc::new(config), policy, names)
@@ -173,7 +175,7 @@ impl World {
     }
 }
 
-/// A sandbox's namespace and its way out, which ends first.
+/// A sandbox's namespace and its egress, which is dropped first.
 pub(crate) struct Sandbox {
     pub(crate) egress: Option<Egress>,
     pub(crate) namespace: Namespace,
@@ -199,28 +201,28 @@ pub(crate) fn at(address: impl Into<IpAddr>, port: u16) -> SocketAddr {
     SocketAddr::new(address.into(), port)
 }
 
-/// Longest wait for anything that should happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit of every wait for an event that must happen.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects, and gives every later wait a deadline.
+/// Connects, and sets a timeout for every later read and write.
 pub(crate) fn connect(target: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
     with_deadlines(&stream);
     Ok(stream)
 }
 
 pub(crate) fn with_deadlines(stream: &TcpStream) {
-    stream.set_read_timeout(Some(PATIENCE)).expect("the timeout is not zero");
-    stream.set_write_timeout(Some(PATIENCE)).expect("the timeout is not zero");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("the timeout is not zero");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("the timeout is not zero");
 }
 
-/// The error a connection from here meets.
+/// The error of a connection from the calling thread's namespace.
 pub(crate) fn refusal(target: SocketAddr) -> io::ErrorKind {
     connect(target).map(|_| ()).expect_err("the connection should not be possible").kind()
 }
 
 impl Namespace {
-    /// A TCP server that treats every connection with `serve`, each on a thread of its own.
+    /// Starts a TCP server that calls `serve` for every connection, each on its own thread.
     pub(crate) fn serve_tcp(
         &self,
         address: impl Into<IpAddr>,
@@ -229,7 +231,7 @@ impl Namespace {
         self.serve_tcp_at(at(address, 0), serve)
     }
 
-    /// As [`Namespace::serve_tcp`], at a port that clients know.
+    /// As [`Namespace::serve_tcp`], at a given port.
     pub(crate) fn serve_tcp_at(
         &self,
         address: SocketAddr,
@@ -248,7 +250,7 @@ impl Namespace {
         bound
     }
 
-    /// A TCP server that says a word to every connection and closes it.
+    /// Starts a TCP server that sends a word to every connection and closes it.
     pub(crate) fn greet(&self, address: impl Into<IpAddr>) -> SocketAddr {
         self.serve_tcp(address, |mut stream| {
             let _ = stream.write_all(b"welcome"); // A client may be gone already.
@@ -256,9 +258,9 @@ impl Namespace {
     }
 }
 
-/// What a server says that [`Namespace::greet`] started.
+/// What a server of [`Namespace::greet`] sends.
 pub(crate) fn greeting(target: SocketAddr) -> io::Result<String> {
-    let mut said = String::new();
-    connect(target)?.read_to_string(&mut said)?;
-    Ok(said)
+    let mut text = String::new();
+    connect(target)?.read_to_string(&mut text)?;
+    Ok(text)
 }

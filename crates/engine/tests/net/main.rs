@@ -1,4 +1,4 @@
-//! The way out of a sandbox and the way in to its ports, driven with real sockets through real devices.
+//! Egress of a sandbox and the way in to its ports, driven with real sockets through real devices.
 //!
 //! Needs root, `unshare` and `nsenter` from util-linux, `ip` from iproute2, and Python.
 

@@ -1,4 +1,5 @@
-//! Proxies of a sandbox's owner: SOCKS5 and CONNECT, with credentials, over TLS; and nothing ever past them.
+//! Proxies of a sandbox's owner: SOCKS5 and CONNECT, with credentials, over TLS; no connection ever
+//! bypasses them.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,7 +17,7 @@ use crate::tls::{authority, head, header, secured};
 const PASSWORD: &str = "hunter2";
 const CREDENTIALS: &str = "me:hunter2";
 
-/// What a proxy was asked for: credentials and target.
+/// The requests to a proxy: credentials and target.
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
 trait Both: Read + Write {}
@@ -28,7 +29,7 @@ fn exact<const COUNT: usize>(stream: &mut dyn Both) -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// SOCKS5 with credentials, as a server; the target as it was asked for.
+/// The server's side of SOCKS5 with credentials; returns the credentials and the requested target.
 fn socks(stream: &mut dyn Both) -> io::Result<(String, String)> {
     let [version, methods] = exact(stream)?;
     assert_eq!(version, 5);
@@ -70,7 +71,8 @@ fn http_connect(stream: &mut dyn Both) -> io::Result<(String, String)> {
     Ok((if right { CREDENTIALS } else { "wrong" }.to_owned(), target))
 }
 
-/// A proxy that leads everything to `target` and says what came back: the targets are small.
+/// Starts a proxy that connects every request to `target` and returns what it reads to the end: the
+/// targets send little.
 fn proxy(
     place: &Namespace,
     address: SocketAddr,
@@ -91,15 +93,15 @@ fn proxy(
         if !right {
             return;
         }
-        let said = thread::scope(|scope| {
+        let answer = thread::scope(|scope| {
             let visiting = scope.spawn(|| {
                 crate::lab::enter(std::os::fd::AsFd::as_fd(&namespace));
-                let mut said = Vec::new();
-                TcpStream::connect(target).and_then(|mut far| far.read_to_end(&mut said)).map(|_| said)
+                let mut bytes = Vec::new();
+                TcpStream::connect(target).and_then(|mut far| far.read_to_end(&mut bytes)).map(|_| bytes)
             });
             visiting.join().unwrap()
         });
-        let _ = stream.write_all(&said.unwrap());
+        let _ = stream.write_all(&answer.unwrap());
         let _ = stream.flush();
     });
     (bound, asked)
@@ -129,7 +131,7 @@ fn connections_go_through_the_proxy_with_their_names() {
     let (tls_socks, asked_tls) = proxy(internet, at_server(0), Some(Arc::clone(&served)), socks, target);
     let (tls_connect, asked_tls_connect) = proxy(internet, at_server(0), Some(served), http_connect, target);
     for (address, tls, asked) in [
-        // The proxy's own name is resolved as well.
+        // The proxy's own name is resolved, too.
         (format!("public.example:{}", plain_socks.port()), None, &asked_socks),
         (format!("http://{plain_connect}"), None, &asked_connect),
         (format!("public.example:{}", tls_socks.port()), Some(trusting(None)), &asked_tls),
@@ -147,7 +149,7 @@ fn connections_go_through_the_proxy_with_their_names() {
         assert_eq!(asked, expected, "{address}: names are the proxy's to resolve");
     }
 
-    // What is denied never gets to the proxy, and neither does anything go past one that fails.
+    // A denied connection never reaches the proxy, and no connection bypasses a proxy that fails.
     let before = asked_socks.lock().unwrap().len();
     let socks_address = plain_socks.to_string();
     let denied = Rules::new(&[], &["198.51.100.2"], &[]).unwrap();
@@ -168,8 +170,11 @@ fn connections_go_through_the_proxy_with_their_names() {
     ] {
         let sandbox = world.sandbox_with(config(), rules);
         let outcome = sandbox.run(|| greeting(target));
-        let told = format!("{:?}", sandbox.heard());
-        assert_eq!(outcome.is_ok(), reason.is_empty(), "{reason}: {told}");
-        assert!(told.contains(reason) && !told.contains(PASSWORD) && !told.contains("wrong-password"), "{told}");
+        let decisions = format!("{:?}", sandbox.heard());
+        assert_eq!(outcome.is_ok(), reason.is_empty(), "{reason}: {decisions}");
+        assert!(
+            decisions.contains(reason) && !decisions.contains(PASSWORD) && !decisions.contains("wrong-password"),
+            "{decisions}"
+        );
     }
 }

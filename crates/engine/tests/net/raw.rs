@@ -1,4 +1,5 @@
-//! Packets that no kernel would send, written to the sandbox's device as root inside could if it had the right to.
+//! Packets that no kernel would send, written to the sandbox's device as root inside could if it
+//! had the capability.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -10,8 +11,9 @@ use sandbar_engine::net::EgressConfig;
 
 use crate::lab::{HOST, PRIVATE, SERVER, World, connect, greeting};
 
-/// Sends packets of a fixed sequence: true ones for the targets of the arguments with some bytes
-/// changed, cut or prolonged, with fragments and options of IP and TCP of every length, and noise.
+/// Sends packets of a fixed sequence: valid ones for the targets of the arguments with some bytes
+/// changed, cut or extended, with fragments and with options of IP and TCP of every length, and
+/// noise.
 const SEND: &str = r#"
 import errno, random, socket, struct, sys, time
 numbers = random.Random(20261118)
@@ -89,7 +91,7 @@ fn packets_that_no_kernel_sends_do_no_harm() {
         let mut byte = [0];
         while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
     });
-    // A connection from before lives on.
+    // A connection from before stays usable.
     let mut living = sandbox.run(|| connect(echo)).unwrap();
     let targets = [host, private, public, SocketAddr::new(SERVER.into(), 53)].map(|target| target.to_string());
     let started = Instant::now();
@@ -106,5 +108,5 @@ fn packets_that_no_kernel_sends_do_no_harm() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert!(accepts.try_recv().is_err(), "a packet got to where none may");
     world.host.run(|| connect(host)).expect("the control reaches it");
-    accepts.recv_timeout(crate::lab::PATIENCE).unwrap().unwrap();
+    accepts.recv_timeout(crate::lab::TIMEOUT).unwrap().unwrap();
 }

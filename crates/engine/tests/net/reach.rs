@@ -1,4 +1,5 @@
-//! What a sandbox cannot reach, each with its control: the same attempt from where it is allowed.
+//! Targets that a sandbox cannot reach, each with its control: the same attempt from where it is
+//! allowed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,7 +13,7 @@ use sandbar_engine::net::{Egress, EgressConfig};
 
 use crate::dns::{addresses, ask, config, name_server};
 use crate::lab::{
-    HOST, NEIGHBOUR, NEIGHBOUR_V6, Namespace, PATIENCE, PRIVATE, ROUTER, ROUTER_V6, SERVER, SERVER_V6, Sandbox, World,
+    HOST, NEIGHBOUR, NEIGHBOUR_V6, Namespace, PRIVATE, ROUTER, ROUTER_V6, SERVER, SERVER_V6, Sandbox, TIMEOUT, World,
     at, connect, greeting, refusal,
 };
 
@@ -23,7 +24,8 @@ fn everything_allowed() -> EgressConfig {
     }
 }
 
-/// Refused from a sandbox with and without all ranges allowed, although it answers `control`.
+/// Asserts that a sandbox is refused with and without all ranges allowed, although `control`
+/// reaches the target.
 #[track_caller]
 fn out_of_reach(world: &World, control: &Namespace, target: SocketAddr) {
     assert_eq!(control.run(|| greeting(target)).unwrap(), "welcome", "the control reaches {target}");
@@ -38,7 +40,7 @@ fn the_hosts_own_addresses_are_refused() {
     let world = World::new();
     out_of_reach(&world, &world.internet, world.host.greet(HOST));
     out_of_reach(&world, &world.internet, world.host.greet("2001:db8:77::1".parse::<Ipv6Addr>().unwrap()));
-    // A second address, and a range that only a route leads to the host.
+    // A second address, and a range that only a route assigns to the host.
     world.host.ip("address add 198.51.100.7/24 dev outer");
     out_of_reach(&world, &world.internet, world.host.greet([198, 51, 100, 7]));
     world.host.ip("route add local 203.0.113.0/24 dev lo");
@@ -57,14 +59,15 @@ fn an_address_the_host_gets_later_is_refused_at_once() {
     assert_eq!(sandbox.run(|| refusal(target)), ErrorKind::ConnectionRefused);
 }
 
-/// Root in a sandbox can have its kernel send loopback addresses out; they must not arrive at the host's loopback.
+/// Root in a sandbox can make its kernel send packets to loopback addresses; they must not arrive
+/// at the host's loopback.
 #[test]
 fn the_hosts_loopback_is_refused() {
     let world = World::new();
     let (accepted, accepts) = mpsc::channel();
     let target = world.host.serve_tcp(Ipv4Addr::LOCALHOST, move |stream| accepted.send(stream).unwrap());
     world.host.run(|| connect(target)).expect("the control reaches it");
-    accepts.recv_timeout(PATIENCE).unwrap();
+    accepts.recv_timeout(TIMEOUT).unwrap();
     for config in [EgressConfig::default(), everything_allowed()] {
         let sandbox = world.sandbox(config);
         sandbox.run(|| std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1")).unwrap();
@@ -72,7 +75,8 @@ fn the_hosts_loopback_is_refused() {
         sandbox.namespace.ip("route del local 127.0.0.1 dev lo table local");
         sandbox.namespace.ip("route add 127.0.0.0/8 dev tun0 src 192.0.0.2");
         let before = transmitted(&sandbox);
-        // The refusal comes from a loopback address, which the sandbox's kernel does not accept from a device.
+        // The refusal comes from a loopback address, which the sandbox's kernel does not accept
+        // from a device.
         let attempt = sandbox.run(|| TcpStream::connect_timeout(&target, Duration::from_secs(2)));
         assert!(attempt.is_err());
         assert!(transmitted(&sandbox) > before, "the attempt did not leave the sandbox, so nothing was tested");
@@ -131,18 +135,18 @@ fn neighbours_of_the_host_need_leave() {
         assert_eq!(sandbox.run(|| refusal(neighbour)), ErrorKind::ConnectionRefused, "{neighbour}");
     }
     assert_eq!(sandbox.run(|| addresses(&ask("neighbour.example.", RecordType::A))), [] as [IpAddr; 0]);
-    let told = sandbox.heard();
-    assert!(told.iter().all(|decision| decision.reason.contains("egress.allow_ranges")), "{told:?}");
+    let decisions = sandbox.heard();
+    assert!(decisions.iter().all(|decision| decision.reason.contains("egress.allow_ranges")), "{decisions:?}");
     let datagram = sandbox.run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.connect(neighbours[0]).unwrap();
         socket.send(b"x").unwrap();
         socket.recv(&mut [0; 16]).unwrap_err().kind()
     });
     assert_eq!(datagram, ErrorKind::HostUnreachable);
 
-    // The configuration opens them, by range and by name.
+    // The configuration allows them, by range and by name.
     let ranges = ["198.51.100.3/32", "2001:db8:77::/64"].map(|range| range.parse().unwrap()).to_vec();
     let sandbox = world.sandbox(EgressConfig { allow_ranges: ranges, ..EgressConfig::default() });
     for neighbour in neighbours {
@@ -157,7 +161,7 @@ fn neighbours_of_the_host_need_leave() {
     });
 }
 
-/// Default routes of all forms, with a target that only they lead to, and the gateway they name.
+/// Default routes of all forms, with a target that only they lead to, and their gateway.
 #[test]
 fn a_gateway_is_a_neighbour_and_a_tunnel_has_none() {
     let world = World::new();
@@ -169,7 +173,7 @@ fn a_gateway_is_a_neighbour_and_a_tunnel_has_none() {
     world.host.ip("route add default via 203.0.113.9 dev outer onlink");
     assert!(world.host.run(|| greeting(gateway)).is_ok() && !reached(gateway), "no other route leads to the gateway");
     assert!(reached(far), "the control: what is behind it");
-    // As tunnels have them, and as neighbours are found.
+    // Routes of tunnels, and routes to neighbours.
     for (add, reachable) in
         [("0.0.0.0/0", true), ("128.0.0.0/1", true), ("192.0.0.0/2", false), ("192.0.2.77/32", false)]
     {
@@ -192,7 +196,7 @@ fn sandboxes_do_not_reach_each_other() {
     assert_eq!(other.run(|| greeting(itself)).unwrap(), "welcome", "the control reaches it");
 }
 
-/// The listener that takes rewritten connections serves nobody who calls it directly.
+/// The listener that accepts rewritten connections does not serve direct ones.
 #[test]
 fn the_listener_inside_serves_only_rewritten_connections() {
     let world = World::new();
@@ -205,17 +209,17 @@ fn the_listener_inside_serves_only_rewritten_connections() {
             stream.write_all(b"x")?;
             stream.read(&mut [0])
         });
-        assert!(matches!(ended, Ok(0) | Err(_)), "somebody answered");
+        assert!(matches!(ended, Ok(0) | Err(_)), "the listener answered");
         if let Err(error) = ended {
             assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection was left hanging");
         }
     });
 }
 
-/// The kind and code of the first ICMP message that answers a ping, past the IP header.
+/// The type and code of the first ICMP message that answers a ping, after the IP header.
 fn ping(target: Ipv4Addr) -> [u8; 2] {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
+    set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT)).unwrap();
     let echo = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
     rustix::net::sendto(&socket, &echo, SendFlags::empty(), &at(target, 0)).unwrap();
     let mut answer = [0; 128];
@@ -249,7 +253,7 @@ fn a_dropped_way_out_can_be_attached_again() {
         stream.write_all(b"y").unwrap();
         stream.read_exact(&mut [0]).unwrap();
     }
-    // A connection from before is told that it is gone, also when it only waits.
+    // A connection from before gets an error, also while it only waits.
     let error = old.read(&mut [0]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset), "{error}");
     world.runtime.block_on(sandbox.egress.take().map(Egress::close).unwrap());

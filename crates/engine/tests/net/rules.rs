@@ -1,4 +1,5 @@
-//! What one sandbox's rules let through: lists of ranges and names, changed while connections live.
+//! What the rules of one sandbox allow: lists of ranges and names, changed while connections are
+//! open.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -10,14 +11,14 @@ use hickory_proto::rr::RecordType;
 use sandbar_engine::net::{EgressConfig, Policy, Protocol, Rules, Trust};
 
 use crate::dns::{addresses, ask, config, name_server, respond};
-use crate::lab::{HOST, Namespace, PATIENCE, SERVER, SERVER_V6, World, at, connect, greeting, refusal};
+use crate::lab::{HOST, Namespace, SERVER, SERVER_V6, TIMEOUT, World, at, connect, greeting, refusal};
 use crate::tls::{ask_http, http_server};
 
 fn rules(allow: &[&str], deny: &[&str]) -> Rules {
     Rules::new(allow, deny, &[]).unwrap()
 }
 
-/// Says `hello` and then what it hears, until that ends.
+/// Starts a server that sends `hello` and then echoes, until the connection ends.
 fn echo(place: &Namespace) -> SocketAddr {
     place.serve_tcp(SERVER, |mut stream| {
         let mut buffer = [0; 1024];
@@ -45,12 +46,12 @@ fn ranges_decide_and_allowed_wins() {
         let sandbox = world.sandbox_with(EgressConfig::default(), rules(allow, deny));
         let reached = sandbox.run(|| [v4, v6].map(|target| greeting(target).is_ok()));
         assert_eq!(reached, expected, "allow {allow:?}, deny {deny:?}");
-        // On a slow machine a first packet is sent again before its refusal is there.
-        let mut told = sandbox.heard();
-        told.dedup();
-        let told: Vec<bool> = told.iter().map(|decision| decision.allowed).collect();
+        // On a slow machine the kernel sends the first packet again before the refusal arrives.
+        let mut decisions = sandbox.heard();
+        decisions.dedup();
+        let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed).collect();
         let expected = if deny.is_empty() { Vec::new() } else { expected.to_vec() };
-        assert_eq!(told, expected, "every decision of a sandbox with rules is told");
+        assert_eq!(allowed, expected, "every decision of a sandbox with rules is told");
     }
 }
 
@@ -76,14 +77,14 @@ fn new_rules_hold_for_connections_that_live() {
     stream.read_exact(&mut hello).unwrap();
     let socket = sandbox.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
     for socket in [&udp, &socket] {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     }
     socket.connect(target).unwrap();
     socket.send(b"first").unwrap();
     let mut buffer = [0; 16];
     let (_, from) = udp.recv_from(&mut buffer).unwrap();
 
-    // Something else is denied: what lives goes on.
+    // Another range is denied: open connections stay.
     sandbox.set_rules(rules(&[], &["203.0.113.0/24"]));
     stream.write_all(b"still").unwrap();
     stream.read_exact(&mut hello).unwrap();
@@ -93,7 +94,8 @@ fn new_rules_hold_for_connections_that_live() {
     let ended = stream.read(&mut hello);
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     assert_eq!(sandbox.run(|| refusal(tcp)), ErrorKind::ConnectionRefused);
-    // The way back of the datagrams is closed, too. Those before the refusal may be lost: they are sent until it is there.
+    // The return path of the datagrams is closed, too. Datagrams before the refusal may be lost, so
+    // they are sent until it arrives.
     let refused = (0..1000).find_map(|_| {
         udp.send_to(b"back", from).unwrap();
         socket.send(b"second").err()
@@ -104,7 +106,7 @@ fn new_rules_hold_for_connections_that_live() {
     assert!(sandbox.run(|| connect(tcp)).is_ok());
 }
 
-/// A name server that notes what it is asked for.
+/// Starts a name server that records the queried names.
 fn listening_name_server(place: &Namespace) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let socket = place.run(|| UdpSocket::bind((SERVER, 0)).unwrap());
     let (bound, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -142,16 +144,16 @@ fn only_allowed_names_are_asked_for() {
             assert!(answer.answers.is_empty());
         }
     });
-    assert_eq!(*asked.lock().unwrap(), ["Public.Example."], "nobody hears of the others");
+    assert_eq!(*asked.lock().unwrap(), ["Public.Example."], "the others are not queried");
     let heard = sandbox.heard();
     let refused = heard.iter().find(|decision| !decision.allowed).unwrap();
     assert_eq!((refused.protocol, refused.name.as_deref()), (Protocol::Dns, Some("secret.evil.example")));
 
-    // The name server itself is out of reach, and so is any other.
+    // The name server itself cannot be reached, nor any other.
     assert_eq!(sandbox.run(|| refusal(at(SERVER, 53))), ErrorKind::ConnectionRefused);
     let direct = sandbox.run(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.connect(at([203, 0, 113, 5], 53)).unwrap();
         socket.send(b"a question").unwrap();
         socket.recv(&mut [0; 16]).unwrap_err().kind()
@@ -170,10 +172,10 @@ fn a_name_allows_the_address_that_it_led_to() {
         ask("public.example.", RecordType::A);
         assert_eq!(greeting(target).unwrap(), "welcome");
     });
-    let told = sandbox.heard();
-    let last = told.last().unwrap();
+    let decisions = sandbox.heard();
+    let last = decisions.last().unwrap();
     assert_eq!((last.allowed, last.name.as_deref()), (true, Some("public.example")));
-    // Names that were resolved while everything was open count when they are allowed later.
+    // Names that were resolved while everything was allowed count when they are allowed later.
     let sandbox = world.sandbox(config(server));
     sandbox.run(|| ask("public.example.", RecordType::A));
     sandbox.set_rules(rules(&["public.example"], &["0.0.0.0/0"]));
@@ -198,12 +200,12 @@ fn a_name_that_was_resolved_before_a_restart_still_counts() {
     assert_eq!(namespace.run(|| greeting(target)).unwrap(), "welcome");
     drop(first);
     let _second = attach();
-    assert_eq!(namespace.run(|| greeting(target)).unwrap(), "welcome", "nobody asked again");
+    assert_eq!(namespace.run(|| greeting(target)).unwrap(), "welcome", "without another query");
     assert_eq!(namespace.run(|| refusal(at([203, 0, 113, 5], 80))), ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn names_that_share_an_address_are_told_apart() {
+fn names_that_share_an_address_are_distinguished() {
     let world = World::new();
     let server = name_server(&world.internet, SERVER, 0);
     let (target, (web, _)) = (echo(&world.internet), http_server(&world.internet, at(SERVER, 0)));
@@ -214,7 +216,7 @@ fn names_that_share_an_address_are_told_apart() {
     sandbox.run(|| {
         ask("public.example.", RecordType::A);
         let request = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        // In pieces.
+        // In pieces, to be reassembled.
         let mut stream = connect(web).unwrap();
         for piece in request("public.example").as_bytes().chunks(7) {
             stream.write_all(piece).unwrap();
@@ -224,10 +226,10 @@ fn names_that_share_an_address_are_told_apart() {
         let mut stream = connect(target).unwrap();
         stream.write_all(request("shared.example").as_bytes()).unwrap();
         let mut heard = Vec::new();
-        // The server's greeting may still come; nothing of the request does.
+        // The server's greeting may still arrive; nothing of the request is echoed.
         let _ = stream.read_to_end(&mut heard);
         assert!(b"hello".starts_with(&heard[..]), "{:?}", String::from_utf8_lossy(&heard));
-        // What says no name may be for any.
+        // A connection without a name may be for any.
         for nameless in [&b"\x00plain"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"SSH-2.0-x\r\n"] {
             let mut stream = connect(target).unwrap();
             stream.write_all(nameless).unwrap();
@@ -235,9 +237,9 @@ fn names_that_share_an_address_are_told_apart() {
             let _ = stream.read_to_end(&mut heard);
             assert!(b"hello".starts_with(&heard[..]), "{:?}", String::from_utf8_lossy(&heard));
         }
-        // The first packet of QUIC hides its name.
+        // The first packet of QUIC encrypts the name.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.connect(target).unwrap();
         socket.send(&[0xc3; 1200]).unwrap();
         assert_eq!(socket.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::HostUnreachable);
@@ -264,7 +266,7 @@ fn a_sandbox_can_have_name_servers_of_its_own() {
     };
     listening(&world.internet, SERVER);
     listening(&world.host, HOST);
-    // The machine's own server would never answer.
+    // The machine's own name server would never answer.
     let silent = name_server(&world.internet, SERVER, usize::MAX);
     let with = |server: Ipv4Addr| Rules::new::<&str>(&[], &[], &[server]).unwrap();
     let sandbox = world.sandbox_with(config(silent), with(SERVER));

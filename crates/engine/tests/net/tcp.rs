@@ -1,4 +1,4 @@
-//! TCP out of a sandbox behaves as if there were nothing in between.
+//! TCP out of a sandbox behaves like a direct connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, TcpStream};
@@ -10,19 +10,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_linger;
 use sandbar_engine::net::EgressConfig;
 
-use crate::lab::{PATIENCE, SERVER, SERVER_V6, World, at, connect, greeting, refusal};
+use crate::lab::{SERVER, SERVER_V6, TIMEOUT, World, at, connect, greeting, refusal};
 
 fn everything(stream: &mut TcpStream) -> String {
-    let mut said = String::new();
-    stream.read_to_string(&mut said).expect("the other side ends its direction");
-    said
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("the other side ends its direction");
+    text
 }
 
 /// Waits until the connection reports an error by itself, without reading or writing.
 fn wait_for_reset(stream: &TcpStream) {
     let mut watched = [PollFd::new(stream, PollFlags::empty())];
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    assert_eq!(poll(&mut watched, Some(&patience)).unwrap(), 1, "no reset arrived");
+    let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut watched, Some(&timeout)).unwrap(), 1, "no reset arrived");
     assert!(watched[0].revents().contains(PollFlags::ERR), "{:?}", watched[0].revents());
 }
 
@@ -30,8 +30,8 @@ fn wait_for_reset(stream: &TcpStream) {
 fn the_client_may_end_its_direction_first() {
     let world = World::new();
     let target = world.internet.serve_tcp(SERVER, |mut stream| {
-        let said = everything(&mut stream);
-        stream.write_all(said.to_uppercase().as_bytes()).unwrap();
+        let text = everything(&mut stream);
+        stream.write_all(text.to_uppercase().as_bytes()).unwrap();
     });
     let sandbox = world.sandbox(EgressConfig::default());
     sandbox.run(|| {
@@ -57,14 +57,15 @@ fn the_server_may_end_its_direction_first() {
         assert_eq!(everything(&mut stream), "all I have");
         stream.write_all(b"and this after your end").unwrap();
     });
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), "and this after your end");
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), "and this after your end");
 }
 
 #[test]
 fn a_closed_port_refuses_the_connection() {
     let world = World::new();
     let sandbox = world.sandbox(EgressConfig::default());
-    // The second packet of an attempt goes after a second. A busy machine may take as long for the first, but not each time.
+    // The kernel sends the second packet of an attempt after a second. A busy machine may take as
+    // long for the first, but not each time.
     let at_once = || {
         let started = Instant::now();
         assert_eq!(sandbox.run(|| refusal(at(SERVER, 9))), ErrorKind::ConnectionRefused);
@@ -76,7 +77,7 @@ fn a_closed_port_refuses_the_connection() {
 #[test]
 fn a_machine_that_is_not_there_is_unreachable() {
     let world = World::new();
-    // A neighbour: no router would answer for it.
+    // A neighbour, for which no router answers.
     let allow_ranges = vec!["198.51.100.99/32".parse().unwrap()];
     let sandbox = world.sandbox(EgressConfig { allow_ranges, ..EgressConfig::default() });
     assert_eq!(sandbox.run(|| refusal(at([198, 51, 100, 99], 80))), ErrorKind::HostUnreachable);
@@ -113,7 +114,7 @@ fn a_reset_by_the_client_reaches_the_server() {
         stream.read_exact(&mut [0]).unwrap();
         set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     });
-    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(ErrorKind::ConnectionReset));
+    assert_eq!(hears.recv_timeout(TIMEOUT).unwrap(), Err(ErrorKind::ConnectionReset));
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn a_slow_reader_stops_the_writer_and_still_learns_of_a_reset() {
         set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
         taken
     });
-    let server = accepts.recv_timeout(PATIENCE).unwrap();
+    let server = accepts.recv_timeout(TIMEOUT).unwrap();
     wait_for_reset(&server);
     // Four kernel buffers of at most 6 MiB.
     assert!(taken < 32 << 20, "{taken} bytes were taken in");
@@ -157,7 +158,7 @@ fn a_half_closed_connection_still_carries_a_reset() {
         let mut stream = connect(target).unwrap();
         stream.write_all(b"last words").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        let server = accepts.recv_timeout(PATIENCE).unwrap();
+        let server = accepts.recv_timeout(TIMEOUT).unwrap();
         set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
         server
     });

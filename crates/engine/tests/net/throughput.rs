@@ -1,4 +1,5 @@
-//! Bulk transfer: every byte arrives in order; the speed is printed beside that of the bare path from host to internet.
+//! Bulk transfer: every byte arrives in order; the test prints the speed next to that of the bare
+//! path from host to internet.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ fn receive(stream: &mut impl Read, flow: u8, blocks: usize) {
     assert_eq!(stream.read(&mut received).unwrap(), 0, "flow {flow} carried more than was sent");
 }
 
-/// Gbit/s of `flows` transfers at once from a client in `from`.
+/// Gbit/s of `flows` concurrent transfers from a client in `from`.
 fn measure(from: &Namespace, target: SocketAddr, flows: usize, direction: u8) -> f64 {
     let blocks = TOTAL / flows / BLOCK;
     let started = Instant::now();

@@ -1,4 +1,5 @@
-//! TLS for both ends of a test: a server that says what it heard, a client that trusts one authority.
+//! TLS for both ends of a test: a server that records its requests, a client that trusts one
+//! authority.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +13,14 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 
 use crate::lab::{Namespace, connect};
 
-/// What a server heard, a head a request.
+/// The heads of the requests that a server received.
 pub(crate) type Heard = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn authority(directory: &Path, name: &str) -> Arc<Authority> {
     Arc::new(Authority::open(&directory.join(name), name, &[]).unwrap())
 }
 
-/// Reads to the end of a head; `None` when there is none any more.
+/// Reads to the end of a head; `None` at the end of the connection.
 pub(crate) fn head(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -32,7 +33,8 @@ pub(crate) fn head(stream: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// Answers every request with `ok` and notes its head; bodies are read by their length. What asks for an upgrade becomes an echo.
+/// Answers every request with `ok` and records its head; reads bodies by their length. A request to
+/// upgrade turns the connection into an echo.
 pub(crate) fn answer(stream: &mut (impl Read + Write), heard: &Heard) {
     while let Some(request) = head(stream) {
         let length = header(&request, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
@@ -72,7 +74,7 @@ pub(crate) fn http_server(place: &Namespace, address: SocketAddr) -> (SocketAddr
     (place.serve_tcp_at(address, move |mut stream| answer(&mut stream, &noted)), heard)
 }
 
-/// A server that speaks TLS with certificates of `authority`, for whatever name is asked for.
+/// A server that speaks TLS with certificates of `authority`, for every requested name.
 pub(crate) fn https_server(place: &Namespace, address: SocketAddr, authority: &Arc<Authority>) -> (SocketAddr, Heard) {
     let (config, heard) = (authority.server_config(&[b"http/1.1"]), Heard::default());
     let noted = Arc::clone(&heard);
@@ -101,7 +103,7 @@ pub(crate) fn tls(target: SocketAddr, name: &str, root: &str) -> io::Result<Stre
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Sends one request and gives the whole answer.
+/// Sends one request and returns the whole answer.
 pub(crate) fn ask_http(stream: &mut (impl Read + Write), request: &str) -> io::Result<String> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;

@@ -6,9 +6,9 @@ use std::thread;
 
 use sandbar_engine::net::EgressConfig;
 
-use crate::lab::{HOST, Namespace, PATIENCE, SERVER, SERVER_V6, World, at};
+use crate::lab::{HOST, Namespace, SERVER, SERVER_V6, TIMEOUT, World, at};
 
-/// A server that sends every datagram back.
+/// Starts a server that sends every datagram back.
 fn echo(internet: &Namespace, address: impl Into<IpAddr>) -> SocketAddr {
     let address = at(address, 0);
     let socket = internet.run(|| UdpSocket::bind(address)).unwrap();
@@ -27,7 +27,7 @@ fn socket_to(target: SocketAddr) -> UdpSocket {
     let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).unwrap();
     socket.connect(target).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -90,7 +90,7 @@ fn a_denied_target_is_reported() {
     let world = World::new();
     let target = echo(&world.host, HOST);
     let control = world.internet.run(|| exchange(&socket_to(target), 4));
-    control.expect("the server answers those who may ask");
+    control.expect("the server answers permitted clients");
     let sandbox = world.sandbox(EgressConfig::default());
     let error = sandbox.run(|| exchange(&socket_to(target), 4)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::HostUnreachable);

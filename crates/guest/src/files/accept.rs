@@ -1,4 +1,4 @@
-//! Which encoding a download gets, by the client's `Accept-Encoding`.
+//! Negotiates the encoding of a download by the client's `Accept-Encoding`.
 
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
@@ -9,19 +9,20 @@ pub(super) enum Encoding {
     Gzip,
 }
 
-/// What the client said about one encoding.
+/// The client's quality value for one encoding, if named.
 type Quality = Option<f32>;
 
 struct Accepted {
     gzip: Quality,
     identity: Quality,
     any: Quality,
-    /// Named besides these: the list is what an HTTP library can do, and nobody's wish.
+    /// Whether other encodings are named too: then the list is what an HTTP library supports, not a
+    /// preference.
     others: bool,
 }
 
 impl Accepted {
-    fn of(headers: &HeaderMap) -> Self {
+    fn from_headers(headers: &HeaderMap) -> Self {
         let mut accepted = Self { gzip: None, identity: None, any: None, others: false };
         let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
         for item in values.flat_map(|value| value.split(',')) {
@@ -45,12 +46,13 @@ impl Accepted {
     }
 }
 
-/// The client's choice; `None` when it accepts neither.
+/// The encoding to use; [`None`] when the client accepts neither.
 pub(super) fn choose(headers: &HeaderMap) -> Option<Encoding> {
-    let accepted = Accepted::of(headers);
+    let accepted = Accepted::from_headers(headers);
     let gzip = accepted.gzip.unwrap_or(0.0);
-    // Naming gzip and nothing else is a preference. A list such as `gzip, deflate, br` is none: the way to a sandbox is
-    // short, and packing 256 MiB took the clients thirty times as long as plain bytes.
+    // Naming only gzip is a preference. A list such as `gzip, deflate, br` is not: the connection
+    // to a sandbox is fast, and compressing 256 MiB took clients thirty times as long as plain
+    // bytes.
     if gzip > 0.0 && accepted.identity.map_or(!accepted.others, |identity| gzip > identity) {
         return Some(Encoding::Gzip);
     }
@@ -60,9 +62,9 @@ pub(super) fn choose(headers: &HeaderMap) -> Option<Encoding> {
     accepted.gzip.or(accepted.any).filter(|quality| *quality > 0.0).map(|_| Encoding::Gzip)
 }
 
-/// Whether plain bytes will do, for ranges.
+/// Whether identity encoding is acceptable, as ranges require.
 pub(super) fn identity_allowed(headers: &HeaderMap) -> bool {
-    Accepted::of(headers).identity_allowed()
+    Accepted::from_headers(headers).identity_allowed()
 }
 
 #[cfg(test)]
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_preference_of_the_client_decides() {
+    fn accept_encoding_decides() {
         let cases = [
             (None, Some(Encoding::Identity)),
             (Some("gzip"), Some(Encoding::Gzip)),

@@ -1,4 +1,4 @@
-//! `POST /files/compose`: several files become one and disappear.
+//! `POST /files/compose`: concatenates several files into one and deletes them.
 
 use std::fs;
 use std::io;
@@ -15,8 +15,8 @@ use super::writer::FileWriter;
 use super::{resolve, user};
 use crate::http::{HttpError, Reply, json, read_json};
 use crate::state::Guest;
+use crate::thread_pool;
 use crate::users::User;
-use crate::work;
 
 pub(crate) async fn compose(guest: &Arc<Guest>, request: Request<Incoming>) -> Result<Reply, HttpError> {
     let order: Option<Compose> = read_json(request).await?;
@@ -34,12 +34,12 @@ pub(crate) async fn compose(guest: &Arc<Guest>, request: Request<Incoming>) -> R
     if sources.contains(&target) {
         return Err(HttpError::bad_request("the destination is one of the sources"));
     }
-    let joined = work::start(move || join(&sources, target, &user)).await;
+    let joined = thread_pool::spawn(move || join(&sources, target, &user)).await;
     let entry = joined.map_err(|_| HttpError::internal("writing was interrupted"))??;
     Ok(json(StatusCode::OK, &entry))
 }
 
-/// Sources are checked before anything is written, and deleted only when all of it is.
+/// Checks all sources before the first write, and deletes them after the last.
 fn join(sources: &[PathBuf], target: PathBuf, user: &User) -> Result<WrittenFile, HttpError> {
     for path in sources {
         let meta = fs::metadata(path).map_err(|error| match error.kind() {

@@ -1,4 +1,4 @@
-//! `GET /files`: a file, whole or in part, plain or compressed on the way.
+//! `GET /files`: a file, whole or a range, plain or compressed in transit.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -23,15 +23,15 @@ use protocol::signature::Operation;
 
 use super::accept::{self, Encoding};
 use super::range::{self, Selection};
-use super::{BATCH, kind, resolve, user_of};
+use super::{BATCH, kind, resolve, user_from_query};
 use crate::http::{HttpError, Query, Reply, bytes, check_files, empty};
 use crate::state::Guest;
-use crate::work;
+use crate::thread_pool;
 
 pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Result<Reply, HttpError> {
-    let query = Query::of(request.uri());
+    let query = Query::from_uri(request.uri());
     check_files(guest, request.headers(), &query, Operation::Read)?;
-    let user = user_of(guest, &query)?;
+    let user = user_from_query(guest, &query)?;
     let path = resolve(guest, &user, query.get("path").unwrap_or_default())?;
     let headers = request.headers();
     let no_encoding = || HttpError::new(StatusCode::NOT_ACCEPTABLE, "no acceptable encoding: identity and gzip exist");
@@ -42,26 +42,26 @@ pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Resu
     };
     let encoding = encoding.ok_or_else(no_encoding)?;
     let wanted = headers.clone();
-    let opened = work::start(move || Opened::new(path, &wanted, encoding)).await;
-    guest.tidy.later();
+    let opened = thread_pool::spawn(move || Opened::new(path, &wanted, encoding)).await;
+    guest.memory_trimmer.schedule();
     opened.map_err(|_| HttpError::internal("reading was interrupted"))??.reply()
 }
 
-/// An open file with its first piece already read: small files need no more.
+/// An open file with its first piece already read: small files need no second read.
 struct Opened {
     path: PathBuf,
     modified: SystemTime,
     size: u64,
     selection: Selection,
     first: Bytes,
-    /// What is left to read, and how the whole body is encoded.
+    /// The reader of the remaining bytes, and the encoding of the whole body.
     rest: Option<Reader>,
     encoding: Encoding,
 }
 
 impl Opened {
     fn new(path: PathBuf, headers: &HeaderMap, encoding: Encoding) -> Result<Self, HttpError> {
-        // Non-blocking, or opening a pipe would wait for its writer.
+        // Non-blocking, because opening a FIFO would wait for its writer.
         let mut options = File::options();
         options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let file = options.open(&path).map_err(|error| read_error(&path, &error))?;
@@ -74,7 +74,8 @@ impl Opened {
         }
         let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let size = meta.len();
-        // Files of the kernel say they are empty and are not; they have no parts and no age.
+        // Files of procfs report size 0 and are not empty; ranges and conditions do not apply to
+        // them.
         let selection = if size == 0 { Selection::Whole } else { range::select(headers, modified, size) };
         let (start, length) = match selection {
             Selection::Whole if size == 0 => (0, u64::MAX),
@@ -109,7 +110,7 @@ impl Opened {
         }
         let content_type = match self.encoding {
             Encoding::Identity => kind::content_type(&self.path, &self.first),
-            // The first piece is compressed; only the name can tell.
+            // The first piece is compressed, so only the file name indicates the type.
             Encoding::Gzip => kind::content_type(&self.path, b"\0"),
         };
         let length = match (self.selection, self.encoding) {
@@ -164,11 +165,11 @@ fn disposition(path: &Path) -> String {
     format!("inline; filename*=utf-8''{}", percent_encoding::utf8_percent_encode(&name, KEPT))
 }
 
-/// The first piece, then the rest, always with the next piece being read while one is on its way.
+/// Streams the first piece, then the rest, reading the next piece while one is sent.
 fn body(first: Bytes, rest: Reader) -> crate::http::Body {
-    type Job = work::Job<(Reader, io::Result<Option<Bytes>>)>;
+    type Job = thread_pool::Job<(Reader, io::Result<Option<Bytes>>)>;
     fn read(mut reader: Reader) -> Job {
-        work::start(move || {
+        thread_pool::spawn(move || {
             let piece = reader.next();
             (reader, piece)
         })
@@ -197,7 +198,7 @@ fn body(first: Bytes, rest: Reader) -> crate::http::Body {
 struct Reader {
     file: File,
     left: u64,
-    /// Whether fewer bytes than promised are an error: the length was announced.
+    /// Whether a short read is an error, because the length was announced.
     exact: bool,
     encoder: Option<GzEncoder<Vec<u8>>>,
     buffers: Buffers,
@@ -221,7 +222,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The next piece of the body; `None` once it is complete.
+    /// The next piece of the body; [`None`] at the end.
     fn next(&mut self) -> io::Result<Option<Bytes>> {
         while !self.done {
             let mut buffer = self.buffers.take();
@@ -257,7 +258,7 @@ impl Reader {
     }
 }
 
-/// The buffers of one download, used again as soon as the network is done with them.
+/// Buffers of one download, reused as soon as the network has sent them.
 #[derive(Clone, Default)]
 struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 

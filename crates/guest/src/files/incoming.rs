@@ -1,11 +1,10 @@
-//! One file of a `POST /files` on its way to its place: until all of it has arrived, the file that is
-//! there stays as it is.
+//! One file of a `POST /files`: until it has arrived completely, the existing file stays unchanged.
 //!
-//! A small file is gathered in memory, a larger one is written as it arrives. What replaces a file
-//! with content is written to a draft beside it, which then takes its name: a disk without room for
-//! it costs the upload and not the file. Where there is no file before, or an empty one, it is
-//! written under its own name, so that watchers see that name alone, and what is new is removed if
-//! the upload fails.
+//! A small file is buffered in memory, a larger one is written as it arrives. The replacement of a
+//! non-empty file is written to a draft in the same directory and renamed: a full disk fails the
+//! upload and keeps the file. Where no file or an empty one exists, the content is written under
+//! the final name, so that watchers see only that name, and a new file is removed if the upload
+//! fails.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -24,36 +23,36 @@ use crate::users::User;
 pub(super) struct IncomingFile {
     path: PathBuf,
     user: User,
-    /// All of it so far, while it is small.
+    /// The content so far, while it is small.
     gathered: Vec<u8>,
-    /// Once it is large.
+    /// Set once the content is large.
     writing: Option<Writing>,
 }
 
-/// How much of the content is there when it is first written.
+/// How much of the content has arrived at the first write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Arrived {
+enum Received {
     All,
-    /// The upload may break off.
+    /// The upload may still fail.
     Part,
 }
 
 struct Writing {
     writer: FileWriter,
-    place: Place,
+    target: WriteTarget,
 }
 
-/// Where the content goes.
-enum Place {
-    /// Beside the file before.
+/// Where the content is written.
+enum WriteTarget {
+    /// A draft next to the existing file.
     Draft(Draft),
-    /// There was no file before.
+    /// No file existed before.
     New(NewFile),
-    /// What is at the path is empty, has no neighbours, or is no plain file: it is written as it is.
+    /// An empty file, a file whose directory takes no draft, or a special file: written in place.
     Existing,
 }
 
-/// A file that this upload created. Dropped before all of it has arrived, it is removed.
+/// A file that this upload created. Dropping it before completion removes the file.
 struct NewFile {
     path: PathBuf,
     /// Device and inode: another file may have taken the name meanwhile.
@@ -61,7 +60,7 @@ struct NewFile {
 }
 
 impl NewFile {
-    fn created_at(path: &Path) -> Self {
+    fn at_path(path: &Path) -> Self {
         Self { path: path.to_owned(), identity: identity(path) }
     }
 
@@ -73,7 +72,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if self.identity.is_some() && self.identity == identity(&self.path) {
-            // What cannot be removed stays as a part, as it would without this.
+            // If removal fails, the partial file stays.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -84,7 +83,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 impl IncomingFile {
-    /// Touches nothing yet.
+    /// Performs no I/O.
     pub(super) fn new(path: PathBuf, user: User) -> Self {
         Self { path, user, gathered: Vec::new(), writing: None }
     }
@@ -97,7 +96,7 @@ impl IncomingFile {
         let writing = match &mut self.writing {
             Some(writing) => writing,
             None => {
-                let mut writing = self.begin(Arrived::Part)?;
+                let mut writing = self.begin(Received::Part)?;
                 writing.writer.write(&std::mem::take(&mut self.gathered))?;
                 self.writing.insert(writing)
             }
@@ -105,46 +104,46 @@ impl IncomingFile {
         writing.writer.write(piece)
     }
 
-    /// All of it has arrived.
+    /// Completes the file after all content has arrived.
     pub(super) fn finish(mut self, metadata: &Metadata) -> Result<WrittenFile, HttpError> {
-        let Writing { writer, place } = match self.writing.take() {
+        let Writing { writer, target } = match self.writing.take() {
             Some(writing) => writing,
             None => {
-                let mut writing = self.begin(Arrived::All)?;
+                let mut writing = self.begin(Received::All)?;
                 writing.writer.write(&self.gathered)?;
                 writing
             }
         };
         let written = writer.finish(metadata)?;
-        let draft = match place {
-            Place::Draft(draft) => draft,
-            Place::New(file) => {
+        let draft = match target {
+            WriteTarget::Draft(draft) => draft,
+            WriteTarget::New(file) => {
                 file.keep();
                 return Ok(written);
             }
-            Place::Existing => return Ok(written),
+            WriteTarget::Existing => return Ok(written),
         };
         draft.replace(&self.user)?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(WrittenFile { name, path: self.path.to_string_lossy().into_owned(), ..written })
     }
 
-    fn begin(&self, arrived: Arrived) -> Result<Writing, HttpError> {
-        // A link that leads nowhere stays one: what it names is made.
+    fn begin(&self, received: Received) -> Result<Writing, HttpError> {
+        // A dangling symlink stays a symlink: its target is created.
         if fs::symlink_metadata(&self.path).is_err() {
             let writer = FileWriter::create(self.path.clone(), &self.user)?;
-            return Ok(Writing { writer, place: Place::New(NewFile::created_at(&self.path)) });
+            return Ok(Writing { writer, target: WriteTarget::New(NewFile::at_path(&self.path)) });
         }
-        let is_worth_keeping = |found: fs::Metadata| found.is_file() && (found.len() > 0 || arrived == Arrived::Part);
+        let is_worth_keeping = |found: fs::Metadata| found.is_file() && (found.len() > 0 || received == Received::Part);
         if fs::metadata(&self.path).is_ok_and(is_worth_keeping) {
-            let draft = Draft::beside(&self.path);
+            let draft = Draft::for_target(&self.path);
             match FileWriter::create(draft.path.clone(), &self.user) {
-                Ok(writer) => return Ok(Writing { writer, place: Place::Draft(draft) }),
+                Ok(writer) => return Ok(Writing { writer, target: WriteTarget::Draft(draft) }),
                 Err(full) if full.status == StatusCode::INSUFFICIENT_STORAGE => return Err(full),
-                // Files of the kernel have no neighbours.
+                // The directories of procfs and sysfs take no drafts.
                 Err(_) => {}
             }
         }
-        Ok(Writing { writer: FileWriter::create(self.path.clone(), &self.user)?, place: Place::Existing })
+        Ok(Writing { writer: FileWriter::create(self.path.clone(), &self.user)?, target: WriteTarget::Existing })
     }
 }

@@ -1,4 +1,4 @@
-//! What a browser is told a file is: by its name, else by a look at its beginning.
+//! Determines the content type of a file: by its name, else by its first bytes.
 
 use std::path::Path;
 
@@ -33,15 +33,15 @@ pub(super) fn content_type(path: &Path, beginning: &[u8]) -> &'static str {
 }
 
 fn is_text(beginning: &[u8]) -> bool {
-    const LOOKED_AT: usize = 512;
-    let look = &beginning[..beginning.len().min(LOOKED_AT)];
+    const INSPECTED_BYTES: usize = 512;
+    let inspected = &beginning[..beginning.len().min(INSPECTED_BYTES)];
     let control = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b);
-    if look.iter().any(control) {
+    if inspected.iter().any(control) {
         return false;
     }
-    match std::str::from_utf8(look) {
+    match std::str::from_utf8(inspected) {
         Ok(_) => true,
-        // A character may be cut at the end of the look.
+        // A character may be cut at the end of the inspected bytes.
         Err(error) => error.error_len().is_none(),
     }
 }

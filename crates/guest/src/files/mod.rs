@@ -1,6 +1,7 @@
 //! `/files`: whole files over plain HTTP, of any size, in constant memory.
 //!
-//! The kernel's file calls run on the blocking pool, one batch at a time, so that no thread waits for a slow client.
+//! Blocking file calls run on the thread pool, one batch at a time, so that no thread waits for a
+//! slow client.
 
 mod accept;
 mod compose;
@@ -25,7 +26,8 @@ use crate::paths;
 use crate::state::{Guest, UnknownUser};
 use crate::users::User;
 
-/// How much of a file moves at once: enough that system calls and hand-overs cost nothing next to the copying.
+/// Bytes per file operation: large enough that system calls and thread handovers cost little
+/// compared to the copy.
 const BATCH: usize = 256 * 1024;
 
 fn user(guest: &Guest, name: Option<&str>) -> Result<User, HttpError> {
@@ -34,8 +36,8 @@ fn user(guest: &Guest, name: Option<&str>) -> Result<User, HttpError> {
     })
 }
 
-fn user_of(guest: &Guest, query: &Query) -> Result<User, HttpError> {
-    user(guest, query.given("username"))
+fn user_from_query(guest: &Guest, query: &Query) -> Result<User, HttpError> {
+    user(guest, query.non_empty("username"))
 }
 
 fn resolve(guest: &Guest, user: &User, path: &str) -> Result<PathBuf, HttpError> {

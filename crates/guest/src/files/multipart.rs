@@ -1,47 +1,47 @@
-//! `multipart/form-data` as it streams by. Delimiters are searched for with a vector search over whole batches; nothing
-//! but headers and a possible beginning of a delimiter at the end of a batch is ever copied.
+//! Streaming parser of `multipart/form-data`. Searches delimiters with a vectorized search over
+//! whole batches; copies only headers and a possible partial delimiter at the end of a batch.
 
 use memchr::memmem;
 
-/// Headers of one part may be this long.
-const LONGEST_HEAD: usize = 16 * 1024;
+/// Limit of one part's headers.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// One thing met in the stream, in order: a part begins, pieces of its content, it ends.
+/// A parser event, in order: a part begins, chunks of its content, the part ends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Met<'a> {
+pub(super) enum FormEvent<'a> {
     Part(Disposition),
     Content(&'a [u8]),
     EndOfPart,
 }
 
-/// What a part says about itself.
+/// The parsed `Content-Disposition` of a part.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Disposition {
     pub(super) name: Option<String>,
     pub(super) filename: Option<String>,
 }
 
-/// The text is not what it claims to be.
+/// The form is malformed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the first delimiter; what stands here is nobody's.
+    /// Before the first delimiter; ignored.
     Preamble,
-    /// Behind a delimiter: the end of the whole, or of a line.
+    /// After a delimiter: the end of the form, or of a line.
     Delimiter,
     Head,
     Content,
-    /// Behind the last delimiter; what stands here is nobody's.
+    /// After the last delimiter; ignored.
     Epilogue,
 }
 
 pub(super) struct Multipart {
-    /// Line break, two dashes, boundary. The stream is treated as if a line break stood before it.
+    /// CRLF, two dashes, boundary. The parser treats the stream as if it began with CRLF.
     delimiter: memmem::Finder<'static>,
     state: State,
-    /// Bytes seen but not decided.
+    /// Bytes that cannot be parsed yet.
     kept: Vec<u8>,
 }
 
@@ -55,26 +55,26 @@ impl Multipart {
         }
     }
 
-    /// Takes the next bytes and tells `meet` what they hold. An error of `meet` is passed through.
+    /// Parses the next bytes and passes events to `handle`. Returns the first error of `handle`.
     pub(super) fn push<E: From<Malformed>>(
         &mut self,
         bytes: &[u8],
-        mut meet: impl FnMut(Met<'_>) -> Result<(), E>,
+        mut handle: impl FnMut(FormEvent<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.kept.is_empty() {
-            let used = self.scan(bytes, &mut meet)?;
+            let used = self.scan(bytes, &mut handle)?;
             self.kept.extend_from_slice(&bytes[used..]);
         } else {
             let mut joined = std::mem::take(&mut self.kept);
             joined.extend_from_slice(bytes);
-            let used = self.scan(&joined, &mut meet)?;
+            let used = self.scan(&joined, &mut handle)?;
             joined.drain(..used);
             self.kept = joined;
         }
         Ok(())
     }
 
-    /// The stream is over; it must have been complete.
+    /// Checks that the form was complete.
     pub(super) fn finish(&self) -> Result<(), Malformed> {
         match self.state {
             State::Epilogue => Ok(()),
@@ -82,11 +82,11 @@ impl Multipart {
         }
     }
 
-    /// Returns how many bytes are decided; the rest must be seen again with more behind it.
+    /// Returns the number of consumed bytes; the rest is parsed again with more data.
     fn scan<E: From<Malformed>>(
         &mut self,
         bytes: &[u8],
-        meet: &mut impl FnMut(Met<'_>) -> Result<(), E>,
+        handle: &mut impl FnMut(FormEvent<'_>) -> Result<(), E>,
     ) -> Result<usize, E> {
         let mut at = 0;
         loop {
@@ -95,16 +95,16 @@ impl Multipart {
                 State::Preamble | State::Content => {
                     let inside = self.state == State::Content;
                     let found = self.delimiter.find(rest);
-                    let content = &rest[..found.unwrap_or_else(|| rest.len() - self.open_end(rest))];
+                    let content = &rest[..found.unwrap_or_else(|| rest.len() - self.partial_delimiter_len(rest))];
                     if inside && !content.is_empty() {
-                        meet(Met::Content(content))?;
+                        handle(FormEvent::Content(content))?;
                     }
                     at += content.len();
                     if found.is_none() {
                         return Ok(at);
                     }
                     if inside {
-                        meet(Met::EndOfPart)?;
+                        handle(FormEvent::EndOfPart)?;
                     }
                     at += self.delimiter.needle().len();
                     self.state = State::Delimiter;
@@ -116,14 +116,14 @@ impl Multipart {
                     if rest.starts_with(b"--") {
                         self.state = State::Epilogue;
                     } else {
-                        // Blanks may stand between the boundary and the line break.
+                        // Whitespace may stand between the boundary and the CRLF.
                         let Some(end) = memmem::find(rest, b"\r\n") else {
                             return check_head(rest).map(|()| at).map_err(E::from);
                         };
                         if !rest[..end].iter().all(|byte| matches!(byte, b' ' | b'\t')) {
                             return Err(Malformed("text follows a multipart boundary").into());
                         }
-                        // The line break stays: an empty head is then a line break followed by another.
+                        // Keeps the CRLF, so that an empty header block is CRLF CRLF.
                         at += end;
                         self.state = State::Head;
                     }
@@ -132,7 +132,7 @@ impl Multipart {
                     let Some(end) = memmem::find(rest, b"\r\n\r\n") else {
                         return check_head(rest).map(|()| at).map_err(E::from);
                     };
-                    meet(Met::Part(Disposition::parse(&rest[..end])))?;
+                    handle(FormEvent::Part(Disposition::parse(&rest[..end])))?;
                     at += end + 4;
                     self.state = State::Content;
                 }
@@ -141,8 +141,8 @@ impl Multipart {
         }
     }
 
-    /// How many bytes at the end could be the beginning of a delimiter.
-    fn open_end(&self, bytes: &[u8]) -> usize {
+    /// How many trailing bytes may be the beginning of a delimiter.
+    fn partial_delimiter_len(&self, bytes: &[u8]) -> usize {
         let needle = self.delimiter.needle();
         let tail = &bytes[bytes.len() - bytes.len().min(needle.len() - 1)..];
         memchr::memchr_iter(b'\r', tail)
@@ -153,7 +153,7 @@ impl Multipart {
 }
 
 fn check_head(head: &[u8]) -> Result<(), Malformed> {
-    if head.len() > LONGEST_HEAD { Err(Malformed("the head of a multipart part is too long")) } else { Ok(()) }
+    if head.len() > MAX_HEAD_BYTES { Err(Malformed("the head of a multipart part is too long")) } else { Ok(()) }
 }
 
 impl Disposition {
@@ -178,7 +178,8 @@ impl Disposition {
     }
 }
 
-/// `form-data; name="a"; filename="b"` without its first word. Quoted values may hold escaped quotes.
+/// Parses `form-data; name="a"; filename="b"` without its first word. Quoted values may contain
+/// escaped quotes.
 fn parameters(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = text.split_once(';').map_or("", |(_, rest)| rest);
@@ -225,7 +226,7 @@ fn decode_extended(value: &str) -> Option<String> {
     percent_encoding::percent_decode_str(encoded).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// The boundary that a content type names.
+/// The boundary parameter of a content type.
 pub(super) fn boundary(content_type: &str) -> Option<String> {
     let boundary = parameters(content_type).into_iter().find(|(key, _)| key == "boundary")?.1;
     (1..=200).contains(&boundary.len()).then_some(boundary)
@@ -237,16 +238,16 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// The parts of a text fed in steps of `step` bytes.
+    /// The parts of a form fed in chunks of `step` bytes.
     fn parts(text: &[u8], step: usize) -> Result<Vec<(Disposition, Vec<u8>)>, Malformed> {
         let mut parser = Multipart::new("XX");
         let mut found: Vec<(Disposition, Vec<u8>)> = Vec::new();
         for chunk in text.chunks(step) {
             parser.push::<Malformed>(chunk, |met| {
                 match met {
-                    Met::Part(disposition) => found.push((disposition, Vec::new())),
-                    Met::Content(bytes) => found.last_mut().expect("inside a part").1.extend_from_slice(bytes),
-                    Met::EndOfPart => {}
+                    FormEvent::Part(disposition) => found.push((disposition, Vec::new())),
+                    FormEvent::Content(bytes) => found.last_mut().expect("inside a part").1.extend_from_slice(bytes),
+                    FormEvent::EndOfPart => {}
                 }
                 Ok(())
             })?;
@@ -259,9 +260,9 @@ mod tests {
     }
 
     #[test]
-    fn content_survives_any_cut_of_the_stream() {
+    fn content_survives_any_chunk_boundary() {
         let body = b"\r\n--X\r\n--\r\r\n\r\n-\0\xff--XX\r\n-".to_vec();
-        let mut text = b"nobody's\r\n--XX \t\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/a b\"\r\n\
+        let mut text = b"preamble\r\n--XX \t\r\nContent-Disposition: form-data; name=\"file\"; filename=\"/a b\"\r\n\
             Content-Type: text/plain\r\n\r\n"
             .to_vec();
         text.extend_from_slice(&body);
@@ -278,16 +279,16 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_and_broken_texts_are_refused() {
+    fn malformed_forms_are_refused() {
         assert!(parts(b"--XX\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nabc", 7).is_err());
         assert!(parts(b"no delimiter at all", 5).is_err());
         assert!(parts(b"--XXY\r\n\r\n", 3).is_err());
-        let endless = [b"--XX\r\n".as_slice(), &vec![b'h'; 2 * LONGEST_HEAD]].concat();
+        let endless = [b"--XX\r\n".as_slice(), &vec![b'h'; 2 * MAX_HEAD_BYTES]].concat();
         assert_eq!(parts(&endless, 1024), Err(Malformed("the head of a multipart part is too long")));
     }
 
     #[test]
-    fn names_are_read_as_clients_write_them() {
+    fn file_names_of_all_clients_parse() {
         let parse = |line: &str| Disposition::parse(format!("\r\nContent-Disposition: {line}").as_bytes());
         assert_eq!(parse(r#"form-data; name="file"; filename="a\"b\\c;d.txt""#), file(r#"a"b\c;d.txt"#));
         assert_eq!(parse(r#"form-data; name="file"; filename="C:\dir""#), file(r"C:\dir"));
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(boundary("multipart/form-data"), None);
     }
 
-    /// Text of which delimiters, line breaks and heads are likely parts.
+    /// Random bytes with likely delimiters, line breaks and headers.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
         let tokens: [&[u8]; 7] = [
             b"\r\n--XX",
@@ -315,23 +316,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_texts_are_read_alike_however_they_are_cut(text in hostile(), step in 1_usize..32) {
+        fn hostile_forms_parse_alike_for_any_chunk_size(text in hostile(), step in 1_usize..32) {
             prop_assert_eq!(parts(&text, text.len().max(1)), parts(&text, step));
         }
 
         #[test]
-        fn no_more_than_a_head_is_kept(text in hostile(), repeats in 1_usize..200) {
+        fn the_parser_buffers_at_most_a_head(text in hostile(), repeats in 1_usize..200) {
             let mut parser = Multipart::new("XX");
             for _ in 0..repeats {
                 if parser.push::<Malformed>(&text, |_| Ok(())).is_err() {
                     break;
                 }
-                prop_assert!(parser.kept.len() <= LONGEST_HEAD + text.len());
+                prop_assert!(parser.kept.len() <= MAX_HEAD_BYTES + text.len());
             }
         }
 
         #[test]
-        fn any_head_says_something_or_nothing(head in vec(any::<u8>(), 0..200), kind in any::<String>()) {
+        fn arbitrary_heads_never_panic(head in vec(any::<u8>(), 0..200), kind in any::<String>()) {
             Disposition::parse(&head);
             Disposition::parse(&[b"Content-Disposition: form-data;", &head[..]].concat());
             boundary(&kind);

@@ -1,15 +1,16 @@
-//! Conditional and partial downloads. A file is told apart by its time of change alone, in whole seconds.
+//! Conditional and range requests. The modification time in whole seconds identifies the version of
+//! a file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 use http::header::{HeaderName, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE};
 
-/// What to send.
+/// Which part of the file to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Selection {
     Whole,
-    /// First byte and length.
+    /// Offset and length.
     Part(u64, u64),
     NotModified,
     PreconditionFailed,
@@ -25,7 +26,7 @@ pub(super) fn select(headers: &HeaderMap, modified: SystemTime, size: u64) -> Se
     if date(IF_UNMODIFIED_SINCE).is_some_and(|date| modified > date) {
         return Selection::PreconditionFailed;
     }
-    // Without an entity tag of ours no tag can match, and its presence switches the date test off.
+    // We send no entity tags, so none can match, and the header disables the date check.
     if !headers.contains_key(IF_NONE_MATCH) && date(IF_MODIFIED_SINCE).is_some_and(|date| modified <= date) {
         return Selection::NotModified;
     }
@@ -39,7 +40,7 @@ pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// One range is honoured; several, or what is no range, get the whole file, as the standard allows.
+/// Supports a single range; several or invalid ranges get the whole file, as RFC 9110 permits.
 fn parse(range: &str, size: u64) -> Selection {
     let Some((first, last)) = range.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-')) else {
         return Selection::Whole;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_follow_the_standard() {
+    fn ranges_follow_rfc_9110() {
         let cases = [
             ("bytes=0-3", 10, Selection::Part(0, 4)),
             ("bytes=4-", 10, Selection::Part(4, 6)),

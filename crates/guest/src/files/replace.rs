@@ -1,8 +1,9 @@
-//! `PUT /files`: a file becomes another whole or not at all, and only while it still is what the client saw. Ours, not
-//! E2B's: with `POST` alone an atomic replacement takes five requests and a lock.
+//! `PUT /files`: replaces a file atomically, and only if its content is unchanged since the client
+//! read it. A Sandbar extension: with `POST` alone an atomic replacement takes five requests and a
+//! lock.
 //!
-//! `If-None-Match: *` wants no file there; `If-Match: "<sha256>"` wants that content. Anything else there is answered
-//! with 412, and nothing has changed.
+//! `If-None-Match: *` requires that no file exists; `If-Match: "<sha256>"` requires that content.
+//! Otherwise the response is 412 and nothing has changed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,19 +23,19 @@ use super::writer::{FileWriter, not_regular, write_error};
 use crate::http::HttpError;
 use crate::users::User;
 
-/// Between looking at a file and replacing it nobody else replaces one.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes check and replacement (compare-and-swap).
+static REPLACE_LOCK: Mutex<()> = Mutex::new(());
 
-/// What must be at a path for it to be replaced.
+/// The precondition of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Condition {
     Absent,
-    /// A file with this digest.
+    /// A file with this SHA-256.
     Content(String),
 }
 
 impl Condition {
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, HttpError> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, HttpError> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
         match (text(IF_NONE_MATCH), text(IF_MATCH)) {
             (Some("*"), None) => Ok(Self::Absent),
@@ -50,30 +51,30 @@ impl Condition {
     }
 }
 
-/// The new content beside the place it is for. Dropped, it disappears.
+/// A draft next to its target. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) path: PathBuf,
-    /// Where links lead to: a link stays one.
+    /// The resolved target: a symlink stays a symlink.
     target: PathBuf,
     placed: bool,
 }
 
 impl Draft {
-    pub(super) fn beside(path: &Path) -> Self {
+    pub(super) fn for_target(path: &Path) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = OsString::from(".");
-        // A name that is long already has no room for more.
+        // A long name leaves no space for the suffix.
         name.push(target.file_name().filter(|name| name.len() <= 200).unwrap_or_default());
         name.push(format!(".agtmp-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
         Self { path: target.with_file_name(name), target, placed: false }
     }
 
-    /// Puts the draft in its place, with mode and owner of the file before.
-    pub(super) fn place(mut self, condition: &Condition) -> Result<PathBuf, HttpError> {
+    /// Renames the draft over the target, with mode and owner of the replaced file.
+    pub(super) fn commit(mut self, condition: &Condition) -> Result<PathBuf, HttpError> {
         let failed = |error: &io::Error| write_error(&self.target, error);
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = REPLACE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let before = open(&self.target)?;
         match (&before, condition) {
             (None, Condition::Absent) => {}
@@ -89,14 +90,14 @@ impl Draft {
         if let Some((_, meta)) = &before {
             let draft = File::open(&self.path).map_err(|error| failed(&error))?;
             let owner = (Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())));
-            // The owner first: a change of it may take bits of the mode away.
+            // The owner first: changing it may clear mode bits.
             rustix::fs::fchown(&draft, owner.0, owner.1)
                 .and_then(|()| rustix::fs::fchmod(&draft, Mode::from_raw_mode(meta.mode() & 0o7777)))
                 .map_err(|errno| failed(&errno.into()))?;
         }
         match fs::rename(&self.path, &self.target) {
             Ok(()) => self.placed = true,
-            // A file that is a mount cannot be renamed over, only written.
+            // A mount point cannot be renamed over, only written.
             Err(error) if before.is_some() && error.raw_os_error() == Some(libc::EBUSY) => {
                 let copy = fs::copy(&self.path, &self.target);
                 copy.map_err(|error| failed(&error))?;
@@ -108,11 +109,12 @@ impl Draft {
 }
 
 impl Draft {
-    /// Puts the draft in its place whatever is there, with the mode of the file before; the file belongs to `user`.
+    /// Renames the draft over the target unconditionally, with the mode of the replaced file and
+    /// `user` as owner.
     pub(super) fn replace(mut self, user: &User) -> Result<(), HttpError> {
         let failed = |error: &io::Error| write_error(&self.target, error);
         let before = fs::metadata(&self.target).ok();
-        // Other names of the file mean this one, too.
+        // Hard links refer to the same inode, so it is written in place.
         if before.as_ref().is_some_and(|before| before.nlink() > 1) {
             return self.copy_in_place(user);
         }
@@ -123,13 +125,13 @@ impl Draft {
         }
         match fs::rename(&self.path, &self.target) {
             Ok(()) => self.placed = true,
-            // A file that is a mount cannot be renamed over, only written.
+            // A mount point cannot be renamed over, only written.
             Err(error) if before.is_some() && error.raw_os_error() == Some(libc::EBUSY) => {
                 return self.copy_in_place(user);
             }
             Err(error) => return Err(failed(&error)),
         }
-        // Who watches the directory waits for a write to this name. The size does not change.
+        // Watchers of the directory expect a write event for this name. The size stays the same.
         let size = draft.metadata().map_err(|error| failed(&error))?.len();
         draft.set_len(size).map_err(|error| failed(&error))
     }
@@ -143,7 +145,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // It may never have been made.
+            // The draft may not exist.
             let _gone = fs::remove_file(&self.path);
         }
     }

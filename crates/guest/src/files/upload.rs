@@ -1,8 +1,8 @@
-//! `POST /files`: one file as plain bytes, or many as a form, both straight to disk. `PUT /files`: one file that replaces
-//! another.
+//! `POST /files`: one file as raw bytes, or many as a form, streamed to disk. `PUT /files`: one
+//! file, replaced atomically.
 //!
 //! ```text
-//! socket -> batch -> (gunzip) -> (multipart) -> file        one batch is written while the next one arrives
+//! socket -> batch -> (gunzip) -> (multipart) -> file     writes a batch while the next arrives
 //! ```
 
 use std::collections::HashSet;
@@ -24,46 +24,47 @@ use tokio::time::timeout;
 
 use super::incoming::IncomingFile;
 use super::metadata::{self, Metadata};
-use super::multipart::{self, Malformed, Met, Multipart};
+use super::multipart::{self, FormEvent, Malformed, Multipart};
 use super::replace::{Condition, Draft};
 use super::writer::FileWriter;
-use super::{BATCH, resolve, user_of};
+use super::{BATCH, resolve, user_from_query};
 use crate::http::{HttpError, Query, Reply, check_files, json};
 use crate::state::Guest;
+use crate::thread_pool;
 use crate::users::User;
-use crate::work;
 
-/// A client that sends nothing for this long is gone.
-const SILENCE: Duration = Duration::from_secs(120);
-/// How long a client may go on sending after its upload failed, so that it lives to read the answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A client that sends nothing for this long counts as disconnected.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a client may continue to send after its upload failed, so that it reads the error
+/// response.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn upload(guest: &Arc<Guest>, request: Request<Incoming>) -> Result<Reply, HttpError> {
     let (head, mut body) = request.into_parts();
-    let query = Query::of(&head.uri);
+    let query = Query::from_uri(&head.uri);
     let plan = check_files(guest, &head.headers, &query, Operation::Write)
         .and_then(|()| Upload::plan(guest, &head.method, &head.headers, &query));
     let written = match plan {
         Ok(upload) => receive(upload, &mut body).await,
         Err(refusal) => Err(refusal),
     };
-    guest.tidy.later();
+    guest.memory_trimmer.schedule();
     if written.is_err() {
-        let _gave_up = timeout(PATIENCE, async { while let Some(Ok(_)) = body.frame().await {} }).await;
+        let _gave_up = timeout(DRAIN_TIMEOUT, async { while let Some(Ok(_)) = body.frame().await {} }).await;
     }
     Ok(json(StatusCode::OK, &written?))
 }
 
-/// Feeds the body to the upload, a batch at a time.
+/// Feeds the body to the upload, one batch at a time.
 async fn receive(upload: Upload, body: &mut Incoming) -> Result<Vec<WrittenFile>, HttpError> {
     let mut batch = gather(body).await?;
     let mut upload = upload;
     loop {
         let last = batch.last;
         if last {
-            return interrupted(work::start(move || upload.take(batch).and_then(Upload::finish)).await)?;
+            return interrupted(thread_pool::spawn(move || upload.take(batch).and_then(Upload::finish)).await)?;
         }
-        let job = work::start(move || upload.take(batch));
+        let job = thread_pool::spawn(move || upload.take(batch));
         let (taken, next) = tokio::join!(job, gather(body));
         upload = interrupted(taken)??;
         batch = next?;
@@ -76,7 +77,7 @@ fn interrupted<T>(result: Result<T, RecvError>) -> Result<T, HttpError> {
 
 struct Batch {
     pieces: Vec<Bytes>,
-    /// Nothing comes after it.
+    /// The last batch of the body.
     last: bool,
 }
 
@@ -84,7 +85,7 @@ async fn gather(body: &mut Incoming) -> Result<Batch, HttpError> {
     let mut pieces = Vec::new();
     let mut size = 0;
     while size < BATCH {
-        let frame = timeout(SILENCE, body.frame()).await;
+        let frame = timeout(IDLE_TIMEOUT, body.frame()).await;
         let frame = frame.map_err(|_| HttpError::new(StatusCode::REQUEST_TIMEOUT, "the upload stopped"))?;
         let Some(frame) = frame else { return Ok(Batch { pieces, last: true }) };
         let frame = frame.map_err(|error| HttpError::bad_request(format!("the upload broke off: {error}")))?;
@@ -96,7 +97,7 @@ async fn gather(body: &mut Incoming) -> Result<Batch, HttpError> {
     Ok(Batch { pieces, last: false })
 }
 
-/// One upload on its way to disk. Everything here blocks.
+/// An upload in progress. All methods block.
 enum Upload {
     Plain(Box<Target>),
     Gzip(Box<MultiGzDecoder<Unpacked>>),
@@ -104,12 +105,12 @@ enum Upload {
 
 impl Upload {
     fn plan(guest: &Arc<Guest>, method: &Method, headers: &HeaderMap, query: &Query) -> Result<Self, HttpError> {
-        let condition = if method == Method::PUT { Some(Condition::of(headers)?) } else { None };
-        let user = user_of(guest, query)?;
-        let metadata = metadata::of_request(headers)?;
+        let condition = if method == Method::PUT { Some(Condition::from_headers(headers)?) } else { None };
+        let user = user_from_query(guest, query)?;
+        let metadata = metadata::from_headers(headers)?;
         let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let destination = Destination { guest: Arc::clone(guest), user, metadata };
-        let path = query.given("path").map(str::to_owned);
+        let path = query.non_empty("path").map(str::to_owned);
         let target = match content_type.split(';').next().map(|kind| kind.trim().to_ascii_lowercase()).as_deref() {
             Some("multipart/form-data") if condition.is_none() => {
                 let boundary = multipart::boundary(content_type)
@@ -162,7 +163,7 @@ impl Upload {
     }
 }
 
-/// Behind the decompressor, which knows only I/O errors: the real refusal waits here.
+/// The sink of the decompressor, which supports only I/O errors: keeps the real error.
 struct Unpacked {
     target: Target,
     refusal: Option<HttpError>,
@@ -186,22 +187,22 @@ fn unpack_error(unpacked: &mut Unpacked, error: &io::Error) -> HttpError {
     unpacked.refusal.take().unwrap_or_else(|| HttpError::bad_request(format!("invalid gzip data: {error}")))
 }
 
-/// For whom, and with what notes, files are written.
+/// Owner and metadata of the written files.
 struct Destination {
     guest: Arc<Guest>,
     user: User,
     metadata: Metadata,
 }
 
-/// What the bytes are.
+/// The format of the body.
 enum Target {
-    /// What is there stays until all bytes have come.
+    /// The existing file stays until all bytes have arrived.
     File {
         destination: Destination,
         path: String,
         file: Option<IncomingFile>,
     },
-    /// Written beside the file it is for until it is whole.
+    /// Written to a draft until it is complete.
     Replacement {
         destination: Destination,
         path: String,
@@ -220,7 +221,7 @@ impl Target {
             Self::Replacement { destination, path, draft, .. } => {
                 let (writer, _) = match draft {
                     Some(draft) => draft,
-                    None => draft.insert(draft_of(destination, path)?),
+                    None => draft.insert(new_draft(destination, path)?),
                 };
                 writer.write(bytes)
             }
@@ -231,7 +232,7 @@ impl Target {
                 };
                 file.write(bytes)
             }
-            Self::Form { parser, files } => parser.push(bytes, |met| files.meet(met)),
+            Self::Form { parser, files } => parser.push(bytes, |event| files.handle(event)),
         }
     }
 
@@ -247,10 +248,10 @@ impl Target {
             Self::Replacement { destination, path, condition, draft } => {
                 let (writer, draft) = match draft {
                     Some(draft) => draft,
-                    None => draft_of(&destination, &path)?,
+                    None => new_draft(&destination, &path)?,
                 };
                 let mut written = writer.finish(&destination.metadata)?;
-                let path = draft.place(&condition)?;
+                let path = draft.commit(&condition)?;
                 written.name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 written.path = path.to_string_lossy().into_owned();
                 Ok(vec![written])
@@ -268,8 +269,8 @@ fn incoming(destination: &Destination, path: &str) -> Result<IncomingFile, HttpE
     Ok(IncomingFile::new(path, destination.user.clone()))
 }
 
-fn draft_of(destination: &Destination, path: &str) -> Result<(FileWriter, Draft), HttpError> {
-    let draft = Draft::beside(&resolve(&destination.guest, &destination.user, path)?);
+fn new_draft(destination: &Destination, path: &str) -> Result<(FileWriter, Draft), HttpError> {
+    let draft = Draft::for_target(&resolve(&destination.guest, &destination.user, path)?);
     Ok((FileWriter::create(draft.path.clone(), &destination.user)?, draft))
 }
 
@@ -279,7 +280,8 @@ impl From<Malformed> for HttpError {
     }
 }
 
-/// The files of a form: each part named `file`, to the path of the query or to its own file name, whole.
+/// The files of a form: each part named `file` is written completely, to the path of the query or
+/// to its own file name.
 struct Files {
     destination: Destination,
     path: Option<String>,
@@ -293,9 +295,9 @@ impl Files {
         Self { destination, path, seen: HashSet::new(), current: None, written: Vec::new() }
     }
 
-    fn meet(&mut self, met: Met<'_>) -> Result<(), HttpError> {
-        match met {
-            Met::Part(part) if part.name.as_deref() == Some("file") => {
+    fn handle(&mut self, event: FormEvent<'_>) -> Result<(), HttpError> {
+        match event {
+            FormEvent::Part(part) if part.name.as_deref() == Some("file") => {
                 let path = self.path.clone().or(part.filename).filter(|path| !path.is_empty());
                 let path = path.ok_or_else(|| HttpError::bad_request("a part names no file and the query no path"))?;
                 let path = resolve(&self.destination.guest, &self.destination.user, &path)?;
@@ -305,13 +307,13 @@ impl Files {
                 }
                 self.current = Some(IncomingFile::new(path, self.destination.user.clone()));
             }
-            Met::Part(_) => {}
-            Met::Content(bytes) => {
+            FormEvent::Part(_) => {}
+            FormEvent::Content(bytes) => {
                 if let Some(file) = &mut self.current {
                     file.write(bytes)?;
                 }
             }
-            Met::EndOfPart => {
+            FormEvent::EndOfPart => {
                 if let Some(file) = self.current.take() {
                     self.written.push(file.finish(&self.destination.metadata)?);
                 }

@@ -1,4 +1,4 @@
-//! Writing one file the way watchers expect: created in place, its owner set once, then written, each in this order.
+//! Writes one file in the event order that watchers expect: create, chown, write.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,7 +14,8 @@ use super::metadata::{self, Metadata};
 use crate::http::HttpError;
 use crate::users::User;
 
-/// Pieces of at least this size are written as they come; smaller ones are gathered, so that a small file is one write.
+/// Chunks of at least this size are written directly; smaller ones are buffered, so that a small
+/// file is one write.
 const LARGE: usize = 64 * 1024;
 
 pub(super) struct FileWriter {
@@ -24,13 +25,13 @@ pub(super) struct FileWriter {
 }
 
 impl FileWriter {
-    /// Creates or empties the file, with missing directories above it, and gives it to `user`.
+    /// Creates or truncates the file, creates missing directories, and sets the owner to `user`.
     pub(super) fn create(path: PathBuf, user: &User) -> Result<Self, HttpError> {
         if let Some(parent) = path.parent() {
             make_directories(parent, user).map_err(|error| write_error(&path, &error))?;
         }
         let mut options = fs::OpenOptions::new();
-        // Non-blocking, or opening a pipe would wait for its reader.
+        // Non-blocking, because opening a FIFO would wait for its reader.
         options.write(true).create(true).truncate(true).mode(0o666);
         options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let file = options.open(&path).map_err(|error| match error.raw_os_error() {
@@ -42,7 +43,7 @@ impl FileWriter {
         if !kind.is_file() {
             return Err(not_regular(&path));
         }
-        own(&file, user).map_err(|error| write_error(&path, &error))?;
+        chown_to(&file, user).map_err(|error| write_error(&path, &error))?;
         Ok(Self { path, file, gathered: Vec::new() })
     }
 
@@ -54,7 +55,7 @@ impl FileWriter {
         if self.gathered.len() >= BATCH { self.flush() } else { Ok(()) }
     }
 
-    /// Takes all of `source` without passing through memory where the file system can.
+    /// Copies all of `source` inside the kernel where the file system supports it.
     pub(super) fn copy_from(&mut self, source: &mut fs::File) -> Result<(), HttpError> {
         self.flush()?;
         io::copy(source, &mut self.file).map(drop).map_err(|error| write_error(&self.path, &error))
@@ -81,11 +82,12 @@ impl FileWriter {
     }
 }
 
-fn own(file: &fs::File, user: &User) -> io::Result<()> {
+fn chown_to(file: &fs::File, user: &User) -> io::Result<()> {
     Ok(rustix::fs::fchown(file, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?)
 }
 
-/// Makes the directory and those missing above it, each owned by `user`. Existing ones are left as they are.
+/// Creates the directory and its missing parents, each owned by `user`. Existing ones stay
+/// unchanged.
 pub(crate) fn make_directories(path: &Path, user: &User) -> io::Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(path);
@@ -101,7 +103,7 @@ pub(crate) fn make_directories(path: &Path, user: &User) -> io::Result<()> {
     for directory in missing.into_iter().rev() {
         match fs::DirBuilder::new().mode(0o755).create(directory) {
             Ok(()) => std::os::unix::fs::lchown(directory, Some(user.uid), Some(user.gid))?,
-            // Somebody was faster.
+            // Another process created it concurrently.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,5 @@
-//! Moving where the kernel cannot rename: copy with owner, mode, time and attributes, then remove. Everything blocks.
+//! Moves where the kernel cannot rename: copies with owner, mode, times and attributes, then
+//! removes. All functions block.
 
 use std::fs::{self, File, FileTimes, Metadata};
 use std::io;
@@ -7,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, llistxattr, lsetxattr, mknodat};
 
-/// Keeps what a rename keeps. On failure the copy is removed again and the source is untouched.
+/// Preserves what a rename preserves. On failure the copy is removed and the source is unchanged.
 pub(super) fn move_by_copy(source: &Path, destination: &Path) -> io::Result<()> {
     if destination.starts_with(source) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -20,7 +21,7 @@ pub(super) fn move_by_copy(source: &Path, destination: &Path) -> io::Result<()> 
         Err(error) => return Err(error),
     }
     if let Err(error) = copy(source, destination) {
-        // The first error is the one that matters.
+        // Report the first error.
         let _half = remove(destination);
         return Err(error);
     }
@@ -51,11 +52,11 @@ fn copy(source: &Path, destination: &Path) -> io::Result<()> {
         let kind = FileType::from_raw_mode(meta.mode());
         mknodat(CWD, destination, kind, Mode::from_raw_mode(meta.mode()), meta.rdev())?;
     }
-    keep(source, destination, &meta)
+    copy_metadata(source, destination, &meta)
 }
 
-/// Attributes, owner, mode, times, in the order in which one does not undo another.
-fn keep(source: &Path, destination: &Path, meta: &Metadata) -> io::Result<()> {
+/// Copies attributes, owner, mode and times, in the order in which none undoes another.
+fn copy_metadata(source: &Path, destination: &Path, meta: &Metadata) -> io::Result<()> {
     let mut names = vec![0; 64 * 1024];
     if let Ok(length) = llistxattr(source, &mut names) {
         for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_arrives_whole_and_leaves_nothing_behind() {
+    fn a_tree_is_moved_completely() {
         let base = tempfile::tempdir().expect("a directory");
         let (source, destination) = (base.path().join("from"), base.path().join("to"));
         fs::create_dir_all(source.join("a/b")).expect("directories");

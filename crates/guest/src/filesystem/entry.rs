@@ -1,4 +1,4 @@
-//! What is known about one path, in the words of the wire.
+//! Metadata of one path as the wire type.
 
 use std::fs::{self, FileType as Kind, Metadata};
 use std::io;
@@ -11,8 +11,8 @@ use protocol::rpc::filesystem::{EntryInfo, FileType};
 use crate::files::metadata;
 use crate::users::Accounts;
 
-/// The path itself, its last link not followed; type and mode of a link are its target's.
-pub(super) fn of_path(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo> {
+/// Does not follow a final symlink; reports the type and mode of its target.
+pub(super) fn read(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo> {
     let own = fs::symlink_metadata(path)?;
     let is_link = own.is_symlink();
     let target = if is_link { fs::metadata(path).ok() } else { None };
@@ -35,13 +35,14 @@ pub(super) fn of_path(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo>
         }
         .into(),
         symlink_target: symlink_target.map(|target| target.to_string_lossy().into_owned()),
-        metadata: if has_notes { metadata::of_path(path).into_iter().collect() } else { Default::default() },
+        metadata: if has_notes { metadata::read(path).into_iter().collect() } else { Default::default() },
         is_symlink: is_link,
         ..EntryInfo::default()
     })
 }
 
-/// Some file systems (btrfs) say 0 for an empty directory, where clients expect the size of a block.
+/// Some file systems (btrfs) report 0 for an empty directory, where clients expect the size of a
+/// block.
 fn size(meta: &Metadata) -> u64 {
     if meta.is_dir() && meta.len() == 0 { meta.blksize() } else { meta.len() }
 }
@@ -54,7 +55,7 @@ fn kind(meta: &Metadata) -> FileType {
     }
 }
 
-/// Letters for what the entry is and for its special bits, then nine for what may be done with it.
+/// Formats the type, special bits and nine permission letters.
 fn permissions(kind: Kind, mode: u32) -> String {
     let letters = [
         (kind.is_dir(), 'd'),
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permissions_read_as_clients_know_them() {
+    fn permissions_match_the_client_format() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("link");
         std::os::unix::fs::symlink("nowhere", &path).expect("a link");

@@ -15,7 +15,7 @@ use connectrpc::ConnectError;
 pub(crate) use self::service::FilesystemService;
 pub(crate) use self::watchers::Watchers;
 
-/// The code that clients expect for a failed call on `path`.
+/// Maps an I/O error on `path` to the Connect code that clients expect.
 fn failure(path: &Path, error: &io::Error) -> ConnectError {
     let message = format!("{}: {error}", path.display());
     match error.raw_os_error() {

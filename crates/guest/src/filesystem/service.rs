@@ -1,5 +1,5 @@
-//! The `filesystem.Filesystem` service. Files are the guest's to touch, as root; the caller's user decides what
-//! relative paths mean and who owns what is made.
+//! The `filesystem.Filesystem` service. The guest accesses files as root; the caller's user
+//! determines how relative paths resolve and who owns new files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use protocol::rpc::filesystem::{
 };
 
 use super::tree;
-use super::watchers::{self, Wish};
+use super::watchers::{self, WatchOptions};
 use crate::http::caller;
 use crate::paths;
 use crate::state::Guest;
-use crate::streams::{Beat, Pace};
+use crate::streams::{StreamEvent, StreamTiming};
+use crate::thread_pool;
 use crate::users::User;
-use crate::work;
 
 pub(crate) struct FilesystemService(pub(crate) Arc<Guest>);
 
@@ -84,27 +84,29 @@ impl Filesystem for FilesystemService {
         ctx: RequestContext,
         request: ServiceRequest<'_, WatchDirRequest>,
     ) -> ServiceResult<ServiceStream<WatchDirResponse>> {
-        let wish = Wish {
+        let wish = WatchOptions {
             path: self.resolve(&self.user(&ctx)?, request.path)?,
             recursive: request.recursive,
             include_entry: request.include_entry,
             allow_network_mounts: request.allow_network_mounts,
         };
-        let pace = Pace::of(&ctx);
+        let timing = StreamTiming::from_context(&ctx);
         let include_entry = wish.include_entry;
         let watch = blocking(move || wish.begin()).await?;
         let events = watchers::stream(Arc::clone(&self.0), watch, include_entry);
-        let said = |event: Event| WatchDirResponse { event: Some(event), ..WatchDirResponse::default() };
+        let response = |event: Event| WatchDirResponse { event: Some(event), ..WatchDirResponse::default() };
         let states = stream::unfold((Some(events), true), move |(events, first)| async move {
             let mut events = events?;
             if first {
-                return Some((Ok(said(StartEvent::default().into())), (Some(events), false)));
+                return Some((Ok(response(StartEvent::default().into())), (Some(events), false)));
             }
-            Some(match pace.next(&mut events).await {
-                Beat::Item(event) => (Ok(said(event.into())), (Some(events), false)),
-                Beat::Silence => (Ok(said(KeepAlive::default().into())), (Some(events), false)),
-                Beat::Expired => (Err(ConnectError::deadline_exceeded("the watch reached its timeout")), (None, false)),
-                Beat::Over => (Err(ConnectError::internal("the watch was lost")), (None, false)),
+            Some(match timing.next(&mut events).await {
+                StreamEvent::Item(event) => (Ok(response(event.into())), (Some(events), false)),
+                StreamEvent::Silence => (Ok(response(KeepAlive::default().into())), (Some(events), false)),
+                StreamEvent::Expired => {
+                    (Err(ConnectError::deadline_exceeded("the watch reached its timeout")), (None, false))
+                }
+                StreamEvent::Over => (Err(ConnectError::internal("the watch was lost")), (None, false)),
             })
         });
         Response::stream_ok(states)
@@ -115,7 +117,7 @@ impl Filesystem for FilesystemService {
         ctx: RequestContext,
         request: ServiceRequest<'_, CreateWatcherRequest>,
     ) -> ServiceResult<CreateWatcherResponse> {
-        let wish = Wish {
+        let wish = WatchOptions {
             path: self.resolve(&self.user(&ctx)?, request.path)?,
             recursive: request.recursive,
             include_entry: request.include_entry,
@@ -166,9 +168,9 @@ fn no_watcher(id: &str) -> ConnectError {
     ConnectError::not_found(format!("watcher with id {id} not found"))
 }
 
-/// File work, away from the thread that serves everybody.
+/// Runs blocking file work on the thread pool.
 async fn blocking<T: Send + 'static>(
     task: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
 ) -> Result<T, ConnectError> {
-    work::start(task).await.map_err(|_| ConnectError::internal("the file system call was interrupted"))?
+    thread_pool::spawn(task).await.map_err(|_| ConnectError::internal("the file system call was interrupted"))?
 }

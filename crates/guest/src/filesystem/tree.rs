@@ -1,4 +1,4 @@
-//! Listing, making, moving and removing. Everything here blocks.
+//! Listing, creating, moving and removing. All functions block.
 
 use std::fs;
 use std::io;
@@ -13,29 +13,29 @@ use crate::files::make_directories;
 use crate::users::{Accounts, User};
 
 pub(super) fn stat(path: &Path, accounts: &Accounts) -> Result<EntryInfo, ConnectError> {
-    entry::of_path(path, accounts).map_err(|error| match error.raw_os_error() {
-        // Below a file nothing exists.
+    entry::read(path, accounts).map_err(|error| match error.raw_os_error() {
+        // A path below a file does not exist.
         Some(libc::ENOTDIR) => failure(path, &io::Error::from_raw_os_error(libc::ENOENT)),
         _ => failure(path, &error),
     })
 }
 
-/// Everything down to `depth`, each directory right before its content, names in order.
+/// Lists down to `depth`, each directory before its content, sorted by name.
 pub(super) fn list(path: &Path, depth: u32, accounts: &Accounts) -> Result<Vec<EntryInfo>, ConnectError> {
     let meta = fs::metadata(path).map_err(|error| failure(path, &error))?;
     if !meta.is_dir() {
         return Err(ConnectError::invalid_argument(format!("path is not a directory: {}", path.display())));
     }
     let mut entries = Vec::new();
-    // A stack instead of recursion: the depth is the client's.
+    // An explicit stack instead of recursion: the client chooses the depth.
     let mut stack = vec![children(path).map_err(|error| failure(path, &error))?.into_iter()];
     while let Some(level) = stack.last_mut() {
         let Some(child) = level.next() else {
             stack.pop();
             continue;
         };
-        // What disappears while we look was never there.
-        let Ok(info) = entry::of_path(&child, accounts) else { continue };
+        // Skips entries that disappear meanwhile.
+        let Ok(info) = entry::read(&child, accounts) else { continue };
         let descend = (stack.len() as u64) < u64::from(depth.max(1))
             && fs::symlink_metadata(&child).is_ok_and(|meta| meta.is_dir());
         entries.push(info);
@@ -78,7 +78,7 @@ pub(super) fn relocate(
     }
     match fs::rename(source, destination) {
         Ok(()) => {}
-        // Another mount, or a directory that comes from a read-only layer.
+        // Another mount, or a directory of a read-only overlay layer.
         Err(error) if error.raw_os_error() == Some(libc::EXDEV) => {
             move_by_copy(source, destination).map_err(|error| failure(destination, &error))?;
         }
@@ -87,7 +87,7 @@ pub(super) fn relocate(
     stat(destination, accounts)
 }
 
-/// Removes the path with everything below it. What is already absent is removed.
+/// Removes the path recursively. Succeeds when it does not exist.
 pub(super) fn remove(path: &Path) -> Result<(), ConnectError> {
     if path.parent().is_none() {
         return Err(ConnectError::invalid_argument("the root directory cannot be removed"));

@@ -1,4 +1,4 @@
-//! Who looks at watched directories: streams that wait, and clients that poll.
+//! Consumers of watched directories: streams, and clients that poll.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -15,21 +15,21 @@ use super::watch::{Change, Watch};
 use super::{entry, failure};
 use crate::state::Guest;
 
-/// Events that a client which does not poll may have waiting; the newest are dropped.
-const MOST_WAITING: usize = 16 * 1024;
-/// Batches of events that a stream may lag behind; then the kernel's queue fills.
-const LAG: usize = 16;
+/// Pending events of a client that does not poll; beyond it the newest are dropped.
+const MAX_PENDING: usize = 16 * 1024;
+/// Batches that a stream may lag behind; then the kernel's queue provides backpressure.
+const MAX_LAG_BATCHES: usize = 16;
 
-/// What to watch and what to tell.
-pub(super) struct Wish {
+/// Options of a watch.
+pub(super) struct WatchOptions {
     pub(super) path: PathBuf,
     pub(super) recursive: bool,
     pub(super) include_entry: bool,
     pub(super) allow_network_mounts: bool,
 }
 
-impl Wish {
-    /// Starts watching. Walks the tree when recursive, so it blocks.
+impl WatchOptions {
+    /// Starts watching. A recursive watch walks the tree, so this blocks.
     pub(super) fn begin(&self) -> Result<Watch, ConnectError> {
         let path = &self.path;
         let meta = fs::metadata(path).map_err(|error| failure(path, &error))?;
@@ -44,7 +44,7 @@ impl Wish {
     }
 }
 
-/// File systems whose changes may be made elsewhere, unseen by this kernel.
+/// File systems that other machines change without inotify events.
 fn is_network_mount(path: &Path) -> bool {
     const NFS: i64 = 0x6969;
     const SMB: i64 = 0x517B;
@@ -54,7 +54,7 @@ fn is_network_mount(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| [NFS, SMB, SMB2, CIFS, FUSE].contains(&(found.f_type & 0xFFFF_FFFF)))
 }
 
-/// The wire form of changes. With entries it looks at each file, so it blocks.
+/// Converts changes to wire events. With entries it stats each file, so it blocks.
 fn events(watch: &Watch, changes: &[Change], include_entry: bool, guest: &Guest) -> Vec<FilesystemEvent> {
     let accounts = include_entry.then(|| guest.users.accounts());
     let described = [EventType::EVENT_TYPE_CREATE, EventType::EVENT_TYPE_WRITE, EventType::EVENT_TYPE_CHMOD];
@@ -66,16 +66,16 @@ fn events(watch: &Watch, changes: &[Change], include_entry: bool, guest: &Guest)
             entry: accounts
                 .as_ref()
                 .filter(|_| described.contains(&change.kind))
-                .and_then(|accounts| entry::of_path(&change.path, accounts).ok())
+                .and_then(|accounts| entry::read(&change.path, accounts).ok())
                 .into(),
             ..FilesystemEvent::default()
         })
         .collect()
 }
 
-/// Tells the receiver of every change until it leaves.
+/// Sends every change to the receiver until it is dropped.
 pub(super) fn stream(guest: Arc<Guest>, mut watch: Watch, include_entry: bool) -> mpsc::Receiver<FilesystemEvent> {
-    let (sender, receiver) = mpsc::channel(LAG);
+    let (sender, receiver) = mpsc::channel(MAX_LAG_BATCHES);
     tokio::spawn(async move {
         loop {
             let changes = tokio::select! {
@@ -93,7 +93,7 @@ pub(super) fn stream(guest: Arc<Guest>, mut watch: Watch, include_entry: bool) -
     receiver
 }
 
-/// Watches that are polled, by their names.
+/// Polled watches, by id.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Table>);
 
@@ -119,7 +119,7 @@ impl Watchers {
         with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Collects the changes from now on and returns the name to ask for them.
+    /// Collects changes from now on and returns the watcher id.
     pub(super) fn add(&self, guest: Arc<Guest>, watch: Watch, include_entry: bool) -> String {
         let waiting = Arc::new(Mutex::new(VecDeque::new()));
         let task = tokio::spawn(collect(guest, watch, include_entry, Arc::clone(&waiting)));
@@ -131,7 +131,7 @@ impl Watchers {
         })
     }
 
-    /// What happened since the last time.
+    /// The events since the last call.
     pub(super) fn drain(&self, id: &str) -> Option<Vec<FilesystemEvent>> {
         let waiting = self.table(|table| table.watchers.get(id).map(|watcher| Arc::clone(&watcher.waiting)))?;
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,15 +149,15 @@ async fn collect(
     include_entry: bool,
     waiting: Arc<Mutex<VecDeque<FilesystemEvent>>>,
 ) {
-    let mut told = false;
+    let mut reported = false;
     while let Ok(changes) = watch.next().await {
         let new = events(&watch, &changes, include_entry, &guest);
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MOST_WAITING - waiting.len();
-        if new.len() > room && !told {
-            told = true;
+        let capacity = MAX_PENDING - waiting.len();
+        if new.len() > capacity && !reported {
+            reported = true;
             guest.log.add(LogLevel::Warn, "a watcher is not polled; its events are dropped", []);
         }
-        waiting.extend(new.into_iter().take(room));
+        waiting.extend(new.into_iter().take(capacity));
     }
 }

@@ -1,4 +1,4 @@
-//! Who may call: the access token, or for files a signed URL. Comparisons take constant time.
+//! Authorization: the access token, or for files a signed URL. Comparisons take constant time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,18 +8,18 @@ use protocol::signature::{Claim, Operation};
 
 use super::query::Query;
 use super::reply::HttpError;
-use crate::state::{Guest, same_secret};
+use crate::state::{Guest, secrets_equal};
 
-/// For every call that does not say otherwise.
+/// Checks the token; the default for every call.
 pub(crate) fn check_token(guest: &Guest, headers: &HeaderMap) -> Result<(), HttpError> {
     let Some(token) = guest.access_token() else { return Ok(()) };
-    match given_token(headers) {
-        Some(given) if same_secret(&token, given) => Ok(()),
+    match token_header(headers) {
+        Some(given) if secrets_equal(&token, given) => Ok(()),
         _ => Err(HttpError::unauthorized("a valid access token is required in the header X-Access-Token")),
     }
 }
 
-/// For `/files`: the token, or a signature made with it.
+/// Checks the token or a signature, for `/files`.
 pub(crate) fn check_files(
     guest: &Guest,
     headers: &HeaderMap,
@@ -27,18 +27,18 @@ pub(crate) fn check_files(
     operation: Operation,
 ) -> Result<(), HttpError> {
     let Some(token) = guest.access_token() else { return Ok(()) };
-    if let Some(given) = given_token(headers) {
-        return if same_secret(&token, given) {
+    if let Some(given) = token_header(headers) {
+        return if secrets_equal(&token, given) {
             Ok(())
         } else {
             Err(HttpError::unauthorized("access token present in header but does not match"))
         };
     }
-    let Some(signature) = query.given("signature") else {
+    let Some(signature) = query.non_empty("signature") else {
         return Err(HttpError::unauthorized("missing signature query parameter"));
     };
     let invalid = || HttpError::unauthorized("invalid signature");
-    let expiration = match query.given("signature_expiration") {
+    let expiration = match query.non_empty("signature_expiration") {
         Some(seconds) => Some(seconds.parse::<i64>().map_err(|_| invalid())?),
         None => None,
     };
@@ -60,7 +60,7 @@ pub(crate) fn check_files(
     }
 }
 
-fn given_token(headers: &HeaderMap) -> Option<&str> {
+fn token_header(headers: &HeaderMap) -> Option<&str> {
     // An unreadable value is present and matches nothing.
     headers.get(headers::ACCESS_TOKEN).map(|value| value.to_str().unwrap_or_default())
 }

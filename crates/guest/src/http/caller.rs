@@ -1,4 +1,4 @@
-//! As whom an RPC acts: the user name of HTTP Basic authentication, with no password.
+//! The user of an RPC: the user name of HTTP Basic authentication, without a password.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,12 +8,12 @@ use http::header::AUTHORIZATION;
 use crate::state::{Guest, UnknownUser};
 use crate::users::User;
 
-/// The user of this call, by default the sandbox's.
+/// The user of this call; the sandbox's default user if none is named.
 pub(crate) fn user(guest: &Guest, context: &RequestContext) -> Result<User, ConnectError> {
     guest.user(named(context).as_deref()).map_err(refuse)
 }
 
-/// Refuses a caller who names nobody, for calls that act as no user.
+/// Refuses a caller that names an unknown user, for calls that act as no user.
 pub(crate) fn check(guest: &Guest, context: &RequestContext) -> Result<(), ConnectError> {
     match named(context) {
         Some(name) => guest.user(Some(&name)).map(drop).map_err(refuse),

@@ -1,4 +1,4 @@
-//! Routes of the host alone: settings, the lease, the log.
+//! Control routes for the host only: settings, the lease, the log.
 
 use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -12,10 +12,10 @@ use super::{HttpError, Query, Reply, empty, json, no_route};
 use crate::lease::LeaseEnd;
 use crate::state::{Guest, WrongToken};
 
-/// Environment variables are the largest thing the host sends.
-const LARGEST_BODY: usize = 16 << 20;
+/// Limit of a body; environment variables are the largest.
+const MAX_BODY_BYTES: usize = 16 << 20;
 
-pub(super) async fn answer(guest: &Guest, request: Request<Incoming>) -> Result<Reply, HttpError> {
+pub(super) async fn handle(guest: &Guest, request: Request<Incoming>) -> Result<Reply, HttpError> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, INIT_PATH) => {
             let init = read::<Init>(request).await?.unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) async fn answer(guest: &Guest, request: Request<Incoming>) -> Result<
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::GET, LOG_PATH) => {
-            let after = Query::of(request.uri()).given("after").map_or(Ok(0), str::parse);
+            let after = Query::from_uri(request.uri()).non_empty("after").map_or(Ok(0), str::parse);
             let after = after.map_err(|_| HttpError::bad_request("'after' is a number"))?;
             Ok(json(StatusCode::OK, &guest.log.after(after)))
         }
@@ -40,9 +40,9 @@ pub(super) async fn answer(guest: &Guest, request: Request<Incoming>) -> Result<
     }
 }
 
-/// The body, or nothing when it is empty.
+/// Parses the body; [`None`] when it is empty.
 pub(crate) async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<Option<T>, HttpError> {
-    let body = Limited::new(request.into_body(), LARGEST_BODY).collect().await;
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await;
     let body = body.map_err(|error| HttpError::bad_request(format!("cannot read the body: {error}")))?.to_bytes();
     if body.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The HTTP face: which path leads where, for whom, and what browsers may do.
+//! The HTTP server: routing, authorization and CORS.
 
 mod access;
 pub(crate) mod caller;
@@ -41,74 +41,74 @@ use crate::state::Guest;
 use crate::streams::CallTimeout;
 use crate::{files, interpreter, metrics};
 
-/// The largest RPC message: a big paste into a terminal, far from a file upload.
-const LARGEST_MESSAGE: usize = 64 << 20;
-/// A pause after a failed accept; it fails for as long as descriptors are short.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Limit of an RPC message: a large paste into a terminal, far below a file upload.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Pause after a failed accept, which fails while descriptors are exhausted.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 type Rpc = ConnectRpcService<Chain<ProcessServer<ProcessService>, FilesystemServer<FilesystemService>>>;
 
-/// Where a connection comes from. The control routes are the host's alone.
+/// The origin of a connection. Only the host may use the control routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,
     Inside,
 }
 
-/// Serves the host for as long as the guest lives.
+/// Serves the host for the guest's lifetime.
 pub(crate) async fn serve_host(guest: Arc<Guest>, listener: UnixListener) {
-    let face = Face::new(guest, Side::Host);
+    let server = HttpServer::new(guest, Side::Host);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => face.connection(stream),
-            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+            Ok((stream, _)) => server.serve_connection(stream),
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
         }
     }
 }
 
-/// Serves code inside the sandbox that expects envd at its usual port.
+/// Serves code inside the sandbox that expects envd on its usual port.
 pub(crate) async fn serve_inside(guest: Arc<Guest>, listener: TcpListener) {
-    let face = Face::new(guest, Side::Inside);
+    let server = HttpServer::new(guest, Side::Inside);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => face.connection(stream),
-            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+            Ok((stream, _)) => server.serve_connection(stream),
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
         }
     }
 }
 
 #[derive(Clone)]
-struct Face {
+struct HttpServer {
     guest: Arc<Guest>,
     side: Side,
     rpc: Rpc,
 }
 
-impl Face {
+impl HttpServer {
     fn new(guest: Arc<Guest>, side: Side) -> Self {
         let services = Chain(
             ProcessServer::new(ProcessService(Arc::clone(&guest))),
             FilesystemServer::new(FilesystemService(Arc::clone(&guest))),
         );
         let limits =
-            Limits::default().with_max_request_body_size(LARGEST_MESSAGE).with_max_message_size(LARGEST_MESSAGE);
+            Limits::default().with_max_request_body_size(MAX_MESSAGE_BYTES).with_max_message_size(MAX_MESSAGE_BYTES);
         Self { guest, side, rpc: ConnectRpcService::new(services).with_limits(limits) }
     }
 
-    /// A connection lives as long as its client wants; it owns nothing that outlives it.
-    fn connection(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
-        let face = self.clone();
+    /// Serves a connection until the client closes it; it owns no longer-lived state.
+    fn serve_connection(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
+        let server = self.clone();
         let service = service_fn(move |request| {
-            let face = face.clone();
-            async move { Ok::<_, Infallible>(face.answer(request).await) }
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.handle(request).await) }
         });
         tokio::spawn(async move {
-            // A broken connection is the client's way to leave.
+            // A broken connection is a normal disconnect.
             let _left = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 
-    async fn answer(mut self, request: Request<Incoming>) -> Reply {
+    async fn handle(mut self, request: Request<Incoming>) -> Reply {
         let from_page = request.headers().contains_key(ORIGIN);
         let has_body = !request.body().is_end_stream();
         let mut reply = match preflight(&request) {
@@ -116,7 +116,8 @@ impl Face {
             None => self.dispatch(request).await.unwrap_or_else(|refusal| refusal.reply()),
         };
         if has_body && (reply.status().is_client_error() || reply.status().is_server_error()) {
-            // Who refuses may not have read all of it. Then hyper hangs up after the answer, which the next request must not meet.
+            // A refusal may leave the request body unread. hyper then closes the connection after
+            // the response, so tell the client not to reuse it.
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if from_page {
@@ -135,11 +136,11 @@ impl Face {
             && self.side == Side::Host
         {
             let path = path.to_owned();
-            return Ok(interpreter::answer(guest, &path, request).await);
+            return Ok(interpreter::handle(guest, &path, request).await);
         }
         if path == INIT_PATH || path.starts_with(CONTROL_PREFIX) {
             return match self.side {
-                Side::Host => control::answer(guest, request).await,
+                Side::Host => control::handle(guest, request).await,
                 Side::Inside => Err(no_route(path)),
             };
         }
@@ -171,7 +172,7 @@ impl Face {
         take_timeout(&mut request);
         let Ok(reply) = self.rpc.call(request).await;
         reply.map(|body| match body {
-            // Said by itself it knows its length, which the enum does not tell.
+            // Boxed alone it reports its exact length, which the enum does not.
             ConnectRpcBody::Full(message) => message.map_err(never).boxed_unsync(),
             stream => stream.map_err(never).boxed_unsync(),
         })
@@ -182,11 +183,11 @@ fn no_route(path: &str) -> HttpError {
     HttpError::not_found(format!("no route for {path}"))
 }
 
-/// Takes the time limit of streams out of the RPC library's hands, since on `Start` it is the process's. A limit of 0
-/// is none, on every call.
+/// Removes the timeout header of streams before the RPC library sees it, because on `Start` it
+/// limits the process. A timeout of 0 means none, on every call.
 fn take_timeout(request: &mut Request<Incoming>) {
     let given = request.headers().get(CONNECT_TIMEOUT_MS);
-    // At most ten digits, says the protocol.
+    // The protocol permits at most ten digits.
     let limit = given
         .and_then(|value| value.to_str().ok())
         .filter(|text| text.len() <= 10)
@@ -200,7 +201,7 @@ fn take_timeout(request: &mut Request<Incoming>) {
     request.extensions_mut().insert(CallTimeout(limit));
 }
 
-/// The answer to a browser that asks whether a page may call. Any page may: the token is what protects.
+/// Answers a CORS preflight. Any origin may call: the token protects.
 fn preflight(request: &Request<Incoming>) -> Option<Reply> {
     let asks = request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
     if !asks {
@@ -209,7 +210,7 @@ fn preflight(request: &Request<Incoming>) -> Option<Reply> {
     let mut reply = empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("HEAD, GET, POST, PUT, PATCH, DELETE"));
-    // Named back one by one: a star would not cover Authorization.
+    // Echoed one by one: `*` does not cover Authorization.
     if let Some(wanted) = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }

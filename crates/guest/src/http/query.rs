@@ -1,11 +1,11 @@
-//! The query part of a URL, as forms encode it: `+` is a space.
+//! The query of a URL in form encoding: `+` is a space.
 
 use percent_encoding::percent_decode;
 
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub(crate) fn of(uri: &http::Uri) -> Self {
+    pub(crate) fn from_uri(uri: &http::Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         Self(
             pairs
@@ -22,8 +22,8 @@ impl Query {
         self.0.iter().find(|pair| pair.0 == name).map(|pair| pair.1.as_str())
     }
 
-    /// The same, where an empty value means nothing was said.
-    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+    /// The first value of this name, unless it is empty.
+    pub(crate) fn non_empty(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
 }
@@ -38,10 +38,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_decoded_as_forms_are() {
-        let query = Query::of(&"/files?path=%2Fa+b%2Bc&username=&x".parse().expect("a URI"));
+    fn values_use_form_encoding() {
+        let query = Query::from_uri(&"/files?path=%2Fa+b%2Bc&username=&x".parse().expect("a URI"));
         assert_eq!(query.get("path"), Some("/a b+c"));
-        assert_eq!((query.get("username"), query.given("username")), (Some(""), None));
+        assert_eq!((query.get("username"), query.non_empty("username")), (Some(""), None));
         assert_eq!((query.get("x"), query.get("y")), (Some(""), None));
     }
 }

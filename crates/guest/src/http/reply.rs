@@ -1,4 +1,4 @@
-//! Answers, and the errors that become answers.
+//! Responses, and errors that become responses.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +14,7 @@ use serde::Serialize;
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) type Reply = Response<Body>;
 
-/// A refusal, with the status and the text the client sees.
+/// An error response: the status and message for the client.
 #[derive(Debug)]
 pub(crate) struct HttpError {
     pub(crate) status: StatusCode,

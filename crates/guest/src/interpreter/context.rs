@@ -4,22 +4,22 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Mutex as Turn, MutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 
 use super::language::Language;
 use crate::http::HttpError;
 use crate::paths;
-use crate::process::{Controlled, Ender, Exit, LaunchError};
+use crate::process::{Controlled, Exit, KillHandle, LaunchError};
 use crate::state::Guest;
 
 pub(super) struct Context {
     pub(super) id: String,
     pub(super) language: Language,
     pub(super) cwd: String,
-    /// One run at a time, in the order of their calls.
-    turn: Turn<State>,
-    /// For who ends it without having the turn.
-    ender: Mutex<Option<Ender>>,
+    /// Serializes runs in the order of their calls.
+    state: AsyncMutex<State>,
+    /// Kills the process without the lock of `state`.
+    kill_handle: Mutex<Option<KillHandle>>,
 }
 
 #[derive(Default)]
@@ -29,58 +29,59 @@ pub(super) struct State {
 }
 
 impl Context {
-    /// Without its process, which the first run starts.
+    /// Creates the context; the first run starts its process.
     pub(super) fn new(guest: &Guest, language: Language, cwd: Option<String>) -> Result<Self, HttpError> {
         let user = guest.user(None).map_err(|unknown| HttpError::internal(format!("no user '{}'", unknown.0)))?;
         let cwd = cwd.unwrap_or_else(|| user.home.clone());
-        let cwd = paths::resolve(&cwd, &user, None).map_err(LaunchError::BadPath)?.display().to_string();
-        Ok(Self { id: id()?, language, cwd, turn: Turn::default(), ender: Mutex::default() })
+        let cwd = paths::resolve(&cwd, &user, None).map_err(LaunchError::InvalidPath)?.display().to_string();
+        Ok(Self { id: random_id()?, language, cwd, state: AsyncMutex::default(), kill_handle: Mutex::default() })
     }
 
     pub(super) async fn start(guest: &Arc<Guest>, language: Language, cwd: Option<String>) -> Result<Self, HttpError> {
         let context = Self::new(guest, language, cwd)?;
-        context.turn.lock().await.process = Some(context.launch(guest)?);
+        context.state.lock().await.process = Some(context.launch(guest)?);
         Ok(context)
     }
 
-    pub(super) async fn turn(&self) -> MutexGuard<'_, State> {
-        self.turn.lock().await
+    pub(super) async fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().await
     }
 
-    /// The process, started if there is none. The caller gives it back with [`State::keep`] if it can be used again.
-    pub(super) fn ready(&self, guest: &Arc<Guest>, state: &mut State) -> Result<Ready, LaunchError> {
+    /// The running process, started if there is none. The caller returns it with [`State::keep`] if
+    /// it is reusable.
+    pub(super) fn take_process(&self, guest: &Arc<Guest>, state: &mut State) -> Result<ReadyInterpreter, LaunchError> {
         let (process, lost) = match state.process.take() {
             Some(process) => match process.exit() {
-                None => return Ok(Ready { process, lost: None }),
+                None => return Ok(ReadyInterpreter { process, lost: None }),
                 Some(exit) => (self.launch(guest)?, Some(exit)),
             },
             None => (self.launch(guest)?, None),
         };
         state.runs = 0;
-        Ok(Ready { process, lost })
+        Ok(ReadyInterpreter { process, lost })
     }
 
     fn launch(&self, guest: &Arc<Guest>) -> Result<Controlled, LaunchError> {
         let user = guest.user(None).map_err(|unknown| LaunchError::NotFound(unknown.0))?;
         let process = guest.processes.start_controlled(guest, user, self.language.process(&self.cwd))?;
-        *self.ender() = Some(process.ender());
+        *self.lock_kill_handle() = Some(process.kill_handle());
         Ok(process)
     }
 
-    fn ender(&self) -> std::sync::MutexGuard<'_, Option<Ender>> {
-        self.ender.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_kill_handle(&self) -> std::sync::MutexGuard<'_, Option<KillHandle>> {
+        self.kill_handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the process; a run that is under way hears of it.
-    pub(super) fn end(&self) {
-        if let Some(ender) = self.ender().take() {
-            ender.end();
+    /// Kills the process; a run in progress sees its exit.
+    pub(super) fn kill(&self) {
+        if let Some(kill_handle) = self.lock_kill_handle().take() {
+            kill_handle.kill();
         }
     }
 
     pub(super) async fn restart(&self, guest: &Arc<Guest>) -> Result<(), HttpError> {
-        self.end();
-        let mut state = self.turn.lock().await;
+        self.kill();
+        let mut state = self.state.lock().await;
         *state = State { process: Some(self.launch(guest)?), runs: 0 };
         Ok(())
     }
@@ -92,15 +93,15 @@ impl State {
     }
 }
 
-/// An interpreter that can be given code.
-pub(super) struct Ready {
+/// An interpreter that is ready for code.
+pub(super) struct ReadyInterpreter {
     pub(super) process: Controlled,
-    /// How the one before it was lost.
+    /// The exit of the previous process, whose state is lost.
     pub(super) lost: Option<Exit>,
 }
 
-/// A random one of 128 bits, as E2B's are.
-fn id() -> Result<String, HttpError> {
+/// A random id of 128 bits, like E2B's.
+fn random_id() -> Result<String, HttpError> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(|error| HttpError::internal(format!("no random numbers: {error}")))?;

@@ -1,4 +1,4 @@
-//! The languages, by the sandbox's own interpreters.
+//! The supported languages, run by the sandbox's own interpreters.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub(super) enum Language {
     Bash,
 }
 
-/// No name means Python.
+/// An empty name means Python.
 impl FromStr for Language {
     type Err = HttpError;
 
@@ -38,7 +38,7 @@ impl FromStr for Language {
 }
 
 impl Language {
-    /// The interpreter with the script that drives it.
+    /// The interpreter with its driver script.
     pub(super) fn process(self, cwd: &str) -> ProcessConfig {
         let (command, arguments): (&str, &[&str]) = match self {
             Self::Python => ("python3", &["-c", include_str!("drivers/python.py")]),
@@ -54,19 +54,19 @@ impl Language {
         }
     }
 
-    /// How it is interrupted. A signal of its own for bash, which counts on Ctrl-C's so little that one in the wrong moment, while it
-    /// prepares to wait for a command, has it send that signal to itself for ever.
+    /// How it is interrupted. Bash gets a separate signal, because it handles SIGINT unreliably:
+    /// one that arrives while bash prepares to wait for a command makes it signal itself forever.
     pub(super) fn interrupt(self) -> Interrupt {
         match self {
             Self::Python | Self::Javascript | Self::Typescript => Interrupt::Group,
-            Self::Bash => Interrupt::Told(Signal::URG),
+            Self::Bash => Interrupt::Signal(Signal::URG),
         }
     }
 
-    /// A piece of code as its script takes it.
-    pub(super) fn order(self, code: &str, env: &BTreeMap<String, String>) -> Vec<u8> {
+    /// Encodes code for the driver script.
+    pub(super) fn encode_request(self, code: &str, env: &BTreeMap<String, String>) -> Vec<u8> {
         match self {
-            // A NUL would end it early, and means nothing in a shell.
+            // A NUL would truncate it, and has no meaning in a shell.
             Self::Bash => {
                 let mut order = code.replace('\0', "").into_bytes();
                 for (name, value) in env {

@@ -1,5 +1,5 @@
-//! The lines that clients read: JSON objects, one a line, all ASCII. A client that splits at any of Unicode's line breaks, or
-//! decodes every piece it gets by itself, still understands them.
+//! Response lines: one JSON object per line, all ASCII. Clients that split at any Unicode line
+//! break, or decode each chunk separately, still parse them.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ pub(super) fn line(value: &Value) -> Bytes {
         if character.is_ascii() {
             line.push(character);
         } else {
-            // Only strings hold such, and there it means the same.
+            // Non-ASCII occurs only in strings, where the escape is equivalent.
             for unit in character.encode_utf16(&mut [0; 2]) {
                 let _infallible = write!(line, "\\u{unit:04x}");
             }
@@ -24,25 +24,25 @@ pub(super) fn line(value: &Value) -> Bytes {
     line.into()
 }
 
-/// Which of the two.
+/// stdout or stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// One stream of text that arrives in pieces, which may end inside a character.
+/// Decodes a text stream whose chunks may split characters.
 #[derive(Default)]
 pub(super) struct Text {
     rest: Vec<u8>,
 }
 
 impl Text {
-    /// What can be shown of all that has come.
+    /// Appends bytes and returns the decodable text.
     pub(super) fn push(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.rest) {
-            // Not wrong, only not whole yet.
+            // An incomplete character, not an invalid one.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             Err(error) => last_start(&self.rest, error.valid_up_to()),
             Ok(_) => self.rest.len(),
@@ -52,13 +52,13 @@ impl Text {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// The bytes that never became a character.
+    /// Returns the trailing incomplete bytes, replaced.
     pub(super) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
     }
 }
 
-/// Where a character begins at the end that is not whole yet; the end if there is none.
+/// The start of a trailing incomplete character; the end if there is none.
 fn last_start(bytes: &[u8], from: usize) -> usize {
     let tail = bytes.len().saturating_sub(3).max(from);
     (tail..bytes.len())
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_ascii_and_mean_the_same() {
+    fn lines_are_ascii_and_equivalent() {
         let value = json!({"text": "ä\u{2028}😀\n\""});
         let line = line(&value);
         assert!(line.is_ascii() && line.iter().filter(|&&byte| byte == b'\n').count() == 1, "{line:?}");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_whole_wherever_the_pieces_end() {
+    fn split_characters_are_reassembled() {
         let whole = "aä😀\u{2028}z";
         for cut in 0..=whole.len() {
             let mut text = Text::default();

@@ -1,8 +1,8 @@
-//! Runs code for clients that want results, not processes: E2B's code interpreter, which its packages expect at a port of its
-//! own. The edge leads requests for that port here unless a service of the sandbox's own listens there.
+//! E2B's code interpreter, which its packages expect on a separate port. The edge forwards requests
+//! for that port here unless a service of the sandbox listens on it.
 //!
-//! A context is one interpreter of the sandbox that keeps its state between runs, driven by a small script of ours. Nothing
-//! runs until somebody asks for it.
+//! A context is one interpreter process that keeps its state between runs, driven by a small
+//! script. Processes start on the first request.
 
 mod context;
 mod language;
@@ -29,10 +29,10 @@ use crate::http::{HttpError, Reply, check_token, empty, json, read_json};
 use crate::process::LaunchError;
 use crate::state::Guest;
 
-/// Each is a process with its own memory.
-const MOST_CONTEXTS: usize = 64;
-/// Lines that a slow client may lag behind; then the code waits.
-const LAG: usize = 16;
+/// Each context is a process with its own memory.
+const MAX_CONTEXTS: usize = 64;
+/// Lines that a slow client may lag behind; then backpressure blocks the code.
+const MAX_LAG_LINES: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct Interpreter {
@@ -42,11 +42,11 @@ pub(crate) struct Interpreter {
 #[derive(Default)]
 struct Contexts {
     by_id: BTreeMap<String, Arc<Context>>,
-    /// Those of who names none.
+    /// Contexts of requests that name none.
     defaults: BTreeMap<Language, Arc<Context>>,
 }
 
-/// What `POST /execute` takes.
+/// The body of `POST /execute`.
 #[derive(Deserialize)]
 struct Execute {
     code: String,
@@ -73,10 +73,10 @@ struct View<'a> {
     cwd: &'a str,
 }
 
-/// Answers a request whose path, without the prefix of these routes, is `path`.
-pub(crate) async fn answer(guest: &Arc<Guest>, path: &str, request: Request<Incoming>) -> Reply {
+/// Handles a request; `path` is without the route prefix.
+pub(crate) async fn handle(guest: &Arc<Guest>, path: &str, request: Request<Incoming>) -> Reply {
     dispatch(guest, path, request).await.unwrap_or_else(|refusal| {
-        // The packages show the text as it is.
+        // The packages show the text verbatim.
         let mut reply = crate::http::bytes(refusal.message);
         *reply.status_mut() = refusal.status;
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -108,7 +108,7 @@ async fn dispatch(guest: &Arc<Guest>, path: &str, request: Request<Incoming>) ->
             Ok(json(StatusCode::OK, &all.iter().map(|context| view(context)).collect::<Vec<_>>()))
         }
         (&Method::DELETE, ["contexts", id]) => {
-            interpreter.remove(id)?.end();
+            interpreter.remove(id)?.kill();
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::POST, ["contexts", id, "restart"]) => {
@@ -119,8 +119,9 @@ async fn dispatch(guest: &Arc<Guest>, path: &str, request: Request<Incoming>) ->
     }
 }
 
-/// For calls about contexts. Packages from 2.9 on send the token with `/execute` only, so a call without
-/// one is allowed to a client whose address has shown the token or the API key to the edge before.
+/// Authorizes context calls. Packages from 2.9 on send the token with `/execute` only, so a call
+/// without a token is allowed to a client whose address has presented the token or the API key to
+/// the edge before.
 fn check_known(guest: &Guest, headers: &HeaderMap) -> Result<(), HttpError> {
     if headers.contains_key(KNOWN_PEER) && !headers.contains_key(ACCESS_TOKEN) {
         return Ok(());
@@ -143,12 +144,12 @@ fn execute(guest: &Arc<Guest>, wanted: Execute) -> Result<Reply, HttpError> {
         (Some(id), None) => guest.interpreter.find(&id)?,
         (None, language) => {
             let language = language.as_deref().unwrap_or_default().parse()?;
-            guest.interpreter.default_of(guest, language)?
+            guest.interpreter.default_context(guest, language)?
         }
     };
-    let (sender, receiver) = mpsc::channel::<Bytes>(LAG);
+    let (sender, receiver) = mpsc::channel::<Bytes>(MAX_LAG_LINES);
     let guest = Arc::clone(guest);
-    // It ends with the code, or soon after its client has left.
+    // Ends with the code, or soon after the client disconnects.
     tokio::spawn(async move { run::run(&guest, &context, &code, &env, sender).await });
     let lines = futures::stream::unfold(receiver, |mut lines| async { Some((lines.recv().await?, lines)) });
     let body = StreamBody::new(lines.map(|line| Ok(Frame::data(line)))).boxed_unsync();
@@ -183,8 +184,8 @@ impl Interpreter {
         self.contexts(|contexts| contexts.add(context))
     }
 
-    /// Started with its first run.
-    fn default_of(&self, guest: &Guest, language: Language) -> Result<Arc<Context>, HttpError> {
+    /// Its first run starts the process.
+    fn default_context(&self, guest: &Guest, language: Language) -> Result<Arc<Context>, HttpError> {
         self.contexts(|contexts| {
             if let Some(context) = contexts.defaults.get(&language) {
                 return Ok(Arc::clone(context));
@@ -198,8 +199,8 @@ impl Interpreter {
 
 impl Contexts {
     fn add(&mut self, context: Context) -> Result<Arc<Context>, HttpError> {
-        if self.by_id.len() >= MOST_CONTEXTS {
-            let message = format!("there are {MOST_CONTEXTS} contexts already; remove one first");
+        if self.by_id.len() >= MAX_CONTEXTS {
+            let message = format!("there are {MAX_CONTEXTS} contexts already; remove one first");
             return Err(HttpError::new(StatusCode::TOO_MANY_REQUESTS, message));
         }
         let context = Arc::new(context);
@@ -215,7 +216,7 @@ fn unknown(id: &str) -> HttpError {
 impl From<LaunchError> for HttpError {
     fn from(error: LaunchError) -> Self {
         match error {
-            LaunchError::BadPath(_) | LaunchError::NoDirectory(_) | LaunchError::Nul => {
+            LaunchError::InvalidPath(_) | LaunchError::NoDirectory(_) | LaunchError::Nul => {
                 Self::bad_request(error.to_string())
             }
             _ => Self::internal(error.to_string()),

@@ -1,4 +1,4 @@
-//! One piece of code from its order to its last line.
+//! Runs one piece of code and streams its events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,34 +9,35 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::context::{Context, Ready};
+use super::context::{Context, ReadyInterpreter};
 use super::language::Language;
 use super::lines::{self, Stream, Text};
-use crate::process::{Controlled, Exit, Interrupt, Output, Said};
+use crate::process::{Controlled, ControlledEvent, Exit, Interrupt, Output};
 use crate::state::Guest;
 
-/// Code that was interrupted has so long to end; then its interpreter is ended.
-const INTERRUPT_PATIENCE: Duration = Duration::from_secs(3);
-/// An interruption that meets a shell while it starts a command can be lost on both.
-const INTERRUPT_AGAIN: Duration = Duration::from_millis(250);
-/// After so many that a language has its own way for, what is left is the usual one.
-const OWN_WAY: u32 = 4;
-/// A silent stream says so often that it lives.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How much of what was printed before an answer is read before it: what the kernel can hold, not what others go on writing.
-const LAST_WORDS: usize = 64;
+/// How long interrupted code may take to end; then its interpreter is killed.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval between interrupts: a shell that is starting a command can miss one.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(250);
+/// After this many language-specific interrupts, the usual one is sent.
+const MAX_LANGUAGE_INTERRUPTS: u32 = 4;
+/// Interval of keepalives on a silent stream.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Chunks of output read after the result: what the kernel can buffer, not what other processes
+/// continue to write.
+const MAX_TRAILING_CHUNKS: usize = 64;
 
 /// How a run ended.
-enum End {
+enum RunEnd {
     Done {
         status: Option<i64>,
     },
-    /// The interpreter is gone.
+    /// The interpreter process exited.
     Died(Exit),
-    /// It did not hear the interruption, or answered nonsense.
+    /// It ignored the interrupt, or sent an invalid result.
     Unusable(&'static str),
-    /// Nobody reads any more, and the code has ended.
-    Left,
+    /// The client disconnected, and the code has ended.
+    Disconnected,
 }
 
 pub(super) async fn run(
@@ -47,74 +48,74 @@ pub(super) async fn run(
     client: mpsc::Sender<Bytes>,
 ) {
     let mut state = tokio::select! {
-        state = context.turn() => state,
+        state = context.lock() => state,
         () = client.closed() => return,
     };
-    let mut told = Told { client, stdout: Text::default(), stderr: Text::default() };
-    let Ready { mut process, lost } = match context.ready(guest, &mut state) {
+    let mut stream = ResponseStream { client, stdout: Text::default(), stderr: Text::default() };
+    let ReadyInterpreter { mut process, lost } = match context.take_process(guest, &mut state) {
         Ok(ready) => ready,
         Err(error) => {
             let text = format!("the interpreter cannot be started: {error}");
-            told.tell(&lines::error("InterpreterError", &error.to_string(), &text)).await;
-            return told.end().await;
+            stream.send(&lines::error("InterpreterError", &error.to_string(), &text)).await;
+            return stream.finish().await;
         }
     };
     state.runs += 1;
-    told.tell(&json!({"type": "number_of_executions", "execution_count": state.runs})).await;
+    stream.send(&json!({"type": "number_of_executions", "execution_count": state.runs})).await;
     if let Some(exit) = lost {
         let text = format!("The interpreter had ended ({exit}) and was started again; its variables are lost.\n");
-        told.print(Stream::Stderr, text).await;
+        stream.print(Stream::Stderr, text).await;
     }
-    // What is left of code that went on after its run belongs to nobody.
-    for _ in 0..LAST_WORDS {
-        if process.printed().is_none() {
+    // Discards output of code that continued after its run.
+    for _ in 0..MAX_TRAILING_CHUNKS {
+        if process.take_output().is_none() {
             break;
         }
     }
-    match told.follow(&mut process, context.language, &context.language.order(code, env)).await {
-        End::Left => state.keep(process),
-        End::Done { status } => {
+    match stream.follow(&mut process, context.language, &context.language.encode_request(code, env)).await {
+        RunEnd::Disconnected => state.keep(process),
+        RunEnd::Done { status } => {
             state.keep(process);
             if let Some(status) = status.filter(|status| *status != 0) {
                 let text = format!("the last command ended with exit code {status}");
-                told.tell(&lines::error("ExitCode", &status.to_string(), &text)).await;
+                stream.send(&lines::error("ExitCode", &status.to_string(), &text)).await;
             }
         }
-        End::Died(exit) => told.lost(&format!("it ended ({exit})")).await,
-        End::Unusable(why) => told.lost(why).await,
+        RunEnd::Died(exit) => stream.report_lost(&format!("it ended ({exit})")).await,
+        RunEnd::Unusable(why) => stream.report_lost(why).await,
     }
-    told.end().await;
+    stream.finish().await;
 }
 
-/// What the client has been told.
-struct Told {
+/// The stream of response lines to the client.
+struct ResponseStream {
     client: mpsc::Sender<Bytes>,
     stdout: Text,
     stderr: Text,
 }
 
-impl Told {
-    async fn tell(&self, value: &Value) {
-        // A client that left needs no answer.
+impl ResponseStream {
+    async fn send(&self, value: &Value) {
+        // The client may have disconnected.
         let _left = self.client.send(lines::line(value)).await;
     }
 
-    async fn end(&self) {
-        self.tell(&json!({"type": "end_of_execution"})).await;
+    async fn finish(&self) {
+        self.send(&json!({"type": "end_of_execution"})).await;
     }
 
-    async fn lost(&self, why: &str) {
+    async fn report_lost(&self, why: &str) {
         let text = format!("The interpreter is gone: {why}. Its variables are lost; the next run starts a new one.");
-        self.tell(&lines::error("InterpreterEnded", why, &text)).await;
+        self.send(&lines::error("InterpreterEnded", why, &text)).await;
     }
 
     async fn print(&self, stream: Stream, text: String) {
         if !text.is_empty() {
-            self.tell(&lines::printed(stream, &text)).await;
+            self.send(&lines::printed(stream, &text)).await;
         }
     }
 
-    async fn output(&mut self, output: Output) {
+    async fn send_output(&mut self, output: Output) {
         let (stream, text) = match output {
             Output::Stdout(bytes) | Output::Terminal(bytes) => (Stream::Stdout, self.stdout.push(&bytes)),
             Output::Stderr(bytes) => (Stream::Stderr, self.stderr.push(&bytes)),
@@ -122,91 +123,95 @@ impl Told {
         self.print(stream, text).await;
     }
 
-    /// Everything that was printed before this moment.
-    async fn printed(&mut self, process: &mut Controlled) {
-        for _ in 0..LAST_WORDS {
-            let Some(output) = process.printed() else { return };
-            self.output(output).await;
+    /// Sends everything that was printed before this moment.
+    async fn send_pending_output(&mut self, process: &mut Controlled) {
+        for _ in 0..MAX_TRAILING_CHUNKS {
+            let Some(output) = process.take_output() else { return };
+            self.send_output(output).await;
         }
     }
 
-    async fn last_words(&mut self) {
+    async fn flush_text(&mut self) {
         let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
         self.print(Stream::Stdout, stdout).await;
         self.print(Stream::Stderr, stderr).await;
     }
 
-    async fn follow(&mut self, process: &mut Controlled, language: Language, order: &[u8]) -> End {
+    async fn follow(&mut self, process: &mut Controlled, language: Language, request: &[u8]) -> RunEnd {
         let client = self.client.clone();
-        let ordered = tokio::select! {
-            ordered = process.order(order) => ordered,
-            // Half an order is none, and what follows it would be taken for its other half.
-            () = client.closed() => return End::Unusable("its client left before it had taken the code"),
+        let sent = tokio::select! {
+            sent = process.send_request(request) => sent,
+            // A partial request is unusable: the next one would be read as its rest.
+            () = client.closed() => return RunEnd::Unusable("its client left before it had taken the code"),
         };
-        if ordered.is_err() {
-            // Most likely it is ending; one that only closed its ears is ended.
-            let ended = tokio::time::timeout(INTERRUPT_PATIENCE, process.ended()).await;
-            return ended.map_or(End::Unusable("it takes no more code"), End::Died);
+        if sent.is_err() {
+            // Most likely it is exiting; one that only closed its descriptor is killed.
+            let ended = tokio::time::timeout(INTERRUPT_TIMEOUT, process.wait_exit()).await;
+            return ended.map_or(RunEnd::Unusable("it takes no more code"), RunEnd::Died);
         }
-        let mut give_up: Option<Instant> = None;
+        let mut kill_at: Option<Instant> = None;
         let mut interrupted = 0;
         let mut interrupt = |process: &Controlled| {
-            process.interrupt(if interrupted < OWN_WAY { language.interrupt() } else { Interrupt::Group });
+            process.interrupt(if interrupted < MAX_LANGUAGE_INTERRUPTS {
+                language.interrupt()
+            } else {
+                Interrupt::Group
+            });
             interrupted += 1;
         };
-        let mut wake = Instant::now() + HEARTBEAT;
+        let mut next_tick = Instant::now() + KEEPALIVE_INTERVAL;
         loop {
-            let said = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                () = client.closed(), if give_up.is_none() => {
-                    give_up = Some(Instant::now() + INTERRUPT_PATIENCE);
+                () = client.closed(), if kill_at.is_none() => {
+                    kill_at = Some(Instant::now() + INTERRUPT_TIMEOUT);
                     interrupt(process);
-                    wake = Instant::now() + INTERRUPT_AGAIN;
+                    next_tick = Instant::now() + INTERRUPT_INTERVAL;
                     continue;
                 }
-                () = sleep_until(wake) => {
-                    match give_up {
+                () = sleep_until(next_tick) => {
+                    match kill_at {
                         Some(end) if Instant::now() >= end => {
-                            return End::Unusable("it did not stop when it was interrupted");
+                            return RunEnd::Unusable("it did not stop when it was interrupted");
                         }
                         Some(_) => {
                             interrupt(process);
-                            wake = Instant::now() + INTERRUPT_AGAIN;
+                            next_tick = Instant::now() + INTERRUPT_INTERVAL;
                         }
                         None => {
-                            self.tell(&json!({"type": "keepalive"})).await;
-                            wake = Instant::now() + HEARTBEAT;
+                            self.send(&json!({"type": "keepalive"})).await;
+                            next_tick = Instant::now() + KEEPALIVE_INTERVAL;
                         }
                     }
                     continue;
                 }
-                said = process.next() => said,
+                event = process.next() => event,
             };
-            if give_up.is_none() {
-                wake = Instant::now() + HEARTBEAT;
+            if kill_at.is_none() {
+                next_tick = Instant::now() + KEEPALIVE_INTERVAL;
             }
-            match said {
-                Said::Output(output) => self.output(output).await,
-                Said::TooMuch => return End::Unusable("its answer has no end"),
-                Said::Exit(exit) => {
-                    self.printed(process).await;
-                    self.last_words().await;
-                    return End::Died(exit);
+            match event {
+                ControlledEvent::Output(output) => self.send_output(output).await,
+                ControlledEvent::TooLarge => return RunEnd::Unusable("its answer has no end"),
+                ControlledEvent::Exit(exit) => {
+                    self.send_pending_output(process).await;
+                    self.flush_text().await;
+                    return RunEnd::Died(exit);
                 }
-                Said::Answer(answer) => {
-                    self.printed(process).await;
-                    let Ok(answer) = serde_json::from_slice::<Value>(&answer) else {
-                        return End::Unusable("its answer was not understood");
+                ControlledEvent::Response(response) => {
+                    self.send_pending_output(process).await;
+                    let Ok(response) = serde_json::from_slice::<Value>(&response) else {
+                        return RunEnd::Unusable("its answer was not understood");
                     };
-                    if answer["type"] == "done" {
-                        self.last_words().await;
-                        return if give_up.is_some() {
-                            End::Left
+                    if response["type"] == "done" {
+                        self.flush_text().await;
+                        return if kill_at.is_some() {
+                            RunEnd::Disconnected
                         } else {
-                            End::Done { status: answer["status"].as_i64() }
+                            RunEnd::Done { status: response["status"].as_i64() }
                         };
                     }
-                    self.tell(&answer).await;
+                    self.send(&response).await;
                 }
             }
         }

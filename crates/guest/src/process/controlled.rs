@@ -1,5 +1,5 @@
-//! A process that does what it is told, again and again: orders and answers travel on descriptors of their own, beside what
-//! it prints. Whoever started it looks after it.
+//! A controlled process: receives requests and sends responses on dedicated descriptors, separate
+//! from its output. The caller supervises it.
 
 use std::fs;
 use std::io;
@@ -14,31 +14,31 @@ use tokio::sync::watch;
 use super::exit::Exit;
 use super::launch::{Control, LaunchError, Plan};
 use super::output::{Output, Source};
-use super::running::{Ending, Running};
-use super::{Processes, Started};
+use super::running::{ProcessEnd, Running};
+use super::{Processes, StartedProcess};
 use crate::state::Guest;
 use crate::users::User;
 
-/// An answer is read this far at a time.
-const PIECE: usize = 64 << 10;
-/// The longest answer: a few large pictures.
-const LONGEST_ANSWER: usize = 64 << 20;
+/// Read size of a response.
+const READ_BYTES: usize = 64 << 10;
+/// Limit of a response: a few large images.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Ended, with all it started, when it is dropped.
+/// Killed with its process group when dropped.
 pub(crate) struct Controlled {
     process: Arc<Running>,
     source: Source,
-    orders: pipe::Sender,
-    answers: pipe::Receiver,
-    /// Read, and not yet taken.
+    requests: pipe::Sender,
+    responses: pipe::Receiver,
+    /// Received bytes that were not returned yet.
     unread: Vec<u8>,
-    /// So far no line ends there.
+    /// Prefix without a line end.
     searched: usize,
     ended: watch::Receiver<Option<Exit>>,
 }
 
 impl Processes {
-    /// Starts a process that takes orders.
+    /// Starts a controlled process.
     pub(crate) fn start_controlled(
         &self,
         guest: &Arc<Guest>,
@@ -46,79 +46,79 @@ impl Processes {
         process: ProcessConfig,
     ) -> Result<Controlled, LaunchError> {
         let request = StartRequest { process: process.clone().into(), ..StartRequest::default() };
-        let plan = Plan::new(guest, user, &request)?.controlled();
-        let Started { process, source, exited, control } = self.launch(&plan, None, process)?;
-        let Some(Control { orders, answers }) = control else {
-            return Err(LaunchError::Guest(io::Error::other("no way to give orders")));
+        let plan = Plan::new(guest, user, &request)?.with_control();
+        let StartedProcess { process, source, exited, control } = self.launch(&plan, None, process)?;
+        let Some(Control { requests, responses }) = control else {
+            return Err(LaunchError::Guest(io::Error::other("no way to give requests")));
         };
-        let (tell, ended) = watch::channel(None);
-        let (guest, told) = (Arc::clone(guest), Arc::clone(&process));
+        let (sender, ended) = watch::channel(None);
+        let (guest, settled) = (Arc::clone(guest), Arc::clone(&process));
         tokio::spawn(async move {
             let exit = exited.await.unwrap_or(Exit::Code(-1));
-            guest.processes.settle(&told, Ending { exit, expired: false });
-            tell.send_replace(Some(exit));
+            guest.processes.settle(&settled, ProcessEnd { exit, expired: false });
+            sender.send_replace(Some(exit));
         });
-        Ok(Controlled { process, source, orders, answers, unread: Vec::new(), searched: 0, ended })
+        Ok(Controlled { process, source, requests, responses, unread: Vec::new(), searched: 0, ended })
     }
 }
 
 impl Controlled {
-    /// How it ended, if it has.
+    /// Its exit, if it has ended.
     pub(crate) fn exit(&self) -> Option<Exit> {
         *self.ended.borrow()
     }
 
-    pub(crate) async fn ended(&mut self) -> Exit {
+    pub(crate) async fn wait_exit(&mut self) -> Exit {
         let exit = self.ended.wait_for(Option::is_some).await;
         exit.ok().and_then(|exit| *exit).unwrap_or(Exit::Code(-1))
     }
 
-    pub(crate) async fn order(&mut self, order: &[u8]) -> io::Result<()> {
-        self.orders.write_all(order).await
+    pub(crate) async fn send_request(&mut self, request: &[u8]) -> io::Result<()> {
+        self.requests.write_all(request).await
     }
 
-    /// The next thing it prints or answers. Cancelling loses nothing.
-    pub(crate) async fn next(&mut self) -> Said {
+    /// The next output or response. Cancel safe.
+    pub(crate) async fn next(&mut self) -> ControlledEvent {
         loop {
-            if let Some(answer) = self.take_answer() {
-                return Said::Answer(answer);
+            if let Some(response) = self.take_response() {
+                return ControlledEvent::Response(response);
             }
-            let room = self.unread.len() + PIECE;
-            if room > LONGEST_ANSWER {
-                return Said::TooMuch;
+            let size = self.unread.len() + READ_BYTES;
+            if size > MAX_RESPONSE_BYTES {
+                return ControlledEvent::TooLarge;
             }
-            self.unread.reserve(PIECE);
+            self.unread.reserve(READ_BYTES);
             tokio::select! {
-                // First, so that an answer comes after what was printed before it.
+                // Output first, so that a response comes after the output printed before it.
                 biased;
-                Some(output) = self.source.next() => return Said::Output(output),
-                read = self.answers.read_buf(&mut self.unread) => {
+                Some(output) = self.source.next() => return ControlledEvent::Output(output),
+                read = self.responses.read_buf(&mut self.unread) => {
                     if !read.is_ok_and(|count| count > 0) {
-                        return Said::Exit(self.ended().await);
+                        return ControlledEvent::Exit(self.wait_exit().await);
                     }
                 }
             }
         }
     }
 
-    /// What it has printed by now.
-    pub(crate) fn printed(&mut self) -> Option<Output> {
+    /// The output available now.
+    pub(crate) fn take_output(&mut self) -> Option<Output> {
         self.source.take_ready()
     }
 
-    fn take_answer(&mut self) -> Option<Vec<u8>> {
+    fn take_response(&mut self) -> Option<Vec<u8>> {
         let Some(end) = memchr::memchr(b'\n', &self.unread[self.searched..]) else {
             self.searched = self.unread.len();
             return None;
         };
         let end = std::mem::take(&mut self.searched) + end;
         let rest = self.unread.split_off(end + 1);
-        let mut answer = std::mem::replace(&mut self.unread, rest);
-        answer.pop();
-        Some(answer)
+        let mut response = std::mem::replace(&mut self.unread, rest);
+        response.pop();
+        Some(response)
     }
 
-    /// Interrupts it and what it runs.
+    /// Interrupts it and its children.
     pub(crate) fn interrupt(&self, how: Interrupt) {
         if self.exit().is_some() {
             return;
@@ -126,43 +126,43 @@ impl Controlled {
         let pid = self.process.pid;
         match how {
             Interrupt::Group => _ = kill_process_group(pid, Signal::INT),
-            Interrupt::Told(signal) => {
+            Interrupt::Signal(signal) => {
                 let _gone = kill_process(pid, signal);
-                for other in group(pid).into_iter().filter(|other| *other != pid) {
+                for other in list_group(pid).into_iter().filter(|other| *other != pid) {
                     let _gone = kill_process(other, Signal::INT);
                 }
             }
         }
     }
 
-    /// A way to end it for who does not have it.
-    pub(crate) fn ender(&self) -> Ender {
-        Ender { process: Arc::clone(&self.process), ended: self.ended.clone() }
+    /// A handle that kills it without owning it.
+    pub(crate) fn kill_handle(&self) -> KillHandle {
+        KillHandle { process: Arc::clone(&self.process), ended: self.ended.clone() }
     }
 }
 
 impl Drop for Controlled {
     fn drop(&mut self) {
-        self.ender().end();
+        self.kill_handle().kill();
     }
 }
 
 /// How a process is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupt {
-    /// As Ctrl-C does, for it and what it runs.
+    /// SIGINT to its group, like Ctrl-C.
     Group,
-    /// By a signal that it takes for an interruption; what it runs is interrupted as Ctrl-C does.
-    Told(Signal),
+    /// A signal that the process treats as an interrupt; its children get SIGINT.
+    Signal(Signal),
 }
 
-/// The processes of a group that have not ended. Whoever is started meanwhile may be missing.
-fn group(leader: Pid) -> Vec<Pid> {
+/// The live processes of a group. May miss processes started meanwhile.
+fn list_group(leader: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
     let is_member = |pid: &Pid| {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-        // Behind the name, which may hold anything: state, parent, group.
+        // After the name, which may contain any character: state, parent, group.
         let mut fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
         fields.next() != Some("Z")
             && fields.nth(1).and_then(|group| group.parse().ok()) == Some(leader.as_raw_nonzero())
@@ -170,24 +170,24 @@ fn group(leader: Pid) -> Vec<Pid> {
     pids.filter(is_member).collect()
 }
 
-/// What came from it.
-pub(crate) enum Said {
+/// A message of a controlled process.
+pub(crate) enum ControlledEvent {
     Output(Output),
-    /// A line, without its end.
-    Answer(Vec<u8>),
-    /// An answer longer than any sensible one.
-    TooMuch,
+    /// A line without its line end.
+    Response(Vec<u8>),
+    /// A response beyond the limit.
+    TooLarge,
     Exit(Exit),
 }
 
-pub(crate) struct Ender {
+pub(crate) struct KillHandle {
     process: Arc<Running>,
     ended: watch::Receiver<Option<Exit>>,
 }
 
-impl Ender {
-    /// Ends it and what it runs. One that has ended may have given its number to others.
-    pub(crate) fn end(&self) {
+impl KillHandle {
+    /// Kills it and its children. Checks that it has not ended, because its pid may be reused.
+    pub(crate) fn kill(&self) {
         if self.ended.borrow().is_none() {
             self.process.kill_group();
         }

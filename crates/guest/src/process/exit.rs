@@ -1,9 +1,9 @@
-//! How a process ended, in the words of the wire.
+//! Exits of processes in the wire format.
 
 use protocol::rpc::process::process_event::EndEvent;
 use rustix::process::WaitStatus;
 
-/// The end of one process.
+/// The exit of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Code(i32),
@@ -51,7 +51,7 @@ impl Exit {
     }
 }
 
-/// The descriptions clients know from the original daemon.
+/// The descriptions that clients know from the original daemon.
 fn signal_name(number: i32) -> Option<&'static str> {
     Some(match number {
         libc::SIGHUP => "hangup",
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_read_as_clients_expect() {
+    fn exits_match_the_client_format() {
         let event = |exit: Exit| {
             let EndEvent { exit_code, exited, status, error, .. } = exit.event();
             (exit_code, exited, status, error)

@@ -1,12 +1,12 @@
-//! Standard input that travels compressed: it is inflated here before the process reads it.
+//! Compressed standard input: inflated before the process reads it.
 //!
 //! ```text
 //! pieces ─► queue ─► inflate ─► the process's pipe
 //! ```
 //!
-//! A piece is taken as soon as there is room for it, so that the next one travels while the process reads this one. What is wrong
-//! with a piece is therefore told to whoever sends another. The task ends when the input is closed and all of it is read, or when
-//! nobody is left to read it.
+//! A piece is accepted as soon as the queue has space, so that the next one travels while the
+//! process reads this one. An invalid piece therefore fails a later write. The task ends when the
+//! input is closed and fully read, or when no reader is left.
 
 use std::io::{self, Write};
 
@@ -16,24 +16,24 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Inflated at once, so that others have their turn, and so that a piece which is a thousand times as long when it is inflated
+/// Output per step, so that other tasks run in between, and a piece that inflates a thousandfold
 /// does not fill the memory.
 const STEP: usize = 32 * 1024;
 
-/// The end that is written to. Dropping it is the end of the input.
-pub(super) struct Inflating {
-    /// Of one place: a piece waits while the one before is inflated.
+/// The writing end. Dropping it ends the input.
+pub(super) struct InflateWriter {
+    /// Capacity one: a piece waits while the previous one is inflated.
     pieces: mpsc::Sender<Vec<u8>>,
     task: JoinHandle<io::Result<()>>,
 }
 
-impl Inflating {
+impl InflateWriter {
     pub(super) fn new(process: pipe::Sender) -> Self {
         let (pieces, queue) = mpsc::channel(1);
         Self { pieces, task: tokio::spawn(inflate(queue, process)) }
     }
 
-    /// Takes a piece. Not to be called again after an error.
+    /// Queues a piece. Must not be called again after an error.
     pub(super) async fn push(&mut self, piece: &[u8]) -> io::Result<()> {
         if self.pieces.send(piece.to_vec()).await.is_ok() {
             return Ok(());
@@ -54,7 +54,7 @@ async fn inflate(mut queue: mpsc::Receiver<Vec<u8>>, mut process: pipe::Sender) 
             decoder.get_mut().clear();
         }
     }
-    // What the decoder held back.
+    // Flushes what the decoder held back.
     decoder.try_finish()?;
     process.write_all(decoder.get_ref()).await
 }
@@ -68,12 +68,12 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::AsyncReadExt;
 
-    /// What the process reads of these pieces. Ends, whatever the pieces are.
+    /// What the process reads from these pieces. Terminates for any input.
     fn inflated(pieces: &[Vec<u8>]) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let (process, mut reader) = pipe::pipe().expect("a pipe");
-            let mut input = Inflating::new(process);
+            let mut input = InflateWriter::new(process);
             let sending = async move {
                 for piece in pieces {
                     if input.push(piece).await.is_err() {
@@ -99,7 +99,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn whole_streams_come_out_however_they_are_cut(content in vec(any::<u8>(), 0..5000), size in 1_usize..600) {
+        fn streams_inflate_for_any_chunk_size(content in vec(any::<u8>(), 0..5000), size in 1_usize..600) {
             let pieces: Vec<Vec<u8>> = compressed(&content).chunks(size).map(<[u8]>::to_vec).collect();
             prop_assert_eq!(inflated(&pieces), content);
         }
@@ -116,7 +116,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_are_no_stream_end(pieces in vec(vec(any::<u8>(), 0..200), 0..5)) {
+        fn arbitrary_bytes_end(pieces in vec(vec(any::<u8>(), 0..200), 0..5)) {
             inflated(&pieces);
         }
     }

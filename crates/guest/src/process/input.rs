@@ -1,4 +1,4 @@
-//! What a process is told: its standard input or its terminal.
+//! Input of a process: its standard input or its terminal.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
-use super::inflate::Inflating;
+use super::inflate::InflateWriter;
 
-/// The writing end. Writers queue up in the order of their calls.
+/// The writing end. Writers are served in the order of their calls.
 pub(super) enum Input {
-    /// `None`: closed, or never open.
+    /// [`None`]: closed, or never open.
     Pipe(Mutex<Option<pipe::Sender>>),
-    /// The same, for input that comes compressed.
-    Inflated(Mutex<Option<Inflating>>),
+    /// Like `Pipe`, for compressed input.
+    Inflated(Mutex<Option<InflateWriter>>),
     Terminal {
         master: Arc<AsyncFd<OwnedFd>>,
-        turn: Mutex<()>,
+        write_lock: Mutex<()>,
     },
 }
 
 #[derive(Debug)]
 pub(crate) enum InputError {
-    /// Standard input was meant, but the process has a terminal.
+    /// Addressed to standard input, but the process has a terminal.
     IsTerminal,
-    /// The terminal was meant, but the process has none.
+    /// Addressed to the terminal, but the process has none.
     NoTerminal,
     Closed,
     Io(std::io::Error),
@@ -62,8 +62,8 @@ impl Input {
     }
 
     pub(super) async fn write_terminal(&self, mut bytes: &[u8]) -> Result<(), InputError> {
-        let Self::Terminal { master, turn } = self else { return Err(InputError::NoTerminal) };
-        let _turn = turn.lock().await;
+        let Self::Terminal { master, write_lock } = self else { return Err(InputError::NoTerminal) };
+        let _writing = write_lock.lock().await;
         while !bytes.is_empty() {
             let mut ready = master.writable().await.map_err(InputError::Io)?;
             match ready.try_io(|master| Ok(rustix::io::write(master, bytes)?)) {
@@ -74,7 +74,7 @@ impl Input {
         Ok(())
     }
 
-    /// End of file for the process. Closing twice is one close.
+    /// Closes the input, so that the process reads EOF. Idempotent.
     pub(super) async fn close(&self) -> Result<(), InputError> {
         match self {
             Self::Pipe(pipe) => *pipe.lock().await = None,

@@ -1,4 +1,4 @@
-//! From a request to a running process: environment, directory, streams.
+//! Launches a process from a request: environment, directory, streams.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, NulError};
@@ -19,10 +19,10 @@ use rustix::termios::tcsetwinsize;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
-use super::inflate::Inflating;
+use super::inflate::InflateWriter;
 use super::input::{Input, window};
 use super::output::Source;
-use crate::paths::{self, BadPath};
+use crate::paths::{self, InvalidPath};
 use crate::state::Guest;
 use crate::sys::{self, Identity, Image, SpawnError, Stdio};
 use crate::users::User;
@@ -30,31 +30,31 @@ use crate::users::User;
 /// Why a process did not start.
 #[derive(Debug)]
 pub(crate) enum LaunchError {
-    BadPath(BadPath),
+    InvalidPath(InvalidPath),
     NoDirectory(PathBuf),
     NotFound(String),
-    /// A NUL character in the command, an argument or a variable.
+    /// A NUL byte in the command, an argument or a variable.
     Nul,
     /// The command cannot be executed.
     Command {
         command: String,
         source: io::Error,
     },
-    /// The user may not enter it, or it is gone since it was looked at.
+    /// The user cannot enter it, or it was removed after the check.
     Directory {
         directory: String,
         source: io::Error,
     },
-    /// There can be no further process in the sandbox.
+    /// The sandbox has reached its process limit.
     AtLimit,
-    /// The guest itself could not do its part.
+    /// The guest failed.
     Guest(io::Error),
 }
 
 impl std::fmt::Display for LaunchError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::BadPath(bad) => bad.fmt(f),
+            Self::InvalidPath(bad) => bad.fmt(f),
             Self::NoDirectory(path) => write!(f, "cwd '{}' does not exist", path.display()),
             Self::NotFound(command) => write!(f, "command '{command}' was not found in PATH"),
             Self::Nul => f.write_str("the command, its arguments and variables cannot contain a NUL character"),
@@ -86,7 +86,7 @@ impl From<io::Error> for LaunchError {
     }
 }
 
-/// A process that was started and that nobody looks after yet.
+/// A started process without a supervising task yet.
 pub(super) struct Launched {
     pub(super) pid: Pid,
     pub(super) input: Input,
@@ -94,13 +94,13 @@ pub(super) struct Launched {
     pub(super) control: Option<Control>,
 }
 
-/// Our ends of the descriptors by which a process is told what to do.
+/// Our ends of a controlled process's descriptors.
 pub(crate) struct Control {
-    pub(crate) orders: pipe::Sender,
-    pub(crate) answers: pipe::Receiver,
+    pub(crate) requests: pipe::Sender,
+    pub(crate) responses: pipe::Receiver,
 }
 
-/// Everything that can be found wrong before a process exists.
+/// A validated launch: all checks that need no process.
 pub(super) struct Plan {
     program: CString,
     arguments: Vec<CString>,
@@ -114,7 +114,7 @@ pub(super) struct Plan {
 enum Stdin {
     None,
     AsSent,
-    /// It comes compressed.
+    /// Compressed.
     Inflated,
 }
 
@@ -122,7 +122,7 @@ enum Streams {
     Pipes {
         stdin: Stdin,
     },
-    /// Output by pipes, no input, and orders on descriptors of their own.
+    /// Output by pipes, no input, and dedicated control descriptors.
     Controlled,
     Terminal {
         cols: u16,
@@ -134,7 +134,7 @@ impl Plan {
     pub(super) fn new(guest: &Guest, user: User, request: &StartRequest) -> Result<Self, LaunchError> {
         let ProcessConfig { cmd, args, envs, cwd, .. } = &*request.process;
         let directory = paths::resolve(cwd.as_deref().unwrap_or_default(), &user, guest.default_workdir().as_deref())
-            .map_err(LaunchError::BadPath)?;
+            .map_err(LaunchError::InvalidPath)?;
         if !fs::metadata(&directory).is_ok_and(|meta| meta.is_dir()) {
             return Err(LaunchError::NoDirectory(directory));
         }
@@ -170,31 +170,31 @@ impl Plan {
         Ok(Self { program, arguments, environment, directory, user, streams })
     }
 
-    /// Gives the process, instead of an input, orders on descriptor 3 and a way to answer on 4.
-    pub(super) fn controlled(self) -> Self {
+    /// Gives the process control descriptors instead of an input: requests on 3, responses on 4.
+    pub(super) fn with_control(self) -> Self {
         Self { streams: Streams::Controlled, ..self }
     }
 
-    /// Starts it.
+    /// Starts the process.
     pub(super) fn launch(&self) -> Result<Launched, LaunchError> {
         match self.streams {
-            Streams::Pipes { stdin } => self.with_pipes(stdin, None),
+            Streams::Pipes { stdin } => self.spawn_with_pipes(stdin, None),
             Streams::Controlled => {
-                let (orders, ours) = pipe()?;
-                let (answers, theirs) = pipe()?;
-                let ends = [above_all(&orders)?, above_all(&theirs)?];
-                let launched = self.with_pipes(Stdin::None, Some([ends[0].as_fd(), ends[1].as_fd()]))?;
+                let (requests, ours) = pipe()?;
+                let (responses, theirs) = pipe()?;
+                let ends = [dup_above_control(&requests)?, dup_above_control(&theirs)?];
+                let launched = self.spawn_with_pipes(Stdin::None, Some([ends[0].as_fd(), ends[1].as_fd()]))?;
                 let control = Control {
-                    orders: pipe::Sender::from_owned_fd(ours)?,
-                    answers: pipe::Receiver::from_owned_fd(answers)?,
+                    requests: pipe::Sender::from_owned_fd(ours)?,
+                    responses: pipe::Receiver::from_owned_fd(responses)?,
                 };
                 Ok(Launched { control: Some(control), ..launched })
             }
-            Streams::Terminal { cols, rows } => self.in_terminal(cols, rows),
+            Streams::Terminal { cols, rows } => self.spawn_in_terminal(cols, rows),
         }
     }
 
-    fn with_pipes(&self, stdin: Stdin, control: Option<[BorrowedFd<'_>; 2]>) -> Result<Launched, LaunchError> {
+    fn spawn_with_pipes(&self, stdin: Stdin, control: Option<[BorrowedFd<'_>; 2]>) -> Result<Launched, LaunchError> {
         let (stdout, child_stdout) = pipe()?;
         let (stderr, child_stderr) = pipe()?;
         let (child_stdin, sender) = match stdin {
@@ -215,25 +215,25 @@ impl Plan {
             control,
         })?;
         let input = match (stdin, sender) {
-            (Stdin::Inflated, Some(sender)) => Input::Inflated(Mutex::new(Some(Inflating::new(sender)))),
+            (Stdin::Inflated, Some(sender)) => Input::Inflated(Mutex::new(Some(InflateWriter::new(sender)))),
             (_, sender) => Input::Pipe(Mutex::new(sender)),
         };
         Ok(Launched { pid, input, source, control: None })
     }
 
-    fn in_terminal(&self, cols: u16, rows: u16) -> Result<Launched, LaunchError> {
+    fn spawn_in_terminal(&self, cols: u16, rows: u16) -> Result<Launched, LaunchError> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
         unlockpt(&master)?;
         let terminal = ioctl_tiocgptpeer(&master, flags)?;
         tcsetwinsize(&terminal, window(cols, rows))?;
-        // So that programs may open their terminal by name. A devpts that refuses is no reason to fail.
+        // Lets programs open their terminal by name. A devpts that refuses is not fatal.
         let _refused = rustix::fs::fchown(&terminal, Some(Uid::from_raw(self.user.uid)), None::<Gid>);
         let status = rustix::fs::fcntl_getfl(&master)?;
         rustix::fs::fcntl_setfl(&master, status | OFlags::NONBLOCK)?;
         let master = Arc::new(sys::watch_readiness(master)?);
         let pid = self.spawn(&Stdio::Terminal(terminal.as_fd()))?;
-        let input = Input::Terminal { master: Arc::clone(&master), turn: Mutex::new(()) };
+        let input = Input::Terminal { master: Arc::clone(&master), write_lock: Mutex::new(()) };
         Ok(Launched { pid, input, source: Source::Terminal(Some(master)), control: None })
     }
 
@@ -260,19 +260,20 @@ impl Plan {
     }
 }
 
-/// A pipe that no other process inherits, with both ends above the standard streams: the guest holds 0, 1 and 2.
+/// A close-on-exec pipe with both ends above the standard streams: the guest holds 0, 1 and 2.
 fn pipe() -> Result<(OwnedFd, OwnedFd), LaunchError> {
     let ends = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     debug_assert!(ends.0.as_raw_fd() > 2 && ends.1.as_raw_fd() > 2);
     Ok(ends)
 }
 
-/// The same end, numbered so that it is in nobody's way when the child's descriptors are put in their places.
-fn above_all(end: &OwnedFd) -> Result<OwnedFd, LaunchError> {
+/// Duplicates an end to a number that the child's descriptor setup does not overwrite.
+fn dup_above_control(end: &OwnedFd) -> Result<OwnedFd, LaunchError> {
     Ok(rustix::io::fcntl_dupfd_cloexec(end, 16)?)
 }
 
-/// A name with a slash is a path, from the process's own directory; any other is looked up.
+/// A name with a slash is a path, relative to the process's directory; any other is searched in
+/// `PATH`.
 fn find_program(command: &str, path: &str) -> Result<CString, LaunchError> {
     if command.contains('/') {
         return Ok(CString::new(command)?);

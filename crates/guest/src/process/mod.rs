@@ -1,4 +1,5 @@
-//! The processes that clients started: which run, which ended lately, and who gets which exit status.
+//! The processes that clients started: running ones, recently ended ones, and delivery of exit
+//! statuses.
 
 mod controlled;
 mod exit;
@@ -20,23 +21,23 @@ use protocol::rpc::process::{ProcessConfig, StartRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub(crate) use self::controlled::{Controlled, Ender, Interrupt, Said};
+pub(crate) use self::controlled::{Controlled, ControlledEvent, Interrupt, KillHandle};
 pub(crate) use self::exit::Exit;
 pub(crate) use self::launch::LaunchError;
 use self::launch::{Control, Launched, Plan};
 pub(crate) use self::output::Output;
 use self::output::Source;
 pub(crate) use self::reaper::reap;
-use self::running::{Ending, Event, Running};
+use self::running::{Event, ProcessEnd, Running};
 pub(crate) use self::service::ProcessService;
 use crate::log::Log;
 use crate::state::Guest;
 use crate::users::User;
 
-/// How long after its end a process can still be joined, to learn how it ended.
-const REMEMBERED: Duration = Duration::from_secs(30);
-/// However many end within that time, no more are remembered.
-const MOST_REMEMBERED: usize = 4096;
+/// How long after its end a process can still be connected to, to get its exit.
+const ENDED_RETENTION: Duration = Duration::from_secs(30);
+/// Limit of ended processes within that time.
+const MAX_ENDED: usize = 4096;
 
 pub(crate) struct Processes {
     table: Mutex<Table>,
@@ -46,28 +47,28 @@ pub(crate) struct Processes {
 #[derive(Default)]
 struct Table {
     running: HashMap<u32, (Arc<Running>, Option<oneshot::Sender<Exit>>)>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedProcess>,
 }
 
-struct Ended {
+struct EndedProcess {
     pid: u32,
     tag: Option<String>,
-    ending: Ending,
+    ending: ProcessEnd,
     at: Instant,
 }
 
-/// A process that is on the list and that nobody looks after yet.
-struct Started {
+/// A registered process without a supervising task yet.
+struct StartedProcess {
     process: Arc<Running>,
     source: Source,
     exited: oneshot::Receiver<Exit>,
     control: Option<Control>,
 }
 
-/// What a selector found.
-enum Found {
+/// The result of a selector.
+enum SelectedProcess {
     Running(Arc<Running>),
-    Ended { pid: u32, ending: Ending },
+    EndedProcess { pid: u32, ending: ProcessEnd },
 }
 
 impl Processes {
@@ -79,7 +80,7 @@ impl Processes {
         with(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a process and returns the first listener to it.
+    /// Starts a process and returns its first listener.
     fn start(
         &self,
         guest: &Arc<Guest>,
@@ -90,21 +91,22 @@ impl Processes {
         let plan = Plan::new(guest, user, &request)?;
         let StartRequest { process, tag, .. } = request;
         let config = process.into_option().unwrap_or_default();
-        let Started { process, source, exited, control: _ } = self.launch(&plan, tag, config)?;
+        let StartedProcess { process, source, exited, control: _ } = self.launch(&plan, tag, config)?;
         let pid = number(&process);
         let events = process.listen();
         let guest = Arc::clone(guest);
-        tokio::spawn(running::look_after(process, source, exited, deadline, move |process, ending| {
+        tokio::spawn(running::supervise(process, source, exited, deadline, move |process, ending| {
             guest.processes.settle(process, ending);
         }));
         Ok((pid, events))
     }
 
-    /// Starts what was planned and puts it on the list.
-    fn launch(&self, plan: &Plan, tag: Option<String>, config: ProcessConfig) -> Result<Started, LaunchError> {
+    /// Starts a planned process and registers it.
+    fn launch(&self, plan: &Plan, tag: Option<String>, config: ProcessConfig) -> Result<StartedProcess, LaunchError> {
         let command = config.cmd.clone();
         let (exit_sender, exited) = oneshot::channel();
-        // The lock is held over the spawn: a process that ends at once is in the table before the reaper looks there.
+        // Holds the lock during the spawn: a process that exits immediately is in the table before
+        // the reaper looks it up.
         let (process, source, control) = self.table(|table| {
             let Launched { pid, input, source, control } = plan.launch()?;
             let process = Arc::new(Running::new(pid, tag, config, input));
@@ -113,53 +115,53 @@ impl Processes {
         })?;
         let pid = number(&process).to_string();
         self.log.add(LogLevel::Info, "process started", [("command", command), ("pid", pid)]);
-        Ok(Started { process, source, exited, control })
+        Ok(StartedProcess { process, source, exited, control })
     }
 
-    /// The reaper's news. Unknown pids are orphans, of no interest to anybody.
-    fn exited(&self, pid: u32, exit: Exit) {
+    /// Called by the reaper. Unknown pids are orphans and ignored.
+    fn record_exit(&self, pid: u32, exit: Exit) {
         let owner = self.table(|table| {
             let (process, sender) = table.running.get_mut(&pid)?;
-            process.reaped();
+            process.mark_reaped();
             sender.take()
         });
         if let Some(owner) = owner {
-            // Its task listens until it has heard this.
+            // The supervising task waits for it.
             let _delivered = owner.send(exit);
         }
     }
 
-    /// The process is over for everybody: no longer listed, only remembered.
-    fn settle(&self, process: &Arc<Running>, ending: Ending) {
+    /// Moves the process from the running to the ended ones.
+    fn settle(&self, process: &Arc<Running>, ending: ProcessEnd) {
         let pid = number(process);
         self.table(|table| {
             table.running.remove(&pid);
-            table.forget_old();
-            if table.ended.len() == MOST_REMEMBERED {
+            table.evict_ended();
+            if table.ended.len() == MAX_ENDED {
                 table.ended.pop_front();
             }
-            table.ended.push_back(Ended { pid, tag: process.tag.clone(), ending, at: Instant::now() });
+            table.ended.push_back(EndedProcess { pid, tag: process.tag.clone(), ending, at: Instant::now() });
         });
         let outcome = if ending.expired { "killed at its deadline".to_owned() } else { ending.exit.to_string() };
         let fields = [("command", process.config.cmd.clone()), ("pid", pid.to_string()), ("exit", outcome)];
         self.log.add(LogLevel::Info, "process ended", fields);
     }
 
-    fn find(&self, selector: &Selector) -> Option<Found> {
+    fn find(&self, selector: &Selector) -> Option<SelectedProcess> {
         self.table(|table| {
-            table.forget_old();
+            table.evict_ended();
             let running = match selector {
                 Selector::Pid(pid) => table.running.get(pid),
                 Selector::Tag(tag) => table.running.values().find(|entry| entry.0.tag.as_deref() == Some(tag)),
             };
             if let Some((process, _)) = running {
-                return Some(Found::Running(Arc::clone(process)));
+                return Some(SelectedProcess::Running(Arc::clone(process)));
             }
             let ended = table.ended.iter().rev().find(|ended| match selector {
                 Selector::Pid(pid) => ended.pid == *pid,
                 Selector::Tag(tag) => ended.tag.as_deref() == Some(tag),
             })?;
-            Some(Found::Ended { pid: ended.pid, ending: ended.ending })
+            Some(SelectedProcess::EndedProcess { pid: ended.pid, ending: ended.ending })
         })
     }
 
@@ -169,7 +171,7 @@ impl Processes {
         all
     }
 
-    /// Ends everything that was started here.
+    /// Kills all processes started here.
     pub(crate) fn kill_all(&self) {
         for process in self.running() {
             process.kill_group();
@@ -178,8 +180,8 @@ impl Processes {
 }
 
 impl Table {
-    fn forget_old(&mut self) {
-        while self.ended.front().is_some_and(|ended| ended.at.elapsed() > REMEMBERED) {
+    fn evict_ended(&mut self) {
+        while self.ended.front().is_some_and(|ended| ended.at.elapsed() > ENDED_RETENTION) {
             self.ended.pop_front();
         }
     }

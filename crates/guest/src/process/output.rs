@@ -1,4 +1,4 @@
-//! What a process prints, on its way to whoever listens.
+//! Output of a process on its way to the listeners.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,7 +26,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The next piece of output; `None` once every writer is gone. Cancelling loses nothing.
+    /// The next chunk of output; [`None`] once all writers are gone. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Output> {
         loop {
             match self {
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// What lies ready at this moment, asked of the kernel itself: the runtime may not have heard of it yet.
+    /// Output that is readable now, by a direct read: the runtime may not have polled it yet.
     pub(super) fn take_ready(&mut self) -> Option<Output> {
         fn take(from: Option<&impl AsFd>, size: usize) -> Option<Bytes> {
             read_chunk(from?, size).ok().filter(|bytes| !bytes.is_empty())
@@ -65,7 +65,7 @@ impl Source {
     }
 }
 
-/// `None` at the end of the pipe; never ready for a pipe that is already gone.
+/// [`None`] at the end of the pipe; pending forever for a closed pipe.
 async fn read_pipe(pipe: &Option<pipe::Receiver>) -> Option<Bytes> {
     let Some(pipe) = pipe else { return std::future::pending().await };
     loop {
@@ -81,7 +81,7 @@ async fn read_pipe(pipe: &Option<pipe::Receiver>) -> Option<Bytes> {
     }
 }
 
-/// `None` when the terminal is gone, which Linux reports as an input error.
+/// [`None`] when the terminal is gone, which Linux reports as EIO.
 async fn read_terminal(terminal: &AsyncFd<OwnedFd>) -> Option<Bytes> {
     loop {
         let mut ready = terminal.readable().await.ok()?;
@@ -103,7 +103,8 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Reads through one buffer per thread, so that a waiting process holds no buffer and a small output costs its size.
+/// Reads through one buffer per thread, so that a waiting process holds no buffer and a small
+/// output costs only its size.
 fn with_scratch(size: usize, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<Bytes> {
     thread_local!(static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
     SCRATCH.with_borrow_mut(|scratch| {

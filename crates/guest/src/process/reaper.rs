@@ -1,5 +1,5 @@
-//! The first duty of process 1: every child is waited for, the guest's own and the orphans it inherits. It is the only
-//! place that waits, so nobody's status is stolen.
+//! Reaps every child, as process 1 must: the guest's own and adopted orphans. No other code waits,
+//! so no status is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Exit;
 use crate::state::Guest;
 
-/// Reaps for as long as the guest lives.
+/// Reaps for the guest's lifetime.
 pub(crate) async fn reap(guest: Arc<Guest>) -> io::Result<()> {
     let mut child_changed = signal(SignalKind::child())?;
     loop {
-        // Signals merge: one may stand for many children, and the first round catches those that came before us.
+        // SIGCHLD merges: one signal may stand for many children, and the first round reaps earlier
+        // ones.
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if status.exited() || status.signaled() {
-                guest.processes.exited(pid.as_raw_pid().unsigned_abs(), Exit::from(status));
+                guest.processes.record_exit(pid.as_raw_pid().unsigned_abs(), Exit::from(status));
             }
         }
         if child_changed.recv().await.is_none() {

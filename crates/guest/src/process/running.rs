@@ -1,12 +1,13 @@
-//! One process from its start to its end: who listens to it, and the task that looks after it.
+//! One process from start to end: its listeners, and the supervising task.
 //!
 //! ```text
-//! started --output--> listeners        the end is announced when the process is gone AND
+//! started --output--> listeners        the end is announced when the process has exited AND
 //!    |                                 (no writer of its pipes is left, or it was killed)
 //!    +--exit status (reaper)
 //!    +--deadline: its whole group is killed
 //! ```
-//! Output is read only while every listener has room, so a slow listener slows the process instead of filling memory.
+//! Output is read only while every listener has space, so a slow listener applies backpressure to
+//! the process instead of filling the memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,22 +20,23 @@ use super::exit::Exit;
 use super::input::Input;
 use super::output::{Output, Source};
 
-/// Pieces of output a listener may lag behind.
-const LAG: usize = 8;
-/// How much may still be read from a killed process's pipes: what the kernel can hold, not what children go on writing.
-const LAST_WORDS: usize = 64;
+/// Chunks of output that a listener may lag behind.
+const MAX_LAG_CHUNKS: usize = 8;
+/// Chunks read from a killed process's pipes: what the kernel can buffer, not what children
+/// continue to write.
+const MAX_TRAILING_CHUNKS: usize = 64;
 
-/// What a listener hears.
+/// An event for a listener.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     Output(Output),
-    End(Ending),
+    End(ProcessEnd),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ending {
+pub(crate) struct ProcessEnd {
     pub(crate) exit: Exit,
-    /// The time allowed to it had passed.
+    /// Whether it was killed at its deadline.
     pub(crate) expired: bool,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct Running {
 
 struct State {
     listeners: Vec<mpsc::Sender<Event>>,
-    /// From then on the pid may belong to somebody else.
+    /// From then on the kernel may reuse the pid.
     reaped: bool,
 }
 
@@ -63,15 +65,15 @@ impl Running {
         with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Everything from now on; the last event is the end.
+    /// All events from now on; the last one is the end.
     pub(crate) fn listen(&self) -> mpsc::Receiver<Event> {
-        let (sender, receiver) = mpsc::channel(LAG);
+        let (sender, receiver) = mpsc::channel(MAX_LAG_CHUNKS);
         self.state(|state| state.listeners.push(sender));
         receiver
     }
 
-    /// Signals the process itself, not its children. After a deadly signal the output ends with the process, whoever
-    /// still holds its pipes.
+    /// Signals the process itself, not its children. After a fatal signal the output ends with the
+    /// process, even if children hold its pipes.
     pub(crate) fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
         let result = self.state(|state| if state.reaped { Ok(()) } else { kill_process(self.pid, signal) });
         if result.is_ok() {
@@ -80,54 +82,56 @@ impl Running {
         result
     }
 
-    /// Ends everything in its process group. The kernel keeps the group's number while it has members, so this also
-    /// reaches children whose parent is gone; an empty group is no failure.
+    /// Kills its process group. The kernel keeps the group's id while it has members, so this also
+    /// reaches children whose parent is gone; an empty group is not an error.
     pub(super) fn kill_group(&self) {
         let _empty = kill_process_group(self.pid, Signal::KILL);
     }
 
-    pub(super) fn reaped(&self) {
+    pub(super) fn mark_reaped(&self) {
         self.state(|state| state.reaped = true);
     }
 
-    /// Waits until every listener has room for one more event.
-    async fn room(&self) {
+    /// Waits until every listener has space for one more event.
+    async fn listeners_ready(&self) {
         loop {
             let full = self.state(|state| {
                 state.listeners.retain(|listener| !listener.is_closed());
                 state.listeners.iter().find(|listener| listener.capacity() == 0).cloned()
             });
             match full {
-                // An error means that the listener left; the next round forgets it.
+                // An error means that the listener was dropped; the next round removes it.
                 Some(listener) => drop(listener.reserve().await),
                 None => return,
             }
         }
     }
 
-    /// Only this process's task announces, and only after `room`, so a full channel cannot happen.
+    /// Only this process's task announces, and only after `listeners_ready`, so no channel is full.
     fn announce(&self, event: &Event) {
         self.state(|state| state.listeners.retain(|listener| listener.try_send(event.clone()).is_ok()));
     }
 }
 
-/// Looks after a process until its end is announced. `settle` is told the end before the listeners are.
-pub(super) async fn look_after(
+/// Supervises a process until its end is announced. Calls `settle` before the listeners get the
+/// end.
+pub(super) async fn supervise(
     process: Arc<Running>,
     mut source: Source,
     mut exited: oneshot::Receiver<Exit>,
     deadline: Option<Instant>,
-    settle: impl FnOnce(&Arc<Running>, Ending),
+    settle: impl FnOnce(&Arc<Running>, ProcessEnd),
 ) {
     let mut exit = None;
     let (mut open, mut killed, mut expired) = (true, false, false);
     let exit = loop {
         tokio::select! {
-            output = async { process.room().await; source.next().await }, if open => match output {
+            output = async { process.listeners_ready().await; source.next().await }, if open => match output {
                 Some(output) => process.announce(&Event::Output(output)),
                 None => open = false,
             },
-            // The registry holds the sender until the process is reaped, so an error cannot come before the guest ends.
+            // The registry holds the sender until the process is reaped, so an error means that the
+            // guest ends.
             status = &mut exited, if exit.is_none() => exit = Some(status.unwrap_or(Exit::Code(-1))),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() && !expired => {
                 (expired, killed) = (true, true);
@@ -142,17 +146,17 @@ pub(super) async fn look_after(
         }
     };
 
-    let ending = Ending { exit, expired };
+    let ending = ProcessEnd { exit, expired };
     settle(&process, ending);
-    for _ in 0..LAST_WORDS {
-        process.room().await;
+    for _ in 0..MAX_TRAILING_CHUNKS {
+        process.listeners_ready().await;
         match source.take_ready() {
             Some(output) => process.announce(&Event::Output(output)),
             None => break,
         }
     }
     drop(source);
-    process.room().await;
+    process.listeners_ready().await;
     process.announce(&Event::End(ending));
     process.state(|state| state.listeners.clear());
 }

@@ -1,4 +1,4 @@
-//! The `process.Process` service: requests in, events out, errors by the codes clients know.
+//! The `process.Process` service: requests, event streams, and the error codes that clients expect.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use super::input::InputError;
 use super::launch::LaunchError;
 use super::output::Output;
 use super::running::{Event, Running};
-use super::{Found, number};
+use super::{SelectedProcess, number};
 use crate::http::caller;
 use crate::state::Guest;
-use crate::streams::{Beat, Pace, deadline};
+use crate::streams::{StreamEvent, StreamTiming, deadline};
 
 pub(crate) struct ProcessService(pub(crate) Arc<Guest>);
 
@@ -50,17 +50,17 @@ impl Process for ProcessService {
     ) -> ServiceResult<ServiceStream<ConnectResponse>> {
         caller::check(&self.0, &ctx)?;
         let request = request.to_owned_message();
-        let pace = Pace::of(&ctx);
+        let timing = StreamTiming::from_context(&ctx);
         let (pid, events) = match self.find(&request.process)? {
-            Found::Running(process) => (number(&process), process.listen()),
-            Found::Ended { pid, ending } => {
+            SelectedProcess::Running(process) => (number(&process), process.listen()),
+            SelectedProcess::EndedProcess { pid, ending } => {
                 let (sender, events) = mpsc::channel(1);
-                sender.try_send(Event::End(ending)).expect("a new channel has room");
+                sender.try_send(Event::End(ending)).expect("a new channel has capacity");
                 (pid, events)
             }
         };
         let answer = |event: ProcessEvent| ConnectResponse { event: event.into(), ..ConnectResponse::default() };
-        Response::stream_ok(events_of(pid, events, pace, Audience::Joined).map(move |event| event.map(answer)))
+        Response::stream_ok(stream_events(pid, events, timing, Audience::Joined).map(move |event| event.map(answer)))
     }
 
     async fn start(
@@ -69,15 +69,16 @@ impl Process for ProcessService {
         request: ServiceRequest<'_, StartRequest>,
     ) -> ServiceResult<ServiceStream<StartResponse>> {
         let user = caller::user(&self.0, &ctx)?;
-        // The limit of this call is the process's, not the stream's: it holds when the client has left.
+        // The timeout of this call limits the process, not the stream: it applies after a
+        // disconnect too.
         let started = self.0.processes.start(&self.0, user, request.to_owned_message(), deadline(&ctx));
         let (pid, events) = started.map_err(|error| match error {
             LaunchError::Guest(_) | LaunchError::AtLimit => ConnectError::internal(error.to_string()),
             _ => ConnectError::invalid_argument(error.to_string()),
         })?;
         let answer = |event: ProcessEvent| StartResponse { event: event.into(), ..StartResponse::default() };
-        let pace = Pace::unending(&ctx);
-        Response::stream_ok(events_of(pid, events, pace, Audience::Starter).map(move |event| event.map(answer)))
+        let timing = StreamTiming::without_deadline(&ctx);
+        Response::stream_ok(stream_events(pid, events, timing, Audience::Starter).map(move |event| event.map(answer)))
     }
 
     async fn update(
@@ -162,7 +163,7 @@ impl Process for ProcessService {
 }
 
 impl ProcessService {
-    fn find(&self, selector: &ProcessSelector) -> Result<Found, ConnectError> {
+    fn find(&self, selector: &ProcessSelector) -> Result<SelectedProcess, ConnectError> {
         use protocol::rpc::process::process_selector::Selector;
         let Some(selector) = &selector.selector else {
             return Err(ConnectError::unimplemented("a process is selected by pid or by tag"));
@@ -175,11 +176,13 @@ impl ProcessService {
         })
     }
 
-    /// Only a running process can be talked to.
+    /// Input and signals require a running process.
     fn running(&self, selector: &ProcessSelector) -> Result<Arc<Running>, ConnectError> {
         match self.find(selector)? {
-            Found::Running(process) => Ok(process),
-            Found::Ended { pid, .. } => Err(ConnectError::not_found(format!("process with pid {pid} has ended"))),
+            SelectedProcess::Running(process) => Ok(process),
+            SelectedProcess::EndedProcess { pid, .. } => {
+                Err(ConnectError::not_found(format!("process with pid {pid} has ended")))
+            }
         }
     }
 }
@@ -197,7 +200,8 @@ fn input_error(error: &InputError) -> ConnectError {
     ConnectError::internal(error.to_string())
 }
 
-/// Who hears the events: the deadline of `Start` is an error for its caller and an ordinary end for the others.
+/// The receiver of events: the deadline of `Start` is an error for its caller and an ordinary end
+/// for the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Audience {
     Starter,
@@ -210,11 +214,11 @@ enum Stage {
     Done,
 }
 
-/// The start, everything that happens, the end.
-fn events_of(
+/// Streams the start, all events and the end.
+fn stream_events(
     pid: u32,
     events: mpsc::Receiver<Event>,
-    pace: Pace,
+    timing: StreamTiming,
     audience: Audience,
 ) -> impl Stream<Item = Result<ProcessEvent, ConnectError>> + Send + 'static {
     stream::unfold((events, Stage::Begin), move |(mut events, stage)| async move {
@@ -224,19 +228,19 @@ fn events_of(
                 Some((Ok(event(start)), (events, Stage::Middle)))
             }
             Stage::Middle => {
-                let (said, next) = match pace.next(&mut events).await {
-                    Beat::Item(Event::Output(output)) => (Ok(event(data(output))), Stage::Middle),
-                    Beat::Item(Event::End(ending)) if ending.expired && audience == Audience::Starter => {
+                let (message, next) = match timing.next(&mut events).await {
+                    StreamEvent::Item(Event::Output(output)) => (Ok(event(data(output))), Stage::Middle),
+                    StreamEvent::Item(Event::End(ending)) if ending.expired && audience == Audience::Starter => {
                         (Err(ConnectError::deadline_exceeded("the process was killed at its timeout")), Stage::Done)
                     }
-                    Beat::Item(Event::End(ending)) => (Ok(event(ending.exit.event())), Stage::Done),
-                    Beat::Silence => (Ok(event(KeepAlive::default())), Stage::Middle),
-                    Beat::Expired => {
+                    StreamEvent::Item(Event::End(ending)) => (Ok(event(ending.exit.event())), Stage::Done),
+                    StreamEvent::Silence => (Ok(event(KeepAlive::default())), Stage::Middle),
+                    StreamEvent::Expired => {
                         (Err(ConnectError::deadline_exceeded("the stream reached its timeout")), Stage::Done)
                     }
-                    Beat::Over => (Err(ConnectError::internal("the process was lost")), Stage::Done),
+                    StreamEvent::Over => (Err(ConnectError::internal("the process was lost")), Stage::Done),
                 };
-                Some((said, (events, next)))
+                Some((message, (events, next)))
             }
             Stage::Done => None,
         }

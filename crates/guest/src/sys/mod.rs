@@ -1,4 +1,4 @@
-//! The only unsafe code of the guest: what std and rustix do not offer safely.
+//! The only unsafe code of the guest: system interfaces without a safe wrapper in std and rustix.
 
 #![allow(unsafe_code)]
 
@@ -12,6 +12,6 @@ pub use inherited::take_descriptor;
 pub use memory::keep_heap_small;
 pub(crate) use memory::return_memory;
 pub(crate) use readiness::watch_readiness;
-pub(crate) use signals::refuse_signals;
-pub use signals::welcome_signals;
+pub(crate) use signals::block_signals;
+pub use signals::unblock_signals;
 pub(crate) use spawn::{Identity, Image, SpawnError, Stdio, spawn};

@@ -1,13 +1,13 @@
-//! Descriptors that the runtime watches.
+//! Descriptors polled by the runtime.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use tokio::io::unix::AsyncFd;
 
-/// Has the runtime watch a descriptor, which must be non-blocking.
+/// Registers a non-blocking descriptor with the runtime.
 pub(crate) fn watch_readiness(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd names the same open descriptor for as long as it lives, and AsyncFd owns it until it has
-    // ended the watching.
+    // SAFETY: an OwnedFd names the same open descriptor while it lives, and AsyncFd owns it until
+    // it has deregistered it.
     unsafe { AsyncFd::register(descriptor) }.map_err(io::Error::from)
 }

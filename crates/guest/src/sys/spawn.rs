@@ -1,9 +1,10 @@
-//! Starting a process at the price of vfork: the child shares the guest's memory until it executes, so no page table
-//! is copied however much the guest holds.
+//! Starts a process with vfork semantics: the child shares the guest's memory until exec, so no
+//! page table is copied however large the guest is.
 //!
-//! Invariants of the shared moment: the parent thread is stopped by the kernel (CLONE_VFORK), all signals are blocked
-//! so that no handler of ours runs in the child, the child has a stack of its own, allocates nothing, and calls only
-//! the kernel. Identity changes use raw system calls, since glibc's wrappers would signal the guest's other threads.
+//! Invariants while memory is shared: the kernel stops the parent thread (CLONE_VFORK), all signals
+//! are blocked so that no handler of ours runs in the child, the child has its own stack, allocates
+//! nothing, and only makes system calls. Identity changes use raw system calls, because glibc's
+//! wrappers would signal the guest's other threads.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -14,7 +15,7 @@ use rustix::process::Pid;
 
 use super::signals::SignalsBlocked;
 
-/// What to execute.
+/// The program to execute.
 pub(crate) struct Image<'a> {
     pub(crate) program: &'a CStr,
     pub(crate) arguments: &'a [CString],
@@ -22,27 +23,27 @@ pub(crate) struct Image<'a> {
     pub(crate) directory: &'a CStr,
 }
 
-/// Who the process is.
+/// User and groups of the process.
 pub(crate) struct Identity<'a> {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: &'a [u32],
 }
 
-/// Where its standard streams lead.
+/// The standard streams.
 pub(crate) enum Stdio<'a> {
     Pipes {
         stdin: BorrowedFd<'a>,
         stdout: BorrowedFd<'a>,
         stderr: BorrowedFd<'a>,
-        /// Become its descriptors 3 and 4. They must be above these themselves.
+        /// Become descriptors 3 and 4. Their own numbers must be higher.
         control: Option<[BorrowedFd<'a>; 2]>,
     },
     /// One descriptor for all three, which becomes the controlling terminal.
     Terminal(BorrowedFd<'a>),
 }
 
-/// Which step of the child failed.
+/// The step of the child that failed.
 #[derive(Debug)]
 pub(crate) enum SpawnError {
     Clone(io::Error),
@@ -61,7 +62,7 @@ enum Step {
     Execute,
 }
 
-/// Everything the child reads, and the one place where it writes.
+/// Everything the child reads, and the one field it writes.
 struct Child {
     program: *const c_char,
     arguments: *const *const c_char,
@@ -77,13 +78,13 @@ struct Child {
     failure: Option<(Step, c_int)>,
 }
 
-/// Deep enough for the child's few calls; only touched pages cost memory.
+/// Sufficient for the child's few calls; only touched pages cost memory.
 const STACK: usize = 32 * 1024;
 
-/// How eagerly the kernel's out-of-memory killer picks these processes before the guest.
+/// Makes the kernel's OOM killer prefer these processes to the guest.
 const OOM_SCORE: &[u8] = b"100";
 
-/// Starts a process that leads its own session, and returns once it executes or failed to.
+/// Starts a process that leads its own session. Returns once it executes or has failed.
 pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_>) -> Result<Pid, SpawnError> {
     let arguments = pointers(image.arguments);
     let environment = pointers(image.environment);
@@ -113,8 +114,9 @@ pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_
     let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<c_void>();
 
     let blocked = SignalsBlocked::now();
-    // SAFETY: `top` ends an allocation of STACK bytes aligned to 16, used by the child alone. `child` and everything
-    // it points to outlive the call, because CLONE_VFORK stops this thread until the child has executed or exited.
+    // SAFETY: `top` ends an allocation of STACK bytes aligned to 16, used by the child alone.
+    // `child` and everything it points to outlive the call, because CLONE_VFORK stops this thread
+    // until the child has executed or exited.
     let pid = unsafe {
         libc::clone(
             run_child,
@@ -149,7 +151,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 
 /// The child, up to its exec. Never returns to the caller's stack: it executes or exits.
 extern "C" fn run_child(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own Child and is stopped while we run, so nobody else touches it.
+    // SAFETY: `spawn` passes its own Child and is stopped meanwhile, so no other code accesses it.
     let child = unsafe { &mut *argument.cast::<Child>() };
     // SAFETY: the child's own requirements are the module's invariants.
     let failed = unsafe { become_image(child) };
@@ -163,11 +165,12 @@ extern "C" fn run_child(argument: *mut c_void) -> c_int {
 /// # Safety
 /// Runs in the child of `spawn`, with a `Child` whose pointers are valid.
 unsafe fn become_image(child: &Child) -> Step {
-    // SAFETY: every pointer in `child` is valid by contract; the other arguments are integers or local memory that
-    // outlives its call. Handlers set here are the child's own, since CLONE_SIGHAND is not given.
+    // SAFETY: every pointer in `child` is valid by contract; the other arguments are integers or
+    // local memory that outlives its call. Handlers set here are the child's own, since
+    // CLONE_SIGHAND is not given.
     unsafe {
-        // Of our handlers only SIGCHLD's could fire before exec resets them; SIGPIPE is ignored by Rust's runtime, and
-        // ignoring survives an exec.
+        // Of our handlers only SIGCHLD's could fire before exec resets them; Rust's runtime ignores
+        // SIGPIPE, and an ignored signal stays ignored after exec.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
 
@@ -180,14 +183,15 @@ unsafe fn become_image(child: &Child) -> Step {
         if child.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) == -1 {
             return Step::Streams;
         }
-        // While still root: afterwards the file belongs to somebody else. Not having it is no reason to fail.
+        // While still root: afterwards the file belongs to another user. Its absence is not fatal.
         let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if score != -1 {
             libc::write(score, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
         }
         libc::syscall(libc::SYS_close_range, child.stream_count, libc::c_uint::MAX, 0);
 
-        // In a sandbox with a single id nobody may change groups, and nobody but root exists: it stays what it is.
+        // In a sandbox with a single id, setgroups is not permitted and only that id exists: keep
+        // it.
         let may_stay = child.uid == libc::geteuid() && child.gid == libc::getegid();
         if (libc::syscall(libc::SYS_setgroups, child.group_count, child.groups) == -1 && !may_stay)
             || libc::syscall(libc::SYS_setresgid, child.gid, child.gid, child.gid) == -1

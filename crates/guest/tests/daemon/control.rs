@@ -1,5 +1,4 @@
-//! Everything that is neither processes nor files: tokens, health, settings, the lease, the log, pages, the listener
-//! inside the sandbox.
+//! Tokens, health, settings, the lease, the log, CORS, and the listener inside the sandbox.
 
 use std::io::{BufReader, Write};
 
@@ -10,7 +9,7 @@ use crate::common::{Guest, Response, eventually, head};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[test]
-fn the_token_guards_all_but_health() {
+fn the_token_protects_all_routes_but_health() {
     let guest = Guest::start_with(|config| config.access_token = Some("t0ken".into()));
     let health = guest.get("/health");
     assert_eq!((health.status, health.header("cache-control")), (204, Some("no-store")));
@@ -36,7 +35,7 @@ fn the_token_guards_all_but_health() {
 }
 
 #[test]
-fn init_changes_settings_but_not_a_token() {
+fn init_changes_settings_but_not_the_token() {
     let guest = Guest::start_with(|config| config.access_token = Some("one".into()));
     let init = |body: serde_json::Value| guest.request("POST", "/init", &[JSON], body.to_string().as_bytes());
     assert_eq!(init(json!({"accessToken": "two", "envVars": {"A": "1"}})).status, 401);
@@ -56,7 +55,7 @@ fn init_changes_settings_but_not_a_token() {
 }
 
 #[test]
-fn metrics_are_within_the_limits() {
+fn metrics_stay_within_the_limits() {
     let guest = Guest::start();
     let first = guest.get("/metrics").json();
     assert_eq!((&first["cpu_count"], &first["mem_total"]), (&json!(2), &json!(512 << 20)));
@@ -73,7 +72,7 @@ fn metrics_are_within_the_limits() {
 }
 
 #[test]
-fn pages_of_any_origin_may_call() {
+fn cors_permits_any_origin() {
     let guest = Guest::start_with(|config| config.access_token = Some("t".into()));
     let headers = [
         ("origin", "https://example.org"),
@@ -86,14 +85,14 @@ fn pages_of_any_origin_may_call() {
     assert_eq!(allowed.header("access-control-allow-methods"), Some("HEAD, GET, POST, PUT, PATCH, DELETE"));
     assert_eq!(allowed.header("access-control-allow-headers"), Some(headers[2].1));
     assert_eq!(allowed.header("access-control-max-age"), Some("7200"));
-    // Refusals must be readable too.
+    // Error responses need CORS headers too.
     let refused = guest.request("GET", "/envs", &headers[..1], b"");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("*")));
     assert_eq!(guest.get("/health").header("access-control-allow-origin"), None);
 }
 
 #[test]
-fn the_log_tells_what_ran_and_no_secret() {
+fn the_log_names_commands_and_no_secrets() {
     let guest = Guest::start();
     let run = guest.run_with("exit 5 # argument-secret", &json!({"process": {"envs": {"K": "value-secret"}}}), &[]);
     let entries = guest.log(0);
@@ -114,7 +113,7 @@ fn the_log_tells_what_ran_and_no_secret() {
 }
 
 #[test]
-fn inside_the_sandbox_the_usual_port_answers_but_does_not_obey() {
+fn the_inside_port_serves_no_control_routes() {
     let guest = Guest::start_with(|config| config.access_token = Some("t".into()));
     let token = [("x-access-token", "t")];
     let ask = |request: &str| {
@@ -137,7 +136,7 @@ fn inside_the_sandbox_the_usual_port_answers_but_does_not_obey() {
 }
 
 #[test]
-fn one_connection_carries_many_requests() {
+fn a_connection_serves_many_requests() {
     let guest = Guest::start();
     let mut stream = guest.connect();
     let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));

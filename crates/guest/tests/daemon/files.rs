@@ -1,4 +1,5 @@
-//! `/files` over real HTTP: uploads of every form, downloads whole and in part, metadata, signatures, refusals.
+//! `/files` over real HTTP: all upload formats, whole and range downloads, metadata, signatures,
+//! refusals.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -43,7 +44,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory")
 }
 
-/// Bytes in which every position matters.
+/// Bytes that differ at every position.
 fn pattern(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     (0..length)
@@ -64,7 +65,7 @@ fn refused(response: &Response, status: u16, message: &str) {
 }
 
 #[test]
-fn a_form_writes_every_file_part_where_it_says() {
+fn a_form_writes_every_file_part_to_its_path() {
     let guest = Guest::start();
     let home = guest.home().display().to_string();
     let parts: [(&str, &str, &[u8]); 4] =
@@ -85,7 +86,7 @@ fn a_form_writes_every_file_part_where_it_says() {
         let mode = if meta.is_dir() { 0o755 } else { 0o644 };
         assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (1000, 1000, mode), "{made}");
     }
-    // The query's path wins over the part's name, and belongs to one part.
+    // The query's path overrides the part's name, and permits one part only.
     let one = post(&guest, "/files?path=x%2Fq.txt&username=root", &[], &parts[..1]);
     assert_eq!(one.json()[0]["path"], "/root/x/q.txt");
     let meta = guest.run_with("stat -c %U /root/x", &json!({}), &[("authorization", "Basic cm9vdDo=")]).out();
@@ -98,10 +99,10 @@ fn a_form_writes_every_file_part_where_it_says() {
 }
 
 #[test]
-fn large_files_pass_in_every_form() {
+fn large_files_upload_and_download_in_all_formats() {
     let guest = Guest::start();
     let content = pattern(5_000_011);
-    // Compressing is slow without optimization.
+    // Compression is slow in debug builds.
     let short = &content[..600_011];
     let path = guest.home().join("large");
     let file = path.display().to_string();
@@ -109,7 +110,7 @@ fn large_files_pass_in_every_form() {
     assert_eq!(guest.upload(&file, &content).status, 200);
     assert!(fs::read(&path).expect("written") == content);
 
-    // Chunked, as JavaScript sends it.
+    // Chunked, as JavaScript clients send it.
     let (kind, body) = form(&[("file", &file, &content)]);
     let mut stream = guest.connect();
     stream.write_all(&head("POST", "/files", &[("content-type", &kind)], None)).expect("written");
@@ -126,7 +127,7 @@ fn large_files_pass_in_every_form() {
     assert_eq!((whole.status, whole.header("content-length")), (200, Some("5000011")));
     assert!(whole.body == content);
 
-    // Compressed, plain and as a form.
+    // Compressed, raw and as a form.
     let packed = gzip(short);
     fs::write(&path, b"old").expect("written");
     let answer = guest.request("POST", &target, &[PLAIN, ("content-encoding", "gzip")], &packed);
@@ -145,7 +146,7 @@ fn large_files_pass_in_every_form() {
 }
 
 #[test]
-fn parts_and_conditions_are_honoured() {
+fn ranges_and_conditions_are_honoured() {
     let guest = Guest::start();
     guest.upload("n.txt", b"0123456789");
     let get = |headers: &[(&str, &str)]| guest.request("GET", "/files?path=n.txt", headers, b"");
@@ -173,7 +174,7 @@ fn parts_and_conditions_are_honoured() {
 }
 
 #[test]
-fn files_of_the_kernel_are_read_to_their_end() {
+fn procfs_files_are_read_completely() {
     let guest = Guest::start();
     let boot_id = guest.get("/files?path=/proc/sys/kernel/random/boot_id");
     assert_eq!(boot_id.body.len(), 37, "{}", boot_id.text());
@@ -184,7 +185,7 @@ fn files_of_the_kernel_are_read_to_their_end() {
 }
 
 #[test]
-fn hostile_paths_get_clean_refusals() {
+fn hostile_paths_are_refused() {
     let guest = Guest::start();
     let base = guest.base().display().to_string();
     let setup = "mkfifo ~/fifo; ln -s loop ~/loop; ln -s fifo ~/to-fifo; mkdir ~/dir; echo x > ~/file";
@@ -221,7 +222,7 @@ fn hostile_paths_get_clean_refusals() {
     assert_eq!(guest.request("DELETE", "/files?path=x", &[], b"").status, 405);
 }
 
-/// Sends a part of an upload and then closes the connection.
+/// Sends a part of an upload and closes the connection.
 fn break_off(guest: &Guest, path: &str, content: &[u8]) {
     let mut stream = guest.connect();
     let target = format!("/files?path={}", encode(path));
@@ -230,7 +231,7 @@ fn break_off(guest: &Guest, path: &str, content: &[u8]) {
 }
 
 #[test]
-fn an_upload_that_breaks_off_leaves_the_file_before() {
+fn an_aborted_upload_keeps_the_existing_file() {
     let guest = Guest::start();
     let home = guest.home();
     let hidden = || {
@@ -241,7 +242,7 @@ fn an_upload_that_breaks_off_leaves_the_file_before() {
         assert_eq!(guest.upload("file", b"before").status, 200);
         break_off(&guest, "file", &pattern(size));
         break_off(&guest, "new", &pattern(size));
-        // The guest has noticed when nothing of them is left; an upload after them comes later in any case.
+        // No leftovers means that the guest has noticed the disconnects.
         eventually("drafts are removed", || (hidden() == 0).then_some(()));
         assert_eq!(guest.upload("other", b"x").status, 200);
         assert_eq!(fs::read(home.join("file")).expect("it is there"), b"before");
@@ -250,7 +251,7 @@ fn an_upload_that_breaks_off_leaves_the_file_before() {
 }
 
 #[test]
-fn an_overwritten_file_keeps_its_mode_its_links_and_its_names() {
+fn overwriting_preserves_mode_symlinks_and_hard_links() {
     let guest = Guest::start();
     let home = guest.home();
     for size in [1000, 3_000_000] {
@@ -282,7 +283,8 @@ fn an_overwritten_file_keeps_its_mode_its_links_and_its_names() {
 fn a_full_disk_is_507_after_the_whole_upload() {
     let guest = Guest::start();
     let small = guest.base().join("small").display().to_string();
-    // Larger than the disk and than any buffer on the way: the client must live to read the answer.
+    // Larger than the disk and all buffers on the path: the client must be able to read the
+    // response.
     let content = pattern(8 << 20);
     refused(&guest.upload(&format!("{small}/big"), &content), 507, "not enough disk space available");
     let (kind, body) = form(&[("file", &format!("{small}/other"), &content)]);
@@ -292,7 +294,7 @@ fn a_full_disk_is_507_after_the_whole_upload() {
 }
 
 #[test]
-fn a_full_disk_leaves_the_file_that_an_upload_was_to_replace() {
+fn a_full_disk_keeps_the_existing_file() {
     let guest = Guest::start();
     // A file system that only the guest sees.
     let small = guest.base().join("small").display().to_string();
@@ -305,7 +307,7 @@ fn a_full_disk_leaves_the_file_that_an_upload_was_to_replace() {
     let (old, new) = (pattern(50_000), pattern(200_000));
     assert_eq!(guest.upload(&path, &old).status, 200);
     run("cat /dev/zero >filler 2>/dev/null");
-    // One step of freed room at a time, so that the disk gets full before, in and after the content.
+    // Frees space step by step, so that the disk fills before, within and after the content.
     let mut refusals = 0;
     loop {
         let answer = guest.upload(&path, &new);
@@ -324,7 +326,7 @@ fn a_full_disk_leaves_the_file_that_an_upload_was_to_replace() {
 }
 
 #[test]
-fn metadata_is_stored_replaced_and_seen_everywhere() {
+fn metadata_is_stored_replaced_and_reported() {
     let guest = Guest::start();
     let target = "/files?path=noted";
     let set = guest.request("POST", target, &[PLAIN, ("X-Metadata-Author", "ann"), ("x-metadata-b", "2")], b"x");
@@ -352,7 +354,7 @@ fn metadata_is_stored_replaced_and_seen_everywhere() {
 }
 
 #[test]
-fn signatures_open_files_and_their_refusals_are_exact() {
+fn signatures_authorize_files_and_reject_exactly() {
     let token = "envdtok";
     let guest = Guest::start_with(|config| config.access_token = Some(token.into()));
     let with_token = [("x-access-token", token), PLAIN];
@@ -389,7 +391,7 @@ fn signatures_open_files_and_their_refusals_are_exact() {
 }
 
 #[test]
-fn compose_joins_and_removes() {
+fn compose_concatenates_and_removes_sources() {
     let guest = Guest::start();
     guest.upload("p1", b"one ");
     guest.upload("p2", b"two");
@@ -408,7 +410,7 @@ fn compose_joins_and_removes() {
 }
 
 #[test]
-fn memory_stays_constant_whatever_the_size() {
+fn transfers_use_constant_memory() {
     let guest = Guest::start();
     let peak = || {
         let status = guest.get("/files?path=/proc/1/status").text();
@@ -426,7 +428,7 @@ fn memory_stays_constant_whatever_the_size() {
         stream.write_all(&content).expect("written");
     }
     assert_eq!(Response::read(&mut std::io::BufReader::new(stream)).status, 200);
-    // A reader that reads slowly must not be read ahead for.
+    // The guest must not read ahead for a slow reader.
     let mut stream = guest.connect();
     stream.write_all(&head("GET", "/files?path=huge", &[], Some(0))).expect("written");
     let mut first = [0; 1000];

@@ -1,4 +1,4 @@
-//! `filesystem.Filesystem` over real HTTP: entries, trees, their errors, and watches counted event by event.
+//! `filesystem.Filesystem` over real HTTP: entries, trees, errors, and watches event by event.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ fn status(code: &str) -> u16 {
 }
 
 #[test]
-fn an_entry_tells_all_about_a_file() {
+fn stat_reports_all_metadata() {
     let guest = Guest::start();
     let home = guest.home().display().to_string();
     guest.upload("f.txt", b"12345");
@@ -52,7 +52,7 @@ fn an_entry_tells_all_about_a_file() {
 }
 
 #[test]
-fn links_are_described_by_themselves_and_by_their_target() {
+fn stat_describes_symlinks_and_their_targets() {
     let guest = Guest::start();
     let home = guest.home().display().to_string();
     let made = "mkdir d; echo x > d/t; chmod 600 d/t; ln -s d/t l; ln -s l l2; ln -s nowhere dangling; ln -s self self";
@@ -70,7 +70,7 @@ fn links_are_described_by_themselves_and_by_their_target() {
 }
 
 #[test]
-fn listings_are_in_order_and_as_deep_as_asked() {
+fn listings_are_sorted_and_limited_in_depth() {
     let guest = Guest::start();
     let home = guest.home().display().to_string();
     let made = "mkdir -p b/c/d a; touch b/z b/c/y b/c/d/x top; ln -s b link; ln -s loop loop";
@@ -102,7 +102,7 @@ fn listings_are_in_order_and_as_deep_as_asked() {
 }
 
 #[test]
-fn making_moving_and_removing_have_their_codes() {
+fn tree_operations_return_their_error_codes() {
     let guest = Guest::start();
     guest.upload("file", b"x");
     let code = |method: &str, request: Value| call(&guest, method, &request).map(drop);
@@ -137,7 +137,7 @@ fn making_moving_and_removing_have_their_codes() {
     assert_eq!(ghost.expect_err("unknown").code, "unauthenticated");
 }
 
-/// Reads events until `last` was seen, as `(kind, name)`.
+/// Reads events until `last`, as `(kind, name)`.
 fn watch_until(stream: &mut EventStream, last: (&str, &str)) -> Vec<(String, String)> {
     let mut seen = Vec::new();
     loop {
@@ -166,7 +166,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_upload_is_exactly_create_chmod_write() {
+fn an_upload_emits_exactly_create_chmod_write() {
     let guest = Guest::start();
     guest.run("mkdir w");
     let mut stream = watch(&guest, &json!({"path": "w"}));
@@ -181,7 +181,7 @@ fn an_upload_is_exactly_create_chmod_write() {
     assert_eq!(watch_until(&mut stream, ("WRITE", "form")), exact("form"));
     assert_eq!(guest.upload("w/plain", b"content").status, 200);
     assert_eq!(watch_until(&mut stream, ("WRITE", "plain")), exact("plain"));
-    // Nothing more came: the next event is of the next thing done.
+    // No further event: the next one belongs to the next action.
     guest.call("filesystem.Filesystem/Move", &json!({"source": "w/plain", "destination": "w/other"})).expect("moved");
     assert_eq!(watch_until(&mut stream, ("CREATE", "other")), pairs(&[("RENAME", "plain"), ("CREATE", "other")]));
     guest.call("filesystem.Filesystem/Remove", &json!({"path": "w/other"})).expect("removed");
@@ -213,7 +213,7 @@ fn a_recursive_watch_follows_new_directories() {
 }
 
 #[test]
-fn a_watch_tells_about_entries_and_keeps_alive() {
+fn a_watch_reports_entries_and_sends_keepalives() {
     let guest = Guest::start();
     guest.run("mkdir w");
     let headers = [("keepalive-ping-interval", "1"), ("connect-timeout-ms", "2600")];

@@ -9,7 +9,7 @@ use crate::common::{Guest, eventually, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// What came of a piece of code.
+/// The result of an execution.
 #[derive(Debug, Default)]
 struct Ran {
     stdout: String,
@@ -40,7 +40,7 @@ impl Ran {
         ran
     }
 
-    /// The form of the last expression's value.
+    /// One representation of the last expression's value.
     fn main(&self, form: &str) -> Value {
         let main = self.results.iter().find(|result| result["is_main_result"] == true);
         main.map_or(Value::Null, |main| main[form].clone())
@@ -74,7 +74,7 @@ impl Guest {
 }
 
 #[test]
-fn python_keeps_its_state_and_gives_the_last_value_in_every_form() {
+fn python_keeps_state_and_returns_values_in_all_formats() {
     let guest = Guest::start();
     let ran = guest.python("x = 41\nprint('hello')\nimport sys; print('oops', file=sys.stderr)\nx + 1");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), ran.count), ("hello\n", "oops\n", Some(1)));
@@ -99,13 +99,13 @@ fn python_keeps_its_state_and_gives_the_last_value_in_every_form() {
 }
 
 #[test]
-fn errors_are_told_with_where_they_happened_and_lose_nothing() {
+fn errors_have_tracebacks_and_keep_the_state() {
     let guest = Guest::start();
     let ran = guest.python("kept = 1\ndef f():\n  return 1 / 0\nprint('before')\nf()");
     assert_eq!((ran.error(), ran.stdout.as_str()), (("ZeroDivisionError", "division by zero"), "before\n"));
     let traceback = ran.error.as_ref().expect("an error")["traceback"].as_str().expect("text").to_owned();
     assert!(traceback.contains("<cell 1>\", line 3, in f") && traceback.contains("return 1 / 0"), "{traceback}");
-    assert!(!traceback.contains("<string>"), "our own frames are nobody's business: {traceback}");
+    assert!(!traceback.contains("<string>"), "the driver's own frames are hidden: {traceback}");
     assert_eq!(guest.python("if").error().0, "SyntaxError");
     assert_eq!(guest.python("raise SystemExit(3)").error(), ("SystemExit", "3"));
     assert_eq!(guest.python("kept").main("text"), "1");
@@ -113,14 +113,14 @@ fn errors_are_told_with_where_they_happened_and_lose_nothing() {
     assert_eq!(ran.error(), ("InterpreterEnded", "it ended (exit status 7)"));
     assert_eq!(guest.python("kept").error().0, "NameError", "a new one knows nothing of the old");
     guest.run("pkill -9 -f '^python3 -c'");
-    // By the run that it ended in the middle of, or by the first one after it.
+    // Reported by the run during which it exited, or by the next one.
     let ran = guest.python("1");
-    let told = format!("{}{}", ran.stderr, ran.error.unwrap_or_default());
-    assert!(told.contains("signal: killed") && told.contains("variables are lost"), "{told}");
+    let reported = format!("{}{}", ran.stderr, ran.error.unwrap_or_default());
+    assert!(reported.contains("signal: killed") && reported.contains("variables are lost"), "{reported}");
 }
 
 #[test]
-fn javascript_and_bash_keep_their_state_too() {
+fn javascript_and_bash_keep_their_state() {
     let guest = Guest::start();
     let js = |code: &str| guest.in_language("js", code);
     assert_eq!(js("const a = 20; let b = 1; console.log('out'); console.error('err')").stdout, "out\n");
@@ -142,7 +142,7 @@ fn javascript_and_bash_keep_their_state_too() {
 }
 
 #[test]
-fn variables_of_one_run_end_with_it() {
+fn variables_of_a_run_do_not_persist() {
     let guest = Guest::start_with(|config| {
         config.env_vars.insert("GIVEN".into(), "sandbox".into());
     });
@@ -161,7 +161,7 @@ fn variables_of_one_run_end_with_it() {
 }
 
 #[test]
-fn contexts_are_apart_and_can_be_restarted_and_removed() {
+fn contexts_are_isolated_restarted_and_removed() {
     let guest = Guest::start();
     let made = guest.interpreter("POST", "/contexts", &json!({"cwd": "/usr"})).json();
     assert_eq!((made["language"].as_str(), made["cwd"].as_str()), (Some("python"), Some("/usr")));
@@ -189,7 +189,7 @@ fn contexts_are_apart_and_can_be_restarted_and_removed() {
     });
 }
 
-/// Starts code, waits until it has printed `ready`, and leaves.
+/// Starts code, waits until it has printed `ready`, and disconnects.
 fn leave(guest: &Guest, language: &str, code: &str) {
     let body = json!({"code": code, "language": language}).to_string();
     let mut stream = guest.connect();
@@ -200,14 +200,14 @@ fn leave(guest: &Guest, language: &str, code: &str) {
 }
 
 #[test]
-fn code_whose_client_leaves_is_interrupted() {
+fn code_is_interrupted_when_its_client_disconnects() {
     let guest = Guest::start();
     for (language, code, after, expected) in [
         ("python", "x = 1\nprint('ready')\nimport time\ntime.sleep(600)", "print(x)", "1\n"),
         ("javascript", "var x = 1; console.log('ready'); while (true) {}", "console.log(x)", "1\n"),
         ("javascript", "var y = 2; console.log('ready'); await new Promise(() => {})", "console.log(y)", "2\n"),
         ("bash", "x=1; echo ready; sleep 600; echo never", "echo $x", "1\n"),
-        // It hears nothing, so it is ended, and its state with it.
+        // It ignores the interrupt, so it is killed and its state is lost.
         ("bash", "x=2; trap '' INT URG; echo ready; while :; do :; done", "echo ${x-gone}", "gone\n"),
     ] {
         leave(&guest, language, code);
@@ -216,7 +216,8 @@ fn code_whose_client_leaves_is_interrupted() {
     }
 }
 
-/// A shell may be anywhere when it is interrupted: before its command, starting it, waiting for it, between two of them.
+/// Interrupts a shell at any point: before its command, starting it, waiting for it, between two
+/// commands.
 #[test]
 fn a_shell_keeps_its_state_whenever_it_is_interrupted() {
     let guest = Guest::start();
@@ -238,7 +239,7 @@ fn a_shell_keeps_its_state_whenever_it_is_interrupted() {
 }
 
 #[test]
-fn only_who_has_the_token_runs_code_and_nobody_inside() {
+fn code_runs_with_a_token_only_and_never_from_inside() {
     let guest = Guest::start_with(|config| config.access_token = Some("secret".into()));
     let code = json!({"code": "6 * 7"}).to_string();
     let refused = guest.interpreter("POST", "/execute", &json!({"code": "1"}));
@@ -261,7 +262,7 @@ fn only_who_has_the_token_runs_code_and_nobody_inside() {
 }
 
 #[test]
-fn much_output_arrives_whole_and_in_order() {
+fn large_output_arrives_complete_and_in_order() {
     let guest = Guest::start();
     let ran = guest.python("for i in range(20000): print(i)\ndisplay('middle')\nprint('x' * 1000000)\n'y' * 3000000");
     let expected: String = (0..20000).map(|i| format!("{i}\n")).collect::<String>() + &"x".repeat(1_000_000) + "\n";

@@ -1,4 +1,4 @@
-//! A sandbox at its limit of processes: its guest lives on, serves files, and says what is wrong.
+//! A sandbox at its process limit: the guest survives, serves files, and reports the limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::common::{Guest, eventually};
 
-/// A control group that limits processes; removed with the value, which must outlive what runs in it.
+/// A cgroup that limits processes; removed on drop, after its processes have ended.
 struct Pids(PathBuf);
 
 impl Pids {
@@ -26,7 +26,7 @@ impl Pids {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("moved");
     }
 
-    /// Allows no process besides those that are there.
+    /// Allows no further process.
     fn close(&self) {
         let now = fs::read_to_string(self.0.join("pids.current")).expect("a count");
         fs::write(self.0.join("pids.max"), now.trim()).expect("a limit");
@@ -44,7 +44,7 @@ impl Drop for Pids {
 }
 
 #[test]
-fn a_guest_without_processes_to_spare_serves_files_and_lives() {
+fn a_guest_at_its_process_limit_serves_files() {
     let pids = Pids::new("sandbar-guest-limit");
     let mut guest = Guest::start();
     assert_eq!(guest.upload("before", b"x").status, 200);

@@ -1,4 +1,4 @@
-//! The daemon as a process of its own, spoken to over its socket as a server does.
+//! The daemon as a separate process, driven over its socket like a server does.
 
 mod common;
 mod control;

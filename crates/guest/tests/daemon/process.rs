@@ -1,4 +1,5 @@
-//! `process.Process` over real HTTP: order of events, endings, signals, input, terminals, deadlines, listeners.
+//! `process.Process` over real HTTP: order of events, exits, signals, input, terminals, deadlines,
+//! listeners.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +18,7 @@ use sha2::Digest as _;
 use crate::common::{EventStream, Guest, Message, envelope, eventually, head, write_chunk};
 
 #[test]
-fn a_command_prints_and_ends_in_order() {
+fn events_of_a_command_are_ordered() {
     let guest = Guest::start();
     let run = guest.run("echo out; echo err >&2; exit 3");
     assert_eq!((run.stdout.as_slice(), run.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
@@ -28,7 +29,7 @@ fn a_command_prints_and_ends_in_order() {
 }
 
 #[test]
-fn bytes_pass_unchanged_in_chunks() {
+fn binary_output_passes_unchanged() {
     let guest = Guest::start();
     let run = guest.run("head -c 3000000 /dev/zero; printf '\\xff\\xfe'");
     assert_eq!(run.stdout.len(), 3_000_002);
@@ -37,7 +38,7 @@ fn bytes_pass_unchanged_in_chunks() {
 }
 
 #[test]
-fn the_environment_and_directory_are_exactly_the_rules() {
+fn environment_and_directory_follow_the_rules() {
     let guest = Guest::start_with(|config| {
         config.env_vars.insert("FROM_CREATE".into(), "1".into());
         config.env_vars.insert("E2B_SANDBOX".into(), "overridden".into());
@@ -64,7 +65,7 @@ fn the_environment_and_directory_are_exactly_the_rules() {
 }
 
 #[test]
-fn processes_run_as_the_user_with_all_groups_in_their_own_session() {
+fn processes_have_user_groups_and_their_own_session() {
     let guest = Guest::start();
     let command = "id -u; id -G; cat /proc/self/oom_score_adj; ps -o sid= -p $$ | tr -d ' '; echo $$; umask";
     let run = guest.run(command);
@@ -74,38 +75,38 @@ fn processes_run_as_the_user_with_all_groups_in_their_own_session() {
     assert_eq!(lines[4].parse::<u64>().ok(), run.pid, "the pid is that of the sandbox");
     assert_eq!(lines[5], "0022");
     let ignored = guest.run("sed -n 's/^SigIgn:.//p' /proc/self/status").out();
-    // Those from 32 on belong to the C library.
+    // Signals from 32 on belong to the C library.
     assert_eq!(u64::from_str_radix(ignored.trim(), 16).map(|signals| signals & 0x7fff_ffff), Ok(0), "{ignored}");
     let root = format!("Basic {}", STANDARD.encode("root:"));
     assert_eq!(guest.run_with("id -u", &json!({}), &[("authorization", &root)]).out(), "0\n");
-    let nobody = format!("Basic {}", STANDARD.encode("ghost:"));
-    let run = guest.run_with("id -u", &json!({}), &[("authorization", &nobody)]);
+    let unknown = format!("Basic {}", STANDARD.encode("ghost:"));
+    let run = guest.run_with("id -u", &json!({}), &[("authorization", &unknown)]);
     assert_eq!(run.error, Some(json!({"code": "unauthenticated", "message": "invalid username: 'ghost'"})));
-    let listed = guest.call_with("process.Process/List", &json!({}), &[("authorization", &nobody)]);
+    let listed = guest.call_with("process.Process/List", &json!({}), &[("authorization", &unknown)]);
     assert_eq!(listed.expect_err("unknown user").status, 401);
 }
 
 #[test]
-fn no_descriptor_of_the_guest_leaks() {
+fn guest_descriptors_do_not_leak() {
     let guest = Guest::start();
     let run = guest.run("i=0; while [ $i -lt 200 ]; do [ -e /proc/$$/fd/$i ] && echo $i; i=$((i+1)); done");
     assert_eq!(run.out(), "0\n1\n2\n");
 }
 
 #[test]
-fn what_cannot_start_is_an_invalid_argument() {
+fn unstartable_commands_are_invalid_arguments() {
     let guest = Guest::start();
     for cmd in ["/no/such/program", "no-such-program", "", "/etc/passwd", "/", "a\u{0}b"] {
         let run = guest.run_with("", &json!({"process": {"cmd": cmd, "args": []}}), &[]);
         assert_eq!(run.error_code(), "invalid_argument", "{cmd:?}");
     }
-    // Found by PATH, as a shell would.
+    // Searched in PATH, as in a shell.
     let run = guest.run_with("", &json!({"process": {"cmd": "echo", "args": ["hi"]}}), &[]);
     assert_eq!(run.out(), "hi\n");
 }
 
 #[test]
-fn signals_end_the_stream_at_once_even_when_children_hold_the_pipes() {
+fn fatal_signals_end_the_stream_despite_open_pipes() {
     let guest = Guest::start();
     for (signal, status) in [("SIGNAL_SIGKILL", "signal: killed"), ("SIGNAL_SIGTERM", "signal: terminated")] {
         let (pid, mut stream) = guest.start_process("sleep 300 & echo ready; sleep 300", &json!({}), &[]);
@@ -120,20 +121,20 @@ fn signals_end_the_stream_at_once_even_when_children_hold_the_pipes() {
     let (pid, stream) = guest.start_process("sleep 300", &json!({}), &[]);
     let bad = guest.call("process.Process/SendSignal", &json!({"process": {"pid": pid}, "signal": 0}));
     assert_eq!(bad.expect_err("no signal").code, "unimplemented");
-    // Numbers are accepted for enums.
+    // Enums accept numbers.
     guest.call("process.Process/SendSignal", &json!({"process": {"pid": pid}, "signal": 9})).expect("sent");
     assert_eq!(stream.finish().end()["status"], "signal: killed");
 }
 
 #[test]
-fn the_stream_lasts_until_every_writer_is_gone() {
+fn the_stream_ends_after_the_last_writer() {
     let guest = Guest::start();
     let fifo = guest.base().join("go");
     let command = format!("mkfifo -m 666 {0}; (read x < {0}; echo late) & echo early", fifo.display());
     fs::set_permissions(guest.base(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("permissions");
     let (pid, mut stream) = guest.start_process(&command, &json!({}), &[]);
     stream.until("early");
-    // The direct child ends, its child writes later.
+    // The direct child exits, its child writes later.
     eventually("the shell is gone", || {
         guest.run(&format!("kill -0 {pid} || echo gone")).out().contains("gone").then_some(())
     });
@@ -143,7 +144,7 @@ fn the_stream_lasts_until_every_writer_is_gone() {
 }
 
 #[test]
-fn input_is_echoed_and_closing_it_ends_the_program() {
+fn stdin_is_delivered_and_closing_it_is_eof() {
     let guest = Guest::start();
     let (pid, mut stream) = guest.start_process("cat", &json!({"tag": "echo"}), &[]);
     let send = |text: &str| {
@@ -162,7 +163,7 @@ fn input_is_echoed_and_closing_it_ends_the_program() {
     let resize = json!({"process": {"pid": pid}, "pty": {"size": {"cols": 10, "rows": 10}}});
     assert_eq!(guest.call("process.Process/Update", &resize).expect_err("no terminal").code, "internal");
 
-    // `sleep` keeps the process while its input is closed twice.
+    // `sleep` keeps the process alive while its input is closed twice.
     let (sleeper, sleeping) = guest.start_process("cat >/dev/null; sleep 300", &json!({}), &[]);
     let close = json!({"process": {"pid": sleeper}});
     guest.call("process.Process/CloseStdin", &close).expect("closed");
@@ -180,9 +181,9 @@ fn input_is_echoed_and_closing_it_ends_the_program() {
     drop(stream);
 }
 
-/// Several pieces of gzip, cut anywhere, and a process that does not see how they came.
+/// Several gzip members, split anywhere; the process does not see the encoding.
 #[test]
-fn input_that_comes_compressed_is_inflated() {
+fn compressed_stdin_is_inflated() {
     let compressed = |bytes: &[u8]| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(bytes).expect("memory");
@@ -209,14 +210,14 @@ fn input_that_comes_compressed_is_inflated() {
     let run = stream.finish();
     assert_eq!(String::from_utf8_lossy(&run.stdout), format!("unset\n{hexadecimal}  -\n"));
 
-    // What is wrong is told to whoever sends more.
+    // An invalid piece fails a later send.
     let (pid, _stream) = start("cat >/dev/null; sleep 300");
     send(pid, b"no gzip at all").expect("taken before it is looked at");
     eventually("the input is refused", || send(pid, b"more").err());
 }
 
 #[test]
-fn input_streams_in_many_pieces() {
+fn stdin_streams_in_many_chunks() {
     let guest = Guest::start();
     let (pid, stream) = guest.start_process("head -c 200000 | md5sum", &json!({}), &[]);
     let mut call = guest.connect();
@@ -237,7 +238,7 @@ fn input_streams_in_many_pieces() {
 }
 
 #[test]
-fn a_terminal_has_a_size_and_can_be_resized_and_rejoined() {
+fn a_terminal_is_resized_and_rejoined() {
     let guest = Guest::start();
     let terminal = json!({
         "process": {"cmd": "/bin/bash", "args": ["-i"], "envs": {"TERM": "xterm-256color", "PS1": "", "HISTFILE": ""}},
@@ -283,12 +284,12 @@ fn the_deadline_kills_the_process_and_its_group() {
     assert_eq!(guest.call("process.Process/List", &json!({})).expect("listed"), json!({}));
     eventually("the group is killed", || guest.run("ps -e -o args=").out().contains("sleep 4321").not().then_some(()));
 
-    // It holds when the caller has left, and for others it is an ordinary end.
+    // It applies after a disconnect, and is an ordinary end for other listeners.
     let (pid, stream) = guest.start_process("sleep 300", &json!({}), &[("connect-timeout-ms", "700")]);
     drop(stream);
     let joined = guest.stream("process.Process/Connect", &json!({"process": {"pid": pid}}), &[]).finish();
     assert_eq!(joined.end()["status"], "signal: killed");
-    // 0 is no limit; a limit of Connect is the stream's alone.
+    // 0 means no timeout; the timeout of Connect limits only the stream.
     let (pid, _stream) = guest.start_process("sleep 300", &json!({}), &[("connect-timeout-ms", "0")]);
     let selector = json!({"process": {"pid": pid}});
     let joined = guest.stream("process.Process/Connect", &selector, &[("connect-timeout-ms", "200")]).finish();
@@ -297,7 +298,7 @@ fn the_deadline_kills_the_process_and_its_group() {
 }
 
 #[test]
-fn silence_is_filled_with_keepalives() {
+fn silent_streams_send_keepalives() {
     let guest = Guest::start();
     let run = guest.run_with("sleep 2.5", &json!({}), &[("keepalive-ping-interval", "1")]);
     assert_eq!(run.keepalives, 2);
@@ -306,7 +307,7 @@ fn silence_is_filled_with_keepalives() {
 }
 
 #[test]
-fn leaving_does_not_kill_and_everybody_hears_everything() {
+fn disconnects_do_not_kill_and_all_listeners_get_events() {
     let guest = Guest::start();
     let (pid, first) = guest.start_process("while read line; do echo \"got $line\"; done", &json!({"tag": "t"}), &[]);
     drop(first);
@@ -331,7 +332,7 @@ fn leaving_does_not_kill_and_everybody_hears_everything() {
         assert_eq!(stream.finish().end()["status"], "exit status 0");
     }
 
-    // Still joinable for a while, not listed, not to be talked to.
+    // Still connectable for a while, not listed, and refuses input.
     let late = guest.stream("process.Process/Connect", &json!({"process": {"pid": pid}}), &[]).finish();
     assert_eq!((late.pid, &late.end()["status"]), (Some(pid), &json!("exit status 0")));
     assert_eq!(guest.call("process.Process/List", &json!({})).expect("listed"), json!({}));
@@ -342,18 +343,18 @@ fn leaving_does_not_kill_and_everybody_hears_everything() {
         let lost = guest.stream("process.Process/Connect", &json!({"process": selector}), &[]).finish();
         assert_eq!(lost.error_code(), code);
         let signal = json!({"process": selector, "signal": "SIGNAL_SIGKILL"});
-        assert_eq!(guest.call("process.Process/SendSignal", &signal).expect_err("nobody").code, code);
+        assert_eq!(guest.call("process.Process/SendSignal", &signal).expect_err("unknown").code, code);
     }
 }
 
 #[test]
-fn a_slow_listener_slows_the_process_instead_of_filling_memory() {
+fn a_slow_listener_applies_backpressure() {
     let guest = Guest::start();
     let counter = guest.home().join("count");
     let command = format!("for i in $(seq 1000); do head -c 32768 /dev/zero; echo $i > {}; done", counter.display());
     let (_, stream) = guest.start_process(&command, &json!({}), &[]);
     let count = || fs::read_to_string(&counter).ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
-    // It stops for want of a reader: the count no longer grows.
+    // It blocks without a reader: the count stops growing.
     let mut last = (0, Instant::now());
     let stopped = eventually("the process stops", || {
         let now = count();
@@ -373,18 +374,18 @@ fn orphans_are_reaped() {
     guest.run("for i in $(seq 20); do (sleep 0.05 &) ; done");
     let zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z'; ps -e | grep -c '[s]leep'";
     eventually("no sleeper and no zombie is left", || (guest.run(zombies).out() == "0\n0\n").then_some(()));
-    // Their statuses did not disturb anybody.
+    // Orphans' statuses are not mixed up with the guest's own processes.
     assert_eq!(guest.run("(sleep 0.05 &); exit 9").end()["exitCode"], 9);
 }
 
 #[test]
-fn the_first_process_cannot_be_signalled_from_inside() {
+fn process_1_ignores_signals_from_inside() {
     let guest = Guest::start();
     let root = format!("Basic {}", STANDARD.encode("root:"));
     let command = "kill -TERM 1; kill -INT 1; kill -KILL 1; kill -HUP 1; cat /proc/1/comm";
     let run = guest.run_with(command, &json!({}), &[("authorization", &root)]);
     assert_eq!(run.out().trim(), "sandbar-guest");
-    // Nor while it starts processes and its file threads live.
+    // Nor while it starts processes and pool threads exist.
     let hammer = "for i in $(seq 3000); do kill -TERM 1; done; echo over";
     let (_, stream) = guest.start_process(hammer, &json!({}), &[("authorization", &root)]);
     for _ in 0..50 {
@@ -399,7 +400,7 @@ fn the_first_process_cannot_be_signalled_from_inside() {
 }
 
 #[test]
-fn the_binary_codec_says_the_same() {
+fn the_binary_codec_matches_json() {
     let guest = Guest::start();
     let request = StartRequest {
         process: ProcessConfig {
@@ -440,7 +441,7 @@ fn the_binary_codec_says_the_same() {
 }
 
 #[test]
-fn snake_case_unknown_fields_and_identity_encoding_are_tolerated() {
+fn lenient_json_and_identity_encoding_are_accepted() {
     let guest = Guest::start();
     let dir = guest.home().display().to_string();
     let request = json!({"path": dir, "include_entry": true, "allow_network_mounts": true, "unknown": [1]});
@@ -459,7 +460,7 @@ fn snake_case_unknown_fields_and_identity_encoding_are_tolerated() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_entered_is_named() {
+fn an_inaccessible_directory_is_named() {
     let guest = Guest::start();
     let closed = guest.base().join("closed");
     fs::create_dir(&closed).expect("a directory");

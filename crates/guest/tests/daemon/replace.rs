@@ -1,4 +1,4 @@
-//! `PUT /files`: whole or not at all, and only over what the client saw.
+//! `PUT /files`: atomic, and only over the content the client saw.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -27,7 +27,7 @@ fn names(guest: &Guest) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_replaced_only_while_it_is_what_was_seen() {
+fn a_file_is_replaced_only_if_its_content_matches() {
     let guest = Guest::start();
     let home = guest.home();
     let made = put(&guest, "a.txt", ("if-none-match", "*"), b"one");
@@ -56,7 +56,7 @@ fn a_file_is_replaced_only_while_it_is_what_was_seen() {
 }
 
 #[test]
-fn what_cannot_be_replaced_is_refused_and_leaves_nothing_behind() {
+fn refused_replacements_leave_no_draft() {
     let guest = Guest::start();
     guest.upload("a.txt", b"one");
     fs::create_dir(guest.home().join("directory")).expect("a directory");
@@ -74,9 +74,10 @@ fn what_cannot_be_replaced_is_refused_and_leaves_nothing_behind() {
     assert_eq!(fs::read(guest.home().join("a.txt")).expect("untouched"), b"one");
 }
 
-/// Everybody adds a line to what they read, and tries again when somebody was faster: no line is lost.
+/// Concurrent writers each append a line by compare-and-swap and retry on conflict: no line is
+/// lost.
 #[test]
-fn of_replacements_at_the_same_time_none_is_lost() {
+fn concurrent_replacements_lose_no_update() {
     let guest = Guest::start();
     guest.upload("lines", b"");
     std::thread::scope(|scope| {

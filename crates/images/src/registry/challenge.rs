@@ -1,6 +1,6 @@
-//! How a registry wants to be asked: the header `WWW-Authenticate`.
+//! How a registry wants requests to be authorized: the header `WWW-Authenticate`.
 
-/// What a registry asks for.
+/// The authorization that a registry requires.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,
@@ -12,7 +12,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// None for a scheme that is not known.
+    /// `None` for an unknown scheme.
     pub(super) fn parse(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         if scheme.eq_ignore_ascii_case("basic") {
@@ -34,7 +34,7 @@ impl Challenge {
     }
 }
 
-/// The next `name=value` or `name="value"`, and what is behind it.
+/// The next `name=value` or `name="value"`, and the rest of the text.
 fn parameter(text: &str) -> Option<(&str, String, &str)> {
     let (name, rest) = text.trim_start_matches([' ', ',', '\t']).split_once('=')?;
     let Some(quoted) = rest.strip_prefix('"') else {

@@ -1,5 +1,6 @@
-//! The few calls of the distribution protocol that a pull takes, over a client that trusts no registry: every URL is judged
-//! before it is requested, redirects included, and every answer has a size and a deadline.
+//! The few calls of the distribution protocol that a pull needs, over a client that trusts no
+//! registry: every URL is checked before it is requested, redirects included, and every response
+//! has a size limit and a deadline.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use serde::Deserialize;
 use super::challenge::Challenge;
 use super::reach::Reach;
 use super::{Credentials, SILENCE_TIMEOUT};
-use crate::config::MOST_BYTES;
+use unpack::MOST_BYTES;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// From a request to the last byte of a document: drops that keep a connection from being silent do not prolong it.
+/// From a request to the last byte of a document, also when the registry sends byte by byte.
 const DOCUMENT_DEADLINE: Duration = Duration::from_secs(60);
 /// Blob stores answer at the second host, mirrors at the third.
 const MOST_REDIRECTS: usize = 5;
-/// Longest token; those of Docker's registry have 3 KB.
+/// Limit of a token; those of Docker's registry have 3 KB.
 const MOST_TOKEN: usize = 64 << 10;
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.index.v1+json, \
@@ -26,9 +27,9 @@ const MANIFEST_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, \
 /// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It is not there.
+    /// The document does not exist.
     Absent,
-    /// It is not for this caller.
+    /// The credentials do not suffice.
     Denied,
     Other(String),
 }
@@ -42,7 +43,7 @@ impl From<String> for Failure {
 pub(super) struct Client {
     http: reqwest::Client,
     reach: Reach,
-    /// Of the registry: requests to it carry the authorization, those to other hosts do not.
+    /// Of the registry: only requests to it carry the authorization.
     base: Url,
     repository: String,
     pub(super) authorization: Option<HeaderValue>,
@@ -77,7 +78,7 @@ impl Client {
         self
     }
 
-    /// Asks how the registry wants to be asked, and does what it wants.
+    /// Asks the registry which authorization it requires, and obtains it.
     pub(super) async fn authorize(&mut self, credentials: Option<&Credentials>) -> Result<(), Failure> {
         let url = self.url("/v2/")?;
         let answer = self.within(self.request(url, None)).await?;
@@ -104,7 +105,7 @@ impl Client {
                 let service = service.as_deref().map(|service| ("service", service));
                 url.query_pairs_mut().append_pair("scope", &scope).extend_pairs(service);
                 self.reach.admit(&url).await?;
-                let answer = self.within(async { Ok(sent(basic(self.http.get(url))).await?) }).await?;
+                let answer = self.within(async { Ok(send(basic(self.http.get(url))).await?) }).await?;
                 let status = answer.status();
                 if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                     return Err(Failure::Denied);
@@ -140,7 +141,7 @@ impl Client {
         self.document(answer).await
     }
 
-    /// A blob, to be read piece by piece.
+    /// A blob, to be read in chunks.
     pub(super) async fn blob(&self, digits: &str) -> Result<Response, Failure> {
         self.follow(self.url(&format!("/v2/{}/blobs/sha256:{digits}", self.repository))?, None).await
     }
@@ -161,7 +162,7 @@ impl Client {
         if url.path().ends_with(path) { Ok(url) } else { Err(Failure::Absent) }
     }
 
-    /// Follows redirects; the last answer is a good one.
+    /// Follows redirects; returns a successful response.
     async fn follow(&self, mut url: Url, accept: Option<&'static str>) -> Result<Response, Failure> {
         for _ in 0..=MOST_REDIRECTS {
             let answer = self.request(url.clone(), accept).await?;
@@ -193,11 +194,11 @@ impl Client {
             headers.insert(AUTHORIZATION, authorization);
         }
         headers.extend(accept.map(|accept| (ACCEPT, HeaderValue::from_static(accept))));
-        Ok(sent(self.http.get(url).headers(headers)).await?)
+        Ok(send(self.http.get(url).headers(headers)).await?)
     }
 }
 
-async fn sent(request: RequestBuilder) -> Result<Response, String> {
+async fn send(request: RequestBuilder) -> Result<Response, String> {
     request.send().await.map_err(|error| chain(&error.without_url()))
 }
 

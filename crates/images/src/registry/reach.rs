@@ -1,8 +1,10 @@
-//! Which hosts may be asked for images. A build's author chooses the registry, so the server would otherwise be a way into the
-//! networks of its host: only public addresses are connected to, unless the configuration names the host and the port.
+//! Decides which hosts may be connected to for images. The author of a build chooses the registry,
+//! so the server could otherwise be used to reach the networks of its host: it connects to public
+//! addresses only, unless the configuration names the host and the port.
 //!
-//! Invariant: the address that was judged is the address that is connected to. [`Reach::admit`] resolves a name and keeps the
-//! result; the HTTP client resolves names by asking [`Reach`], never the network.
+//! Invariant: the address that was checked is the address that is connected to. [`Reach::admit`]
+//! resolves a name and keeps the result; the HTTP client resolves names through [`Reach`], never
+//! through the network.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +17,7 @@ use reqwest::dns::{Name, Resolve, Resolving};
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Says whether an address is public and not one of the host's own.
+/// Whether an address is public and not one of the host's own.
 pub type IsPublic = fn(IpAddr) -> bool;
 
 pub(super) struct Reach {
@@ -53,8 +55,9 @@ impl Reach {
         Arc::clone(&self.admitted)
     }
 
-    /// Decides whether `url` may be requested, before anything is sent. The text is the reason to refuse it: the same for a name
-    /// that does not exist, one that leads to a private address, and a private address, open port or not.
+    /// Decides whether `url` may be requested, before anything is sent. The error is the same for a
+    /// name that does not exist, one that leads to a private address, and a private address, open
+    /// port or not.
     pub(super) async fn admit(&self, url: &Url) -> Result<(), String> {
         let place = host_and_port(url).ok_or_else(|| "the registry's URL has no host".to_owned())?;
         let (host, port) = &place;
@@ -67,14 +70,15 @@ impl Reach {
             )
         };
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            // The client connects to addresses in URLs without asking a resolver.
+            // The client connects to addresses in URLs without a resolver.
             return if is_named || (self.is_public)(address) { Ok(()) } else { Err(refused()) };
         }
         let lookup = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host.as_str(), *port))).await;
         let found: Vec<SocketAddr> = lookup.ok().and_then(Result::ok).map(Iterator::collect).unwrap_or_default();
         let proxy = url.as_str().parse().ok().and_then(|uri| self.proxies.intercept(&uri));
         if let Some(proxy) = proxy {
-            // The proxy resolves and connects; what this host's resolver knows to be private is refused all the same.
+            // The proxy resolves and connects; a name with an address that this host knows to be
+            // private is refused all the same.
             if !is_named && found.iter().any(|address| !(self.is_public)(address.ip())) {
                 return Err(refused());
             }
@@ -108,7 +112,7 @@ impl Resolve for Admitted {
     }
 }
 
-/// In the form in which both the configuration and requests are compared.
+/// The normalized form in which the configuration and requests are compared.
 pub(super) fn host_and_port(url: &Url) -> Option<(String, u16)> {
     Some((url.host_str()?.to_ascii_lowercase(), url.port_or_known_default()?))
 }

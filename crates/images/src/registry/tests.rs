@@ -1,4 +1,4 @@
-//! Registries of the tests' own making, honest and hostile.
+//! Pulls from honest and hostile registries, which the tests serve themselves.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,8 @@ use super::client::{Client, Failure};
 use super::reach::Reach;
 use super::*;
 
-/// Serves `answer` for each request; it gets the path and the stream, and writes the whole response.
+/// A registry that calls `answer` per request with the path and the stream, to which it writes the
+/// whole response.
 struct Fake {
     address: SocketAddr,
     /// The heads of all requests.
@@ -57,16 +58,16 @@ fn serve(mut stream: TcpStream, log: &Mutex<Vec<String>>, answer: &dyn Fn(&str, 
 
 fn send(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
     let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-    // The client may have gone, which is what some tests want.
+    // The client may have closed the connection, which some tests want.
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// Begins a body that has no end.
+/// Starts a body that has no end.
 fn endless(stream: &mut TcpStream) -> bool {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n").is_ok()
 }
 
-/// The bytes that were taken of a body that never ends; the attempt is given up far beyond every bound.
+/// Sends a body that never ends, and panics if the client reads far beyond every limit.
 fn flood(stream: &mut TcpStream) {
     let piece = vec![b' '; 1 << 16];
     if endless(stream) {
@@ -83,7 +84,7 @@ fn nothing(_: IpAddr) -> bool {
     false
 }
 
-fn said<T>(result: Result<T, Failure>) -> String {
+fn reason<T>(result: Result<T, Failure>) -> String {
     match result {
         Err(Failure::Other(cause)) => cause,
         Err(failure) => format!("{failure:?}"),
@@ -98,9 +99,9 @@ async fn documents_without_end_are_cut_off() {
         _ => flood(stream),
     });
     let client = fake.client(true, nothing);
-    assert!(said(client.manifest("v1").await).contains("4194304 bytes"));
-    assert!(said(client.small_blob(&"0".repeat(64)).await).contains("4194304 bytes"));
-    // One that says how long it is, and one that says nothing and is small.
+    assert!(reason(client.manifest("v1").await).contains("4194304 bytes"));
+    assert!(reason(client.small_blob(&"0".repeat(64)).await).contains("4194304 bytes"));
+    // The control: a document of exactly the limit.
     let fake = Fake::start(|_, stream| send(stream, "200 OK", "", &vec![b' '; 4 << 20]));
     assert_eq!(fake.client(true, nothing).manifest("v1").await.expect("it fits").0.len(), 4 << 20);
 }
@@ -114,12 +115,12 @@ async fn a_token_endpoint_is_bounded_too() {
         let realm = format!("http://{}/token", stream.local_addr().expect("an address"));
         send(stream, "401 Unauthorized", &format!("WWW-Authenticate: Bearer realm=\"{realm}\"\r\n"), b"");
     });
-    assert!(said(fake.client(true, nothing).authorize(None).await).contains("65536 bytes"));
+    assert!(reason(fake.client(true, nothing).authorize(None).await).contains("65536 bytes"));
     let elsewhere = Fake::start(|_, stream| {
         let bearer = "WWW-Authenticate: Bearer realm=\"http://169.254.169.254/latest\"\r\n";
         send(stream, "401 Unauthorized", bearer, b"");
     });
-    let refused = said(elsewhere.client(true, nothing).authorize(None).await);
+    let refused = reason(elsewhere.client(true, nothing).authorize(None).await);
     assert!(refused.contains("169.254.169.254:80 has no public address"), "{refused}");
 }
 
@@ -134,7 +135,7 @@ async fn drops_do_not_prolong_a_document() {
     });
     let client = fake.client(true, nothing).with_deadline(Duration::from_millis(500));
     let began = Instant::now();
-    assert!(said(client.manifest("v1").await).contains("took longer"));
+    assert!(reason(client.manifest("v1").await).contains("took longer"));
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
@@ -147,9 +148,9 @@ async fn redirects_are_judged_and_counted() {
         send(stream, "307 Temporary Redirect", &format!("Location: {location}\r\n"), b"");
     });
     let mut client = fake.client(true, nothing);
-    assert!(said(client.manifest("v1").await).contains("without end"));
+    assert!(reason(client.manifest("v1").await).contains("without end"));
     assert_eq!(fake.seen().len(), 6);
-    let refused = said(client.small_blob(&"0".repeat(64)).await);
+    let refused = reason(client.small_blob(&"0".repeat(64)).await);
     assert!(refused.contains("has no public address"), "{refused}");
     assert_eq!(inner.seen(), [""; 0], "nothing was connected to");
     // The control: the same redirect to a host that is public, without the registry's password.
@@ -170,7 +171,7 @@ async fn names_are_connected_to_where_they_were_judged() {
         let reach = Reach::new(BTreeSet::new(), is_public);
         Client::new(base(), "a/b".to_owned(), reach).expect("a client")
     };
-    let refused = said(client(nothing).manifest("v1").await);
+    let refused = reason(client(nothing).manifest("v1").await);
     let missing = Reach::new(BTreeSet::new(), nothing).admit(&"https://no-such.invalid".parse().expect("a URL")).await;
     let missing = missing.expect_err("it does not exist");
     assert_eq!(
@@ -185,10 +186,10 @@ async fn names_are_connected_to_where_they_were_judged() {
 }
 
 #[tokio::test]
-async fn sizes_that_overflow_and_digests_that_lead_elsewhere_are_refused() {
+async fn overflowing_sizes_and_paths_in_digests_are_refused() {
     let layer = |digest: &str, size: u64| json!({ "digest": digest, "size": size });
     let digits = "a".repeat(64);
-    let config = json!({ "rootfs": { "diff_ids": vec!["sha256:x"; 4] } }).to_string();
+    let config = json!({ "rootfs": { "diff_ids": vec![format!("sha256:{digits}"); 4] } }).to_string();
     let config_digest = digest(config.as_bytes());
     let manifest = |digest: String, size: u64| {
         json!({ "config": layer(&config_digest, 1), "layers": vec![layer(&digest, size); 4] }).to_string()
@@ -220,7 +221,7 @@ async fn sizes_that_overflow_and_digests_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn only_loopback_and_who_is_named_so_is_spoken_to_without_tls() {
+fn only_loopback_and_http_mirrors_are_used_without_tls() {
     let mirrors =
         [("docker.io", "http://mirror.lan:5000/"), ("a.example", "https://127.0.0.1:5443"), ("b.example", "c.example")];
     let mirrors = Mirrors(mirrors.map(|(name, mirror)| (name.to_owned(), mirror.to_owned())).into());
@@ -235,6 +236,6 @@ fn only_loopback_and_who_is_named_so_is_spoken_to_without_tls() {
         ("localhost.evil.example", "localhost.evil.example", false),
         ("127.evil.example:80", "127.evil.example:80", false),
     ] {
-        assert_eq!(mirrors.of(registry), (host.to_owned(), is_plain), "{registry}");
+        assert_eq!(mirrors.resolve(registry), (host.to_owned(), is_plain), "{registry}");
     }
 }

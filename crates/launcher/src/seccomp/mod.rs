@@ -1,23 +1,27 @@
-//! Which system calls a sandbox may make.
+//! System calls that a sandbox may make.
 //!
-//! An allow list: a call it does not name does not exist (`ENOSYS`), so that programs fall back as they do on an older kernel,
-//! and one that a future kernel adds stays shut until somebody has looked at it. What every kernel has and a sandbox must not
-//! use is refused by name (`EPERM`), which is the answer programs expect there.
+//! An allow list: a call that it does not contain does not exist (`ENOSYS`), so that programs fall
+//! back as they do on an older kernel, and a call that a future kernel adds stays unavailable until
+//! a maintainer has reviewed it. A call that every kernel has and a sandbox must not use is refused
+//! by name (`EPERM`), which is the error that programs expect there.
 //!
-//! Shut above all: new namespaces (a nested user namespace would hand out capabilities again), the kernel's keyrings, bpf,
-//! perf, modules, kexec, the clocks, every kind of mounting, io_uring (its requests pass no filter), handles, and sockets of
-//! kinds no ordinary program uses. Absent is the older asynchronous i/o (io_setup and its kin): all of the machine shares one
-//! count of its events (`fs.aio-max-nr`), which a single sandbox could use up; programs fall back to threads.
+//! Refused above all: new namespaces (a nested user namespace would grant capabilities again), the
+//! kernel's keyrings, bpf, perf, modules, kexec, the clocks, every kind of mounting, io_uring (its
+//! requests pass no filter), handles, and sockets of kinds that no ordinary program uses. Absent is
+//! the older asynchronous i/o (io_setup and its kin): all processes of the machine share one limit
+//! of its events (`fs.aio-max-nr`), which a single sandbox could exhaust; programs fall back to
+//! threads.
 
 mod program;
 
 use std::collections::BTreeMap;
 
-use self::program::{Guard, Verdict};
+use self::program::{Guard, Unlisted, Verdict};
 
+pub(crate) use self::confined::filter as confined_filter;
 pub(crate) use self::program::Program;
 
-/// Calls that came after the table of `libc` was written; the same numbers on every architecture.
+/// Calls that are newer than the table of `libc`; the same numbers on every architecture.
 mod recent {
     pub(super) const CACHESTAT: i64 = 451;
     pub(super) const FCHMODAT2: i64 = 452;
@@ -32,68 +36,77 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
+// Below the macro that it uses.
+mod confined;
+
 #[rustfmt::skip]
 const ALLOWED: &[i64] = calls![
-    // Reading and writing open files; the kernel checks rights at the open.
+    // Reading and writing open files; the kernel checks permissions at the open.
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
     SYS_lseek SYS_truncate SYS_ftruncate SYS_fallocate SYS_fadvise64 SYS_readahead SYS_copy_file_range SYS_sendfile SYS_splice
     SYS_tee SYS_vmsplice SYS_sync SYS_syncfs SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl
-    // Names, modes and owners, in a tree whose every file is the sandbox's or beneath a read-only layer. mknodat makes whiteouts, pipes and
-    // sockets; devices take a capability of the initial user namespace. name_to_handle_at only asks (systemd's tools find mount
-    // points by it): opening a handle is refused.
+    // Names, modes and owners, in a tree whose every file belongs to the sandbox or to a read-only
+    // layer. mknodat makes whiteouts, pipes and sockets; devices require a capability in the
+    // initial user namespace. name_to_handle_at only queries (systemd's tools find mount points by
+    // it): opening a handle is refused.
     SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs
     SYS_faccessat SYS_faccessat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask SYS_utimensat
     SYS_mkdirat SYS_mknodat SYS_unlinkat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_readlinkat SYS_getdents64 SYS_getcwd
     SYS_chdir SYS_fchdir SYS_chroot SYS_dup SYS_dup3 SYS_pipe2 SYS_name_to_handle_at
-    // Attributes: package managers copy them (capabilities of programs). trusted.* takes a capability outside.
+    // Attributes: package managers copy them (capabilities of programs). trusted.* requires a
+    // capability in the initial user namespace.
     SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr
     SYS_removexattr SYS_lremovexattr SYS_fremovexattr
-    // Watching files: every dev server. Instances and watches are counted per sandbox (per user without root).
+    // Watching files: every dev server. The kernel counts instances and watches per sandbox (per
+    // user on a rootless server).
     SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
-    // Files in memory (charged to the sandbox), and Landlock, by which programs confine themselves further.
+    // Files in memory (charged to the sandbox), and Landlock, with which programs confine
+    // themselves further.
     SYS_memfd_create SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self
     // Waiting: event loops, timers, locks between threads.
     SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_futex SYS_futex_waitv SYS_set_robust_list
     SYS_get_robust_list SYS_restart_syscall
-    // Memory of the calling process. mlock is bounded by its limit, the rest by the cgroup. The policies (mbind) are advice to
-    // the allocator; moving pages of others is refused.
+    // Memory of the calling process. RLIMIT_MEMLOCK bounds mlock, the cgroup the rest. The policies
+    // (mbind) are advice to the allocator; moving pages of other processes is refused.
     SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_msync SYS_mincore SYS_madvise SYS_process_madvise SYS_mlock SYS_mlock2
     SYS_munlock SYS_mlockall SYS_munlockall SYS_remap_file_pages SYS_membarrier SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free
     SYS_mbind SYS_get_mempolicy SYS_set_mempolicy SYS_set_mempolicy_home_node
-    // Processes and threads; the pid namespace names none but the sandbox's. clone3 is absent on purpose: its flags lie in memory,
-    // where no filter can see them, and glibc falls back to clone.
+    // Processes and threads; the pid namespace contains only the sandbox's. clone3 is absent on
+    // purpose: its flags are in memory, which a filter cannot read, and glibc falls back to clone.
     SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_kill SYS_tkill SYS_tgkill
     SYS_pidfd_open SYS_pidfd_send_signal SYS_process_mrelease SYS_getpid SYS_getppid SYS_gettid
     SYS_set_tid_address SYS_setpgid SYS_getpgid SYS_setsid SYS_getsid SYS_getrusage SYS_rseq
-    // Identity: sudo, su, package managers and servers that drop their rights. All ids are the sandbox's own.
+    // Identity: sudo, su, package managers and servers that drop privileges. All ids are the
+    // sandbox's own.
     SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid
     SYS_getresuid SYS_getresgid SYS_setfsuid SYS_setfsgid SYS_getgroups SYS_setgroups SYS_capget SYS_capset SYS_prctl SYS_seccomp
-    // Debuggers, profilers and crash reporters of the sandbox's own processes (gdb, strace, py-spy, Chromium). The guest is
-    // not dumpable, so it is out of their reach.
+    // Debuggers, profilers and crash reporters of the sandbox's own processes (gdb, strace, py-spy,
+    // Chromium). They cannot attach to the guest, which is not dumpable.
     SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_kcmp SYS_pidfd_getfd
-    // Scheduling within the cgroup's share; real-time classes take a capability.
+    // Scheduling within the cgroup's share; real-time classes require a capability.
     SYS_getpriority SYS_setpriority SYS_ioprio_get SYS_ioprio_set SYS_sched_yield SYS_sched_setparam SYS_sched_getparam
     SYS_sched_setscheduler SYS_sched_getscheduler SYS_sched_setattr SYS_sched_getattr SYS_sched_setaffinity SYS_sched_getaffinity
     SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_getcpu
     // Signals.
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_rt_sigqueueinfo
     SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack
-    // Time: read it and wait for it. Setting a clock is refused.
+    // Reading time and waiting. Setting a clock is refused.
     SYS_gettimeofday SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_getitimer SYS_setitimer SYS_times
     SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun SYS_timer_delete
-    // Using sockets; which ones there are is decided where they are made.
+    // Using sockets; the guard of `socket` decides which kinds exist.
     SYS_bind SYS_listen SYS_accept SYS_accept4 SYS_connect SYS_getsockname SYS_getpeername SYS_sendto
     SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_setsockopt SYS_getsockopt SYS_shutdown
-    // Communication between processes (databases, Chromium), all of it inside the sandbox's own ipc namespace.
+    // Communication between processes (databases, Chromium), inside of the sandbox's own ipc
+    // namespace.
     SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semtimedop SYS_semctl SYS_msgget SYS_msgsnd SYS_msgrcv
     SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
-    // The machine's name, sums of its memory and load, random numbers.
+    // The machine's name, totals of its memory and load, random numbers.
     SYS_uname SYS_sysinfo SYS_getrandom
 ];
 
-/// Newer forms of calls that are allowed: page-cache statistics of an open file, chmod with flags, shadow stacks, futexes one
-/// operation a call, and sealing one's own memory.
+/// Newer forms of allowed calls: page-cache statistics of an open file, chmod with flags, shadow
+/// stacks, one call per futex operation, and sealing of a process's own memory.
 const ALLOWED_RECENT: &[i64] = &[
     recent::CACHESTAT,
     recent::FCHMODAT2,
@@ -104,8 +117,8 @@ const ALLOWED_RECENT: &[i64] = &[
     recent::MSEAL,
 ];
 
-/// What only this architecture has: older forms of calls above, which old programs and static ones still make, and the
-/// processor's own registers.
+/// Calls of this architecture only: older forms of the calls above, which old and static programs
+/// still make, and the processor's registers.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_HERE: &[i64] = calls![
@@ -115,7 +128,7 @@ const ALLOWED_HERE: &[i64] = calls![
     SYS_fork SYS_vfork SYS_getpgrp SYS_getrlimit SYS_arch_prctl SYS_set_thread_area SYS_get_thread_area
     SYS_sync_file_range
 ];
-/// renameat, sync_file_range, getrlimit: absent from the table of `libc`.
+/// renameat, sync_file_range, getrlimit, which the table of `libc` lacks.
 #[cfg(target_arch = "aarch64")]
 const ALLOWED_HERE: &[i64] = &[38, 84, 163];
 
@@ -126,16 +139,17 @@ const SETRLIMIT: i64 = 164;
 
 #[rustfmt::skip]
 const REFUSED: &[i64] = calls![
-    // Mounts and namespaces: what hides the host, and what would hand out capabilities again.
+    // Mounts and namespaces: they hide the host, and would grant capabilities again.
     SYS_mount SYS_umount2 SYS_pivot_root SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick
     SYS_mount_setattr SYS_setns
-    // Keyrings are shared by all of a user's namespaces; bpf, perf and userfaultfd are the usual way to exploit the kernel.
+    // All namespaces of a user share its keyrings; bpf, perf and userfaultfd are the usual way to
+    // exploit the kernel.
     SYS_add_key SYS_request_key SYS_keyctl SYS_bpf SYS_perf_event_open SYS_userfaultfd
     // The machine's kernel, modules, clocks, swap, power, quotas, accounting, log and names.
     SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module SYS_delete_module SYS_clock_settime SYS_clock_adjtime
     SYS_settimeofday SYS_adjtimex SYS_swapon SYS_swapoff SYS_reboot SYS_quotactl SYS_quotactl_fd SYS_acct SYS_syslog SYS_vhangup
     SYS_lookup_dcookie SYS_sethostname SYS_setdomainname
-    // Files by handle, past every directory's mode, and watching whole mounts.
+    // Files by handle, which bypass directory modes, and watching whole mounts.
     SYS_open_by_handle_at SYS_fanotify_init SYS_fanotify_mark
     // io_uring makes calls that no filter sees.
     SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register
@@ -148,7 +162,8 @@ const REFUSED_HERE: &[i64] = calls![SYS_iopl SYS_ioperm SYS_modify_ldt];
 #[cfg(target_arch = "aarch64")]
 const REFUSED_HERE: &[i64] = &[];
 
-/// Flags of clone and unshare that make a namespace. `CLONE_NEWTIME` has its bit where clone has the exit signal.
+/// Flags of clone and unshare that make a namespace. The bit of `CLONE_NEWTIME` is part of the exit
+/// signal in clone.
 const NAMESPACES: u32 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -170,8 +185,9 @@ const NO_SUCH_FAMILY: Guard = Guard::Answer(libc::EPERM);
 const NO_SUCH_TYPE: Guard = Guard::Answer(libc::ESOCKTNOSUPPORT);
 const ANY: u32 = u32::MAX;
 
-/// Asking for a protocol that the kernel lacks loads the module that has it, so the rest (SCTP, DCCP, UDP-Lite, L2TP, SMC, …) must not
-/// be asked for. The answer is that of a kernel without the module.
+/// A request for a protocol that the kernel lacks loads its module, so the others (SCTP, DCCP,
+/// UDP-Lite, L2TP, SMC, …) must not reach the kernel. The error is that of a kernel without the
+/// module.
 const TCP: Guard = Guard::Switch {
     argument: 2,
     mask: ANY,
@@ -185,13 +201,14 @@ const UDP: Guard = Guard::Switch {
     cases: &[
         (0, &ALWAYS),
         (libc::IPPROTO_UDP.cast_unsigned(), &ALWAYS),
-        // ping without rights.
+        // ping without capabilities.
         (libc::IPPROTO_ICMP.cast_unsigned(), &ALWAYS),
         (libc::IPPROTO_ICMPV6.cast_unsigned(), &ALWAYS),
     ],
     otherwise: &NO_SUCH_PROTOCOL,
 };
-/// Raw sockets load nothing whatever the protocol; they take a capability, and what they send leaves only as far as egress lets it.
+/// Raw sockets load no module, whatever the protocol; they require a capability, and egress rules
+/// apply to their packets.
 const INTERNET: Guard = Guard::Switch {
     argument: 1,
     mask: SOCKET_TYPE,
@@ -202,8 +219,9 @@ const INTERNET: Guard = Guard::Switch {
     ],
     otherwise: &NO_SUCH_TYPE,
 };
-/// Routes and addresses (every resolver, `ip`), lists of sockets (`ss`), device events (libudev, Chromium). Not generic netlink,
-/// which loads modules by name, nor audit: sudo and PAM take this answer for a kernel without it.
+/// Routes and addresses (every resolver, `ip`), lists of sockets (`ss`), device events (libudev,
+/// Chromium). Not generic netlink, which loads modules by name, nor audit: sudo and PAM take this
+/// error for a kernel without it.
 const NETLINK_PROTOCOLS: Guard = Guard::Switch {
     argument: 2,
     mask: ANY,
@@ -216,16 +234,18 @@ const FAMILIES: Guard = Guard::Switch {
     cases: &[(UNIX, &ALWAYS), (INET, &INTERNET), (INET6, &INTERNET), (NETLINK, &NETLINK_PROTOCOLS)],
     otherwise: &NO_SUCH_FAMILY,
 };
-/// The bits of a socket's type beside its flags, and the type that makes the kernel take INET for PACKET.
+/// The bits of a socket's type without its flags, and the type for which the kernel treats INET as
+/// PACKET.
 const SOCKET_TYPE: u32 = 0xf;
 const PACKET_TYPE: u32 = 10;
 
-/// The limit of core dumps stays as the launcher set it: the host's crash handler runs at any limit but 1, so a program must not lower it
-/// either. Programs that forbid dumps of themselves (gpg, ssh-agent, sudo) end if that fails, so setting it does nothing and succeeds:
-/// there are no dumps. A call that also asks for the old limit would get none, and is refused.
+/// The limit of core dumps stays as the launcher set it: the host's crash handler runs at any limit
+/// but 1, so a program must not lower it either. Programs that forbid their own dumps (gpg,
+/// ssh-agent, sudo) exit if that fails, so the call succeeds without effect: there are no dumps. A
+/// call that also requests the old limit would receive none, and is refused.
 const KEEP_LIMIT: Guard = Guard::Answer(0);
 const REFUSE: Guard = Guard::Answer(libc::EPERM);
-/// `RLIMIT_CORE`, whose type in `libc` differs by C library.
+/// `RLIMIT_CORE`, whose type in `libc` depends on the C library.
 const CORE: u32 = 4;
 const PRLIMIT_OF_CORE: Guard = Guard::Null {
     argument: 2,
@@ -233,7 +253,7 @@ const PRLIMIT_OF_CORE: Guard = Guard::Null {
     otherwise: &Guard::Null { argument: 3, then: &KEEP_LIMIT, otherwise: &REFUSE },
 };
 
-/// Allowed by argument. Arguments are compared in the 32 bits that the kernel itself looks at.
+/// Calls allowed by argument. The filter compares the 32 bits of an argument that the kernel uses.
 const GUARDED: &[(i64, Guard)] = &[
     (libc::SYS_clone, Guard::Without { argument: 0, bits: NAMESPACES }),
     (libc::SYS_unshare, Guard::Without { argument: 0, bits: NAMESPACES | TIME_NAMESPACE }),
@@ -244,7 +264,8 @@ const GUARDED: &[(i64, Guard)] = &[
     ),
     (SETRLIMIT, Guard::Switch { argument: 0, mask: ANY, cases: &[(CORE, &KEEP_LIMIT)], otherwise: &ALWAYS }),
     (libc::SYS_socketpair, Guard::Among { argument: 0, values: &[UNIX] }),
-    // Native, 32-bit view, 2.6 version numbers, both, no address randomization (debuggers), and the question for the present one.
+    // Native, 32-bit view, 2.6 version numbers, both, no address randomization (debuggers), and the
+    // query of the current one.
     (libc::SYS_personality, Guard::Among { argument: 0, values: &[0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff] }),
     (
         libc::SYS_ioctl,
@@ -252,18 +273,19 @@ const GUARDED: &[(i64, Guard)] = &[
     ),
 ];
 
-/// The bits of an ioctl's number that name its subsystem.
+/// The bits of an ioctl's number that identify its subsystem.
 const IOCTL_TYPE: u32 = 0xff00;
-/// btrfs: its ioctls make subvolumes, which escape limits, without any privilege on files of one's own.
+/// btrfs: its ioctls make subvolumes, which escape limits, and require no privilege on the caller's
+/// own files.
 const BTRFS_TYPE: u32 = 0x9400;
-/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which are of btrfs's type and work on every file system.
+/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which have btrfs's type and work on any file system.
 const CLONES: &[u32] = &[0x4004_9409, 0x4020_940d, 0xc018_9436];
-/// TIOCSTI types into a terminal on its owner's behalf, TIOCLINUX pastes into the console.
+/// TIOCSTI injects input into a terminal, TIOCLINUX pastes into the console.
 const TERMINALS: Guard = Guard::NotAmong { argument: 1, values: &[0x5412, 0x541c] };
 
-/// The filter, ready for the kernel. A launcher makes it before it is needed, while it waits.
+/// Assembles the filter. A launcher does so in advance, while it waits for a specification.
 pub(crate) fn filter() -> Program {
-    Program::assemble(&verdicts())
+    Program::assemble(&verdicts(), Unlisted::Absent)
 }
 
 fn verdicts() -> BTreeMap<i64, Verdict> {
@@ -297,7 +319,7 @@ mod tests {
                 None => assert_eq!(answer, Answer::Errno(libc::ENOSYS), "call {call}"),
             }
         }
-        // The other calling convention of the same processor.
+        // The x32 calling convention.
         assert_eq!(run(&filter, 0x4000_0000, [0; 6]), Answer::Errno(libc::ENOSYS));
     }
 
@@ -320,8 +342,9 @@ mod tests {
         }
     }
 
-    /// What the filter allows, with or without conditions, as last reviewed: numbers of this architecture, with their names.
-    /// A change of the list changes this file too, by hand.
+    /// The calls that the filter allows, with or without conditions, as last reviewed: numbers of
+    /// this architecture, with their names. A change of the list needs a change of this file, by
+    /// hand.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn nothing_is_allowed_but_what_is_pinned() {
@@ -394,7 +417,7 @@ mod tests {
         check(libc::SYS_prlimit64, [0, 4, 0], true);
         check(libc::SYS_prlimit64, [0, 7, 0x1000], true);
         answers(libc::SYS_prlimit64, [0, 4, 0x1000], kept);
-        // A pointer whose low half is zero is none the less one.
+        // A pointer whose low half is zero is not null.
         answers(libc::SYS_prlimit64, [0, 4, 1 << 32], kept);
         let call = u32::try_from(libc::SYS_prlimit64).unwrap();
         assert_eq!(run(&filter(), call, [0, 4, 0x1000, 0x2000, 0, 0]), Answer::Errno(libc::EPERM));
@@ -420,7 +443,7 @@ mod tests {
             (17, 0, false),
             (38, 0, false),
             (40, 0, false),
-            // The upper half is not looked at by the kernel, and does not help.
+            // The kernel ignores the upper half, so it does not bypass the filter.
             (1 << 32 | 17, 0, false),
         ] {
             check(libc::SYS_socket, [family, 1, protocol], allowed);
@@ -444,8 +467,8 @@ mod tests {
         for clone in CLONES {
             check(libc::SYS_ioctl, [0, u64::from(*clone), 0], true);
         }
-        // SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, INO_LOOKUP, SNAP_CREATE_V2, SUBVOL_CREATE_V2, SUBVOL_SETFLAGS,
-        // QUOTA_CTL, and every number without a size.
+        // SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, INO_LOOKUP, SNAP_CREATE_V2, SUBVOL_CREATE_V2,
+        // SUBVOL_SETFLAGS, QUOTA_CTL, and every number without a size.
         let named =
             [0x5000_9401, 0x5000_940e, 0x5000_940f, 0xd000_9412, 0x5000_9417, 0x5000_9418, 0x4008_941a, 0xc010_9428];
         for request in named.into_iter().chain(0x9400..=0x94ff) {

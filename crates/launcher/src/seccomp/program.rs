@@ -1,7 +1,8 @@
-//! Verdicts on system calls as a program for the kernel.
+//! Compiles verdicts on system calls to a BPF program.
 //!
-//! Calls are found by halving, not one after the other: the kernel tries every call number when a filter is installed, at every
-//! boot, and a chain of hundreds of comparisons makes that a millisecond.
+//! The program finds a call by binary search: the kernel evaluates a filter for every call number
+//! when it is installed, at every boot, and a chain of hundreds of comparisons makes that a
+//! millisecond.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +11,12 @@ use libc::sock_filter as Instruction;
 
 use crate::sys::process::install_filter;
 
-/// What happens to a call.
+/// What the filter does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Allow,
     Refuse,
-    /// Refused otherwise.
+    /// Refused if the guard does not hold.
     AllowIf(Guard),
 }
 
@@ -34,30 +35,30 @@ pub(super) enum Guard {
         argument: u8,
         values: &'static [u32],
     },
-    /// What the case of the argument's bits in `mask` says, or else `otherwise`.
+    /// Applies the case of the argument's bits in `mask`, or else `otherwise`.
     Switch {
         argument: u8,
         mask: u32,
         cases: &'static [(u32, &'static Guard)],
         otherwise: &'static Guard,
     },
-    /// Whether all 64 bits of a pointer are zero.
+    /// Applies `then` if all 64 bits of a pointer are zero, or else `otherwise`.
     Null {
         argument: u8,
         then: &'static Guard,
         otherwise: &'static Guard,
     },
     Always,
-    /// The call is not made and answers this number; 0 is success.
+    /// The kernel skips the call and returns this error number; 0 is success.
     Answer(i32),
-    /// Anything but `value` in the bits of `mask`, and `then` holds.
+    /// Holds if the bits of `mask` differ from `value` and `then` holds.
     Unlike {
         argument: u8,
         mask: u32,
         value: u32,
         then: &'static Guard,
     },
-    /// One of `values` where the bits of `mask` are `value`; elsewhere `then` holds.
+    /// One of `values` if the bits of `mask` are `value`; otherwise `then` applies.
     AmongWithin {
         argument: u8,
         mask: u32,
@@ -67,7 +68,7 @@ pub(super) enum Guard {
     },
 }
 
-/// A filter.
+/// A filter, as BPF instructions.
 pub(crate) struct Program(Vec<Instruction>);
 
 #[cfg(target_arch = "x86_64")]
@@ -75,7 +76,8 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Where the kernel shows the call's number, its architecture and its arguments (8 bytes each, low half first).
+/// Offsets in `seccomp_data` of the call's number, its architecture and its arguments (8 bytes
+/// each, low half first).
 const NUMBER: u32 = 0;
 const ARCHITECTURE_WORD: u32 = 4;
 const ARGUMENTS: u32 = 16;
@@ -91,22 +93,41 @@ const RETURN: u16 = 0x06;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
 const ABSENT: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
-/// For calls by another architecture's numbers: a program that makes them cannot go on.
+/// For calls with another architecture's numbers, and for those that a confined process never
+/// makes.
 const FOREIGN: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
+/// What the filter does with a call that has no verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unlisted {
+    /// The call fails as on a kernel that lacks it, so that programs fall back.
+    Absent,
+    /// The kernel kills the process.
+    Kill,
+}
+
+impl Unlisted {
+    fn operand(self) -> u32 {
+        match self {
+            Self::Absent => ABSENT,
+            Self::Kill => FOREIGN,
+        }
+    }
+}
+
 impl Program {
-    pub(super) fn assemble(verdicts: &BTreeMap<i64, Verdict>) -> Self {
+    pub(super) fn assemble(verdicts: &BTreeMap<i64, Verdict>, unlisted: Unlisted) -> Self {
         let mut code = vec![
             instruction(LOAD, 0, 0, ARCHITECTURE_WORD),
             instruction(JUMP_EQUAL, 1, 0, ARCHITECTURE),
             instruction(RETURN, 0, 0, FOREIGN),
             instruction(LOAD, 0, 0, NUMBER),
         ];
-        code.extend(search(&ranges(verdicts)));
+        code.extend(search(&ranges(verdicts), unlisted));
         Self(code)
     }
 
-    /// Applies it to this process and to all that it will start.
+    /// Applies the filter to this process and its descendants.
     pub(crate) fn install(&self) -> io::Result<()> {
         install_filter(&self.0)
     }
@@ -116,10 +137,10 @@ fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> Instru
     Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
-/// Every number from `start` up to the next range's.
+/// All call numbers from `start` up to the start of the next range.
 struct Range {
     start: u32,
-    /// None: no such call.
+    /// `None`: the call is not listed.
     verdict: Option<Verdict>,
 }
 
@@ -139,7 +160,7 @@ fn ranges(verdicts: &BTreeMap<i64, Verdict>) -> Vec<Range> {
     ranges
 }
 
-/// A range just begun at the number before which an equal one ends is that one's continuation.
+/// Merges a range into an adjacent one before it that has the same verdict.
 fn merge_tail(ranges: &mut Vec<Range>) {
     if let [.., before, middle, _] = ranges.as_slice()
         && before.verdict == middle.verdict
@@ -148,30 +169,30 @@ fn merge_tail(ranges: &mut Vec<Range>) {
     }
 }
 
-fn search(ranges: &[Range]) -> Vec<Instruction> {
+fn search(ranges: &[Range], unlisted: Unlisted) -> Vec<Instruction> {
     if let [range] = ranges {
         return match range.verdict {
-            None => vec![instruction(RETURN, 0, 0, ABSENT)],
+            None => vec![instruction(RETURN, 0, 0, unlisted.operand())],
             Some(Verdict::Allow) => vec![instruction(RETURN, 0, 0, ALLOW)],
             Some(Verdict::Refuse) => vec![instruction(RETURN, 0, 0, REFUSE)],
             Some(Verdict::AllowIf(guard)) => guarded(guard),
         };
     }
     let (low, high) = ranges.split_at(ranges.len() / 2);
-    let (low, first_high) = (search(low), high[0].start);
-    // A conditional jump reaches 255 instructions; an unconditional one any number.
+    let (low, first_high) = (search(low, unlisted), high[0].start);
+    // A conditional jump reaches 255 instructions; an unconditional one any distance.
     let over_low = u32::try_from(low.len()).expect("a filter has at most 4096 instructions");
     let mut code = vec![instruction(JUMP_AT_LEAST, 0, 1, first_high), instruction(JUMP, 0, 0, over_low)];
     code.extend(low);
-    code.extend(search(high));
+    code.extend(search(high, unlisted));
     code
 }
 
-/// Ends in a return on every path.
+/// The instructions of a guard, which return on every path.
 fn guarded(guard: Guard) -> Vec<Instruction> {
     let load = |argument: u8| instruction(LOAD, 0, 0, ARGUMENTS + 8 * u32::from(argument));
     let (allow, refuse) = (instruction(RETURN, 0, 0, ALLOW), instruction(RETURN, 0, 0, REFUSE));
-    // Each value equal to the argument jumps over the rest of the comparisons and the return after them.
+    // A match jumps over the remaining comparisons and the return after them.
     let comparisons = |values: &[u32], beyond: usize| -> Vec<Instruction> {
         let distance = |index: usize| u8::try_from(values.len() - 1 - index + beyond).expect("lists are short");
         values.iter().enumerate().map(|(index, value)| instruction(JUMP_EQUAL, distance(index), 0, *value)).collect()
@@ -230,7 +251,7 @@ pub(super) mod tests {
         Kill,
     }
 
-    /// What the kernel would answer.
+    /// Evaluates the program as the kernel does.
     pub(in super::super) fn run(program: &Program, call: u32, arguments: [u64; 6]) -> Answer {
         run_as(program, ARCHITECTURE, call, arguments)
     }
@@ -277,11 +298,11 @@ pub(super) mod tests {
             (5, Verdict::AllowIf(refuse_odd)),
             (6, Verdict::Allow),
         ];
-        Program::assemble(&verdicts.into())
+        Program::assemble(&verdicts.into(), Unlisted::Absent)
     }
 
     #[test]
-    fn neighbours_and_gaps_are_told_apart() {
+    fn adjacent_calls_and_gaps_have_their_own_verdicts() {
         let absent = || Answer::Errno(libc::ENOSYS);
         let expected = [
             Answer::Allow,

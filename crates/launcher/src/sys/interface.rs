@@ -1,4 +1,4 @@
-//! How the older kernel calls name a network device.
+//! Names a network device for the older ioctls.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 pub(super) fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero: the name is terminated.
+    // The last byte stays zero and terminates the name.
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }

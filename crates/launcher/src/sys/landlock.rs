@@ -5,11 +5,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: u32 = 1;
-/// From version 7 on: refusals of a sandbox, and of domains that it makes, do not fill the host's audit log.
+/// From version 7 on: denials in a sandbox, and in domains that it makes, do not fill the host's
+/// audit log.
 const LOG_SAME_EXEC_OFF: u32 = 1;
 const LOG_SUBDOMAINS_OFF: u32 = 1 << 2;
 
-/// What is refused unless a rule allows it.
+/// The rights that are denied unless a rule allows them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Ruleset {
@@ -18,7 +19,7 @@ pub(crate) struct Ruleset {
     pub(crate) scoped: u64,
 }
 
-/// As the kernel has it, without padding.
+/// The kernel's structure, without padding.
 #[repr(C, packed)]
 struct PathBeneath {
     allowed: u64,
@@ -29,7 +30,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The version of the interface.
+/// The version of Landlock.
 pub(crate) fn version() -> io::Result<u32> {
     let null = std::ptr::null::<Ruleset>();
     // SAFETY: with this flag the kernel wants a null pointer and no size, and only answers.
@@ -38,13 +39,14 @@ pub(crate) fn version() -> io::Result<u32> {
 }
 
 pub(crate) fn create(version: u32, ruleset: Ruleset) -> io::Result<OwnedFd> {
-    // What an older kernel does not know it would refuse by the size alone.
+    // An older kernel refuses a structure that is larger than the one it knows.
     let size = match version {
         ..=3 => size_of::<u64>(),
         4 | 5 => 2 * size_of::<u64>(),
         _ => size_of::<Ruleset>(),
     };
-    // SAFETY: the kernel reads `size` bytes of the structure, which has at least as many and outlives the call.
+    // SAFETY: the kernel reads `size` bytes of the structure, which has at least as many and
+    // outlives the call.
     let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size, 0) };
     let descriptor = i32::try_from(checked(made)?).map_err(io::Error::other)?;
     // SAFETY: the kernel has just opened it, and nothing else owns it.
@@ -60,7 +62,8 @@ pub(crate) fn add_path(ruleset: &OwnedFd, directory: &impl AsRawFd, rights: u64)
     checked(added).map(drop)
 }
 
-/// Applies the rules to this thread and its descendants. It has SYS_ADMIN in its user namespace, or has given up new privileges.
+/// Applies the rules to this thread and its descendants. The thread has SYS_ADMIN in its user
+/// namespace, or has set `no_new_privs`.
 pub(crate) fn restrict(version: u32, ruleset: &OwnedFd) -> io::Result<()> {
     let flags = if version >= 7 { LOG_SAME_EXEC_OFF | LOG_SUBDOMAINS_OFF } else { 0 };
     // SAFETY: no pointers; the descriptor is open.

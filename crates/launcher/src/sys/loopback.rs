@@ -7,14 +7,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::interface::{check, request};
 
-/// Sets the loopback device of the calling thread's network namespace up.
+/// Brings up the loopback device of the calling thread's network namespace.
 ///
 /// # Errors
-/// Where this thread has no right to; in a new namespace of one's own there are none.
+/// `PermissionDenied` where the thread lacks NET_ADMIN in the user namespace that owns the network
+/// namespace; never in a new namespace of its own.
 pub fn bring_up_loopback() -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut device = request("lo")?;
     device.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_LOOPBACK) as libc::c_short;
-    // SAFETY: the socket is open, and `device` is a whole ifreq with a terminated name that outlives the call.
+    // SAFETY: the socket is open, and `device` is a whole ifreq with a terminated name that
+    // outlives the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const device) })
 }

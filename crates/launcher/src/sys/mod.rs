@@ -1,4 +1,5 @@
-//! Safe wrappers around the kernel calls a launch needs; the only place of this crate with unsafe code.
+//! Safe wrappers around the kernel calls of a launch; the only module of this crate with unsafe
+//! code.
 #![allow(unsafe_code)]
 
 mod interface;

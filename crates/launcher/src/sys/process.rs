@@ -1,4 +1,5 @@
-//! What a process does to itself on its way to becoming process 1: file-system ids, descriptors, filter, exec.
+//! Kernel calls by which a process changes itself before it becomes process 1: file-system ids,
+//! descriptors, filter, exec.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Sets the ids with which this thread creates files and is checked against their modes.
 ///
-/// The calls report nothing; a second call that changes nothing reads the value back.
+/// The calls return no error; a second call that changes nothing reads the value back.
 pub(crate) fn set_file_system_ids(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: no pointers; an id of -1 is never valid and so only reads.
     let (uid_now, gid_now) = unsafe {
@@ -14,7 +15,7 @@ pub(crate) fn set_file_system_ids(uid: u32, gid: u32) -> io::Result<()> {
         libc::setfsuid(uid);
         (libc::setfsuid(u32::MAX), libc::setfsgid(u32::MAX))
     };
-    // The return type is signed; ids are compared as the bits they are.
+    // The return type is signed; the ids are compared as bits.
     if uid_now.cast_unsigned() == uid && gid_now.cast_unsigned() == gid {
         Ok(())
     } else {
@@ -22,8 +23,8 @@ pub(crate) fn set_file_system_ids(uid: u32, gid: u32) -> io::Result<()> {
     }
 }
 
-/// Makes descriptor `number` a copy of `from` that survives exec. Whatever `number` was before is closed, so nothing that
-/// owns it may be used afterwards: for the last steps before exec only.
+/// Makes descriptor `number` a copy of `from` that survives exec. Closes the previous `number`, so
+/// its owner must not use it afterwards: only for the last steps before exec.
 pub(crate) fn place_descriptor(from: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     // SAFETY: dup2 takes no pointers; `from` is open for the call.
     let result = unsafe {
@@ -36,30 +37,42 @@ pub(crate) fn place_descriptor(from: BorrowedFd<'_>, number: RawFd) -> io::Resul
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Marks every descriptor from `first` on as closed by exec.
+/// Sets close-on-exec for every descriptor from `first` on.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: no pointers. Marking (unlike closing) leaves every descriptor valid for its owner until the exec.
+    // SAFETY: no pointers. Marking (unlike closing) leaves every descriptor valid for its owner
+    // until the exec.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Installs a seccomp filter without `no_new_privs`, so that set-uid programs such as sudo keep working. The caller holds
-/// CAP_SYS_ADMIN in its user namespace.
+/// Closes every descriptor from `first` on. For the first step of a program, before anything in it
+/// owns one.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: no pointers. The caller promises that nothing owns these descriptors: they came with
+    // the exec.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Installs a seccomp filter. The caller holds CAP_SYS_ADMIN in its user namespace, so that set-uid
+/// programs such as sudo keep working in a sandbox, or has set `no_new_privs`.
 pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies `len` instructions from `filter`, which the borrowed slice keeps alive, and writes nothing.
+    // SAFETY: the kernel copies `len` instructions from `filter`, which the borrowed slice keeps
+    // alive, and writes nothing.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Replaces this process by the program behind `executable`. Returns only the error.
+/// Executes the program of the descriptor `executable`. Returns only the error.
 pub(crate) fn exec_descriptor(executable: BorrowedFd<'_>, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
     let pointers = |strings: &[&CStr]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
-    // SAFETY: both arrays end with a null pointer and hold valid C strings; all outlive the call, which returns on error only.
+    // SAFETY: both arrays end with a null pointer and hold valid C strings; all outlive the call,
+    // which returns on error only.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,

@@ -1,4 +1,4 @@
-//! Calls and their answers.
+//! Tool calls and their responses.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use sandbar_mcp::{Server, Settings};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::support::{Memory, Nowhere, OnStreams, PIXEL, Wire, call, client, field, request, server, text};
+use crate::support::{FailingProvider, Memory, OnStreams, PIXEL, Wire, call, client, field, request, server, text};
 
 #[tokio::test(start_paused = true)]
-async fn every_tool_answers_with_text_and_structure_and_the_sandbox_is_named_once() {
+async fn every_tool_returns_text_and_structured_content() {
     let memory = Memory::new();
     let (running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let client = client(stream).await;
@@ -23,7 +23,7 @@ async fn every_tool_answers_with_text_and_structure_and_the_sandbox_is_named_onc
         (hints.read_only_hint, hints.destructive_hint, hints.open_world_hint),
         (Some(false), Some(true), Some(true))
     );
-    assert_eq!(memory.stays(), (0, 0), "looking at the list makes no sandbox");
+    assert_eq!(memory.acquisitions(), (0, 0), "looking at the list makes no sandbox");
 
     let written = call(&client, "write_file", json!({ "path": "/home/user/a.txt", "content": "one\ntwo\n" })).await;
     assert!(text(&written).starts_with("[Sandbox imem was created.]\nCreated /home/user/a.txt"), "{}", text(&written));
@@ -41,23 +41,23 @@ async fn every_tool_answers_with_text_and_structure_and_the_sandbox_is_named_onc
     let globbed = call(&client, "glob", json!({ "pattern": "*.txt" })).await;
     assert!(text(&globbed).contains("/home/user/a.txt"));
     let shown = call(&client, "take_screenshot", json!({})).await;
-    let pictures: Vec<_> = shown.content.iter().filter_map(ContentBlock::as_image).collect();
-    assert_eq!(pictures.len(), 2);
-    assert_eq!(pictures[0].mime_type, "image/webp");
-    assert_eq!(pictures[0].data.len(), PIXEL.len().div_ceil(3) * 4);
-    assert!(!field(&shown, "").to_string().contains(&pictures[0].data), "pictures are no part of the structure");
+    let images: Vec<_> = shown.content.iter().filter_map(ContentBlock::as_image).collect();
+    assert_eq!(images.len(), 2);
+    assert_eq!(images[0].mime_type, "image/webp");
+    assert_eq!(images[0].data.len(), PIXEL.len().div_ceil(3) * 4);
+    assert!(!field(&shown, "").to_string().contains(&images[0].data), "images are no part of the structure");
 
     let failed = call(&client, "read_file", json!({ "path": "/absent" })).await;
     assert_eq!(failed.is_error, Some(true));
     assert_eq!(field(&failed, "/error/code"), "not_found");
-    assert_eq!(memory.stays(), (1, 0));
+    assert_eq!(memory.acquisitions(), (1, 0));
     client.cancel().await.expect("the client ends");
-    running.ended().await;
-    assert_eq!(memory.stays(), (1, 1));
+    running.wait().await;
+    assert_eq!(memory.acquisitions(), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_output_is_linked_and_the_link_can_be_read() {
+async fn long_output_is_linked_and_readable_as_a_resource() {
     let memory = Memory::new();
     let (_running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let client = client(stream).await;
@@ -79,25 +79,25 @@ async fn long_output_is_linked_and_the_link_can_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_listens_is_told_how_it_goes_and_waits_as_long_as_it_takes() {
+async fn client_with_a_progress_token_gets_heartbeats() {
     let memory = Memory::new();
     let (_running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let client = client(stream).await;
     let run = call(&client, "bash", json!({ "command": "echo begun; sleep 100; echo done", "timeout": 300 })).await;
     assert_eq!(text(&run).lines().skip(1).collect::<Vec<_>>(), ["begun", "done", "[exit 0]"]);
-    let heard = client.service().heard.lock().expect("not poisoned").clone();
-    assert!(heard.len() >= 7, "a word every 15 s at least: {}", heard.len());
-    assert!(heard.len() <= 100, "and not without end: {}", heard.len());
-    assert!(heard.windows(2).all(|pair| pair[0].progress < pair[1].progress), "it grows: {heard:?}");
-    assert!(heard.iter().any(|word| word.message.as_deref() == Some("begun")), "{heard:?}");
+    let received = client.service().received.lock().expect("not poisoned").clone();
+    assert!(received.len() >= 7, "a word every 15 s at least: {}", received.len());
+    assert!(received.len() <= 100, "and not without end: {}", received.len());
+    assert!(received.windows(2).all(|pair| pair[0].progress < pair[1].progress), "it grows: {received:?}");
+    assert!(received.iter().any(|word| word.message.as_deref() == Some("begun")), "{received:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_listen_gets_a_handle_before_it_loses_patience() {
+async fn command_is_detached_before_the_client_times_out() {
     let memory = Memory::new();
     let (_running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let mut wire = Wire::new(stream);
-    wire.shake_hands("2025-11-25").await;
+    wire.handshake("2025-11-25").await;
     let begun = tokio::time::Instant::now();
     let input = json!({ "command": "echo begun; sleep 1000", "timeout": 3600 });
     let answer = wire.ask(1, "tools/call", json!({ "name": "bash", "arguments": input })).await;
@@ -113,7 +113,7 @@ async fn a_client_that_does_not_listen_gets_a_handle_before_it_loses_patience() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelling_ends_the_command_and_no_answer_comes() {
+async fn cancelling_kills_the_command_without_a_response() {
     let memory = Memory::new();
     let (_running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let client = client(stream).await;
@@ -138,8 +138,8 @@ async fn cancelling_ends_the_command_and_no_answer_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_sandbox_the_model_reads_why() {
-    let (_running, stream) = OnStreams::start(Server::new(std::sync::Arc::new(Nowhere), Settings::default()));
+async fn failed_acquisition_returns_the_reason() {
+    let (_running, stream) = OnStreams::start(Server::new(std::sync::Arc::new(FailingProvider), Settings::default()));
     let client = client(stream).await;
     let answer = call(&client, "bash", json!({ "command": "true" })).await;
     assert_eq!(answer.is_error, Some(true));

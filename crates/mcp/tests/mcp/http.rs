@@ -1,4 +1,4 @@
-//! Over HTTP: who may connect, connections and sessions without one.
+//! HTTP transport: access control, connections, and sessions without a connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Client, Ear, Memory, call, field, server, text};
+use crate::support::{Client, Memory, RecordingClient, call, field, server, text};
 
 const CURRENT: &str = "2026-07-28";
 
@@ -34,7 +34,7 @@ impl OnHttp {
         let token = Token::random();
         let stop = CancellationToken::new();
         let access = Access::new(token.clone(), address);
-        let serving = tokio::spawn(server(&memory, settings).http(listener, access, stop.clone()));
+        let serving = tokio::spawn(server(&memory, settings).serve_http(listener, access, stop.clone()));
         Self { memory, address, token, stop, serving }
     }
 
@@ -49,7 +49,7 @@ impl OnHttp {
     async fn client_with(&self, lifecycle: ClientLifecycleMode) -> Client {
         let config = StreamableHttpClientTransportConfig::with_uri(self.url()).auth_header(self.token.expose());
         let transport = StreamableHttpClientTransport::from_config(config);
-        Ear::default().serve_with_lifecycle(transport, lifecycle).await.expect("a connection")
+        RecordingClient::default().serve_with_lifecycle(transport, lifecycle).await.expect("a connection")
     }
 
     fn post(&self) -> reqwest::RequestBuilder {
@@ -58,8 +58,8 @@ impl OnHttp {
         client.post(self.url()).header("accept", accepted).header("content-type", "application/json")
     }
 
-    /// A call as the current revision has it.
-    fn passing_call(&self, tool: &str, input: &Value) -> reqwest::RequestBuilder {
+    /// A call in the form of the current revision.
+    fn stateless_request(&self, tool: &str, input: &Value) -> reqwest::RequestBuilder {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": CURRENT,
             "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "0" },
@@ -75,8 +75,8 @@ impl OnHttp {
             .body(body.to_string())
     }
 
-    async fn pass(&self, tool: &str, input: &Value) -> Value {
-        let answer = self.passing_call(tool, input).send().await.expect("an answer");
+    async fn stateless_call(&self, tool: &str, input: &Value) -> Value {
+        let answer = self.stateless_request(tool, input).send().await.expect("an answer");
         let status = answer.status();
         let body = answer.text().await.expect("a body");
         let mut data = body
@@ -92,7 +92,7 @@ impl OnHttp {
         ended.expect("the server ends").expect("without a panic").expect("in order");
     }
 
-    async fn until(&self, what: &str, ready: impl Fn(&Memory) -> bool) {
+    async fn eventually(&self, what: &str, ready: impl Fn(&Memory) -> bool) {
         let waiting = async {
             while !ready(&self.memory) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -103,7 +103,7 @@ impl OnHttp {
 }
 
 #[tokio::test]
-async fn nobody_without_the_token_and_no_foreign_page_gets_in() {
+async fn requests_without_token_or_from_other_origins_fail() {
     let server = OnHttp::start(Settings::default()).await;
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }).to_string();
     let status = async |request: reqwest::RequestBuilder| {
@@ -114,24 +114,24 @@ async fn nobody_without_the_token_and_no_foreign_page_gets_in() {
     let good = || server.post().bearer_auth(server.token.expose());
     assert_eq!(status(good().header("origin", "http://evil.example")).await, 403);
     assert_eq!(status(good().header("host", "evil.example")).await, 403);
-    assert_eq!(status(server.post().header("host", "evil.example")).await, 403, "and is told so before the token");
+    assert_eq!(status(server.post().header("host", "evil.example")).await, 403, "the host is checked before the token");
     let answer = server.post().body(body.clone()).send().await.expect("an answer");
     assert_eq!(answer.headers()["www-authenticate"], "Bearer realm=\"sandbar\"");
     let garbage = good().body("no JSON").send().await.expect("an answer").status().as_u16();
     assert!((400..500).contains(&garbage), "{garbage}");
-    assert_eq!(server.memory.stays(), (0, 0));
+    assert_eq!(server.memory.acquisitions(), (0, 0));
     server.end().await;
 }
 
 #[tokio::test]
-async fn clients_with_a_handshake_have_sessions_of_their_own_and_the_last_one_ends_the_stay() {
+async fn last_connection_to_close_releases_the_sandbox() {
     let server = OnHttp::start(Settings::default()).await;
     let (one, two) = (server.client().await, server.client().await);
     assert_eq!(one.list_all_tools().await.expect("tools").len(), 7);
     let run = call(&one, "bash", json!({ "command": "echo hi" })).await;
     assert_eq!(text(&run), "[Sandbox imem was created.]\nhi\n[exit 0]");
     let run = call(&two, "bash", json!({ "command": "echo hi" })).await;
-    assert_eq!(text(&run), "[Sandbox imem was created.]\nhi\n[exit 0]", "everybody is told once");
+    assert_eq!(text(&run), "[Sandbox imem was created.]\nhi\n[exit 0]", "each session is notified once");
     assert_eq!(field(&run, "/session_id"), Value::Null, "the connection is the session");
     let sessions = server.memory.sessions.lock().expect("not poisoned").clone();
     assert_eq!(sessions.len(), 2);
@@ -139,49 +139,49 @@ async fn clients_with_a_handshake_have_sessions_of_their_own_and_the_last_one_en
     one.cancel().await.expect("the first leaves");
     let run = call(&two, "bash", json!({ "command": "echo still" })).await;
     assert_eq!(text(&run), "still\n[exit 0]");
-    assert_eq!(server.memory.stays(), (1, 0));
+    assert_eq!(server.memory.acquisitions(), (1, 0));
     two.cancel().await.expect("the second leaves");
-    server.until("the sandbox is left", |memory| memory.stays() == (1, 1)).await;
+    server.eventually("the sandbox is released", |memory| memory.acquisitions() == (1, 1)).await;
 
     let three = server.client().await;
     call(&three, "bash", json!({ "command": "true" })).await;
-    assert_eq!(server.memory.stays(), (2, 1), "it is entered again");
+    assert_eq!(server.memory.acquisitions(), (2, 1), "it is acquired again");
     server.end().await;
 }
 
 #[tokio::test]
-async fn progress_comes_over_http_too() {
+async fn progress_is_sent_over_http() {
     let server = OnHttp::start(Settings::default()).await;
     let client = server.client().await;
     let run = call(&client, "bash", json!({ "command": "echo begun; sleep 2.5; echo done" })).await;
     assert!(text(&run).ends_with("begun\ndone\n[exit 0]"));
-    let heard = client.service().heard.lock().expect("not poisoned").len();
-    assert!(heard >= 1);
+    let received = client.service().received.lock().expect("not poisoned").len();
+    assert!(received >= 1);
     server.end().await;
 }
 
 #[tokio::test]
-async fn without_a_handshake_sessions_are_named_in_the_call() {
-    let server = OnHttp::start(Settings { idle: Duration::from_millis(500), ..Settings::default() }).await;
-    let first = server.pass("bash", &json!({ "command": "echo hi", "session_id": "new" })).await;
+async fn stateless_calls_name_their_session() {
+    let server = OnHttp::start(Settings { idle_timeout: Duration::from_millis(500), ..Settings::default() }).await;
+    let first = server.stateless_call("bash", &json!({ "command": "echo hi", "session_id": "new" })).await;
     assert_eq!(first["resultType"], "complete");
     let id = first["structuredContent"]["session_id"].as_str().expect("its name").to_owned();
-    let again = server.pass("bash", &json!({ "command": "echo hi", "session_id": id })).await;
+    let again = server.stateless_call("bash", &json!({ "command": "echo hi", "session_id": id })).await;
     assert_eq!(again["structuredContent"]["session_id"], id.as_str());
     assert!(again["structuredContent"].get("ignored_inputs").is_none(), "{again}");
-    let shared = server.pass("bash", &json!({ "command": "echo hi" })).await;
+    let shared = server.stateless_call("bash", &json!({ "command": "echo hi" })).await;
     assert_ne!(shared["structuredContent"]["session_id"], id.as_str());
-    let unknown = server.pass("bash", &json!({ "command": "echo hi", "session_id": "made-up" })).await;
+    let unknown = server.stateless_call("bash", &json!({ "command": "echo hi", "session_id": "made-up" })).await;
     assert_eq!(unknown["isError"], true);
     assert_eq!(unknown["structuredContent"]["error"]["code"], "invalid_input");
-    server.until("the idle sandbox is left", |memory| memory.stays() == (1, 1)).await;
-    server.pass("bash", &json!({ "command": "echo hi" })).await;
-    assert_eq!(server.memory.stays().0, 2);
+    server.eventually("the idle sandbox is released", |memory| memory.acquisitions() == (1, 1)).await;
+    server.stateless_call("bash", &json!({ "command": "echo hi" })).await;
+    assert_eq!(server.memory.acquisitions().0, 2);
     server.end().await;
 }
 
 #[tokio::test]
-async fn the_current_revision_lists_sessions_and_a_closed_stream_cancels() {
+async fn closing_a_stateless_stream_cancels_the_call() {
     let server = OnHttp::start(Settings::default()).await;
     let lifecycle =
         ClientLifecycleMode::Discover { preferred_versions: vec![rmcp::model::ProtocolVersion::V_2026_07_28] };
@@ -191,30 +191,30 @@ async fn the_current_revision_lists_sessions_and_a_closed_stream_cancels() {
     call(&client, "bash", json!({ "command": "true" })).await;
 
     let input = json!({ "command": "sleep 1000", "timeout": 3600 });
-    let request = tokio::spawn(server.passing_call("bash", &input).send());
-    server.until("the command runs", |memory| memory.tools.processes() > 0).await;
+    let request = tokio::spawn(server.stateless_request("bash", &input).send());
+    server.eventually("the command runs", |memory| memory.tools.processes() > 0).await;
     request.abort();
-    server.until("the command is ended", |memory| memory.tools.processes() == 0).await;
+    server.eventually("the command is ended", |memory| memory.tools.processes() == 0).await;
     server.end().await;
 }
 
 #[tokio::test]
-async fn stopping_ends_what_runs_and_leaves() {
+async fn shutdown_cancels_calls_and_releases_the_sandbox() {
     let server = OnHttp::start(Settings::default()).await;
     let client = server.client().await;
     let memory = Arc::clone(&server.memory);
     let running = tokio::spawn(async move {
         call(&client, "bash", json!({ "command": "sleep 1000", "timeout": 3600 })).await;
     });
-    server.until("the command runs", |memory| memory.tools.processes() > 0).await;
+    server.eventually("the command runs", |memory| memory.tools.processes() > 0).await;
     server.end().await;
-    assert_eq!((memory.tools.processes(), memory.stays()), (0, (1, 1)));
+    assert_eq!((memory.tools.processes(), memory.acquisitions()), (0, (1, 1)));
     running.abort();
 }
 
-/// The official clients warn of every other answer.
+/// The official clients warn about any other status.
 #[tokio::test]
-async fn the_end_of_a_session_is_answered_with_no_content() {
+async fn deleting_a_session_returns_204() {
     let server = OnHttp::start(Settings::default()).await;
     let hello = json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -228,7 +228,7 @@ async fn the_end_of_a_session_is_answered_with_no_content() {
     let end = || client.delete(server.url()).header("mcp-session-id", &session);
     let good = || end().bearer_auth(server.token.expose());
     assert_eq!(end().send().await.expect("an answer").status(), 401);
-    // Also a second time: a client whose session ended by itself is told nothing worse.
+    // Twice: a client whose session has already timed out gets the same status.
     for _ in 0..2 {
         let ended = good().send().await.expect("an answer");
         assert_eq!(ended.status(), 204);

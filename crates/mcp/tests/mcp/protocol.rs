@@ -1,11 +1,11 @@
-//! The protocol's edges: revisions, mistakes, lines that are no messages.
+//! Edge cases of the protocol: revisions, invalid requests, lines that are not messages.
 
 use rmcp::model::ProtocolVersion;
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt};
 use sandbar_mcp::Settings;
 use serde_json::json;
 
-use crate::support::{Ear, Memory, OnStreams, Wire, call, server, text};
+use crate::support::{Memory, OnStreams, RecordingClient, Wire, call, server, text};
 
 async fn wire() -> (OnStreams, Wire) {
     let (running, stream) = OnStreams::start(server(&Memory::new(), Settings::default()));
@@ -13,10 +13,10 @@ async fn wire() -> (OnStreams, Wire) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn revisions_with_a_handshake_are_spoken_as_asked() {
+async fn server_accepts_the_requested_handshake_revision() {
     for revision in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let (_running, mut wire) = wire().await;
-        let agreed = wire.shake_hands(revision).await;
+        let agreed = wire.handshake(revision).await;
         assert_eq!(agreed["protocolVersion"], revision);
         assert_eq!(agreed["serverInfo"]["name"], "sandbar");
         assert!(agreed["capabilities"]["tools"].is_object() && agreed["capabilities"]["resources"].is_object());
@@ -26,30 +26,30 @@ async fn revisions_with_a_handshake_are_spoken_as_asked() {
         assert!(listed["result"]["tools"][0]["inputSchema"]["properties"].get("session_id").is_none());
     }
     let (_running, mut wire) = wire().await;
-    let agreed = wire.shake_hands("1999-01-01").await;
+    let agreed = wire.handshake("1999-01-01").await;
     assert_eq!(agreed["protocolVersion"], "2025-11-25", "what the server can do with a handshake");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_current_revision_needs_no_handshake() {
+async fn current_revision_works_without_handshake() {
     let memory = Memory::new();
     let (running, stream) = OnStreams::start(server(&memory, Settings::default()));
     let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
-    let client = Ear::default().serve_with_lifecycle(stream, lifecycle).await.expect("discovered");
+    let client = RecordingClient::default().serve_with_lifecycle(stream, lifecycle).await.expect("discovered");
     assert_eq!(client.list_all_tools().await.expect("tools").len(), 7);
     let run = call(&client, "bash", json!({ "command": "cd /tmp; echo hi" })).await;
     assert!(text(&run).ends_with("hi\n[exit 0]"));
     let run = call(&client, "bash", json!({ "command": "pwd" })).await;
     assert_eq!(text(&run), "/tmp\n[exit 0]", "a process is a session");
     client.cancel().await.expect("ended");
-    running.ended().await;
-    assert_eq!(memory.stays(), (1, 1));
+    running.wait().await;
+    assert_eq!(memory.acquisitions(), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn mistakes_are_answered_and_survived() {
+async fn invalid_messages_get_errors_and_the_server_continues() {
     let (_running, mut wire) = wire().await;
-    wire.shake_hands("2025-06-18").await;
+    wire.handshake("2025-06-18").await;
     wire.send("this is no JSON").await;
     wire.send("").await;
     wire.send(r#"{"jsonrpc":"2.0","id":null}"#).await;

@@ -1,13 +1,16 @@
-//! A real client and a real loop in one workspace of a real server, which changes its sandbox under both of them.
+//! A real client and a real agent loop in one workspace of a real server, which changes the sandbox
+//! under both of them.
 
 use std::sync::Arc;
 
-use agent::approval::{Nobody, Policy};
+use agent::approval::{DenyAll, Policy};
 use agent::model::scripted::Scripted;
 use agent::records::MemoryRunRecords;
-use agent::{Feed, OnWorkspace, Parts, Plan, Run, RunId, StopReason};
+use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer};
 use async_trait::async_trait;
-use sandbar_mcp::{Contents, EnterError, Entered, ReadError, Server, Settings, Workplace, Workplaces};
+use sandbar_mcp::{
+    AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, Server, Settings,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tools::{SandboxToolDispatcher, ToolDispatcher};
@@ -29,21 +32,21 @@ impl LocalServer for Local {
     }
 }
 
-/// A workspace that somebody else of this process works in too, as `sandbar run --mcp` has it.
+/// A workspace that an agent loop of the same process uses too, as in `sandbar run --mcp`.
 struct Shared(Workspace);
 
 #[async_trait]
-impl Workplaces for Shared {
-    async fn enter(&self) -> Result<Entered, EnterError> {
-        Ok(Entered { workplace: Arc::new(Self(self.0.clone())), notice: None })
+impl SandboxProvider for Shared {
+    async fn acquire(&self) -> Result<AcquiredSandbox, AcquireError> {
+        Ok(AcquiredSandbox { handle: Arc::new(Self(self.0.clone())), notice: None })
     }
 
-    async fn leave(&self) {}
+    async fn release(&self) {}
 }
 
 #[async_trait]
-impl Workplace for Shared {
-    fn sandbox(&self) -> &str {
+impl SandboxHandle for Shared {
+    fn sandbox_id(&self) -> &str {
         self.0.name().as_str()
     }
 
@@ -51,17 +54,17 @@ impl Workplace for Shared {
         Arc::new(SandboxToolDispatcher::on_workspace(self.0.clone()).session(session))
     }
 
-    async fn read(&self, _path: &str, _most: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, _path: &str, _limit: usize) -> Result<Contents, ReadError> {
         Err(ReadError::NotFound)
     }
 }
 
-/// Adds a line, and says how many there are of the same writer: one that is lost or doubled is noticed at once.
+/// Appends a line and prints the writer's line count, so that a lost or doubled line shows at once.
 fn add(who: &str, number: usize) -> Value {
     json!({ "command": format!("echo {who} {number} >> lines && sleep 0.2 && grep -c '^{who} ' lines") })
 }
 
-/// A script that adds lines, and expects each before the next.
+/// A script that appends lines and expects each before it writes the next.
 fn script() -> Scripted {
     let turn = |number: usize| {
         let mut turn = json!({ "tool_calls": [{ "name": "bash", "input": add("loop", number) }] });
@@ -79,9 +82,9 @@ fn run(workspace: &Workspace) -> (Parts, Plan) {
     let parts = Parts {
         model: Arc::new(script()),
         tools: Arc::new(SandboxToolDispatcher::on_workspace(workspace.clone())),
-        workplace: Arc::new(OnWorkspace(workspace.clone())),
+        checkpointer: Arc::new(WorkspaceCheckpointer(workspace.clone())),
         records: Arc::new(MemoryRunRecords::default()),
-        approver: Arc::new(Nobody),
+        approver: Arc::new(DenyAll),
         feed: Feed::default(),
         cancel: CancellationToken::new(),
     };
@@ -99,14 +102,15 @@ fn run(workspace: &Workspace) -> (Parts, Plan) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
+async fn client_and_agent_loop_share_a_rotating_workspace() {
     let server = testing::Server::shared(&[]);
     let directory = tempfile::tempdir().expect("a directory");
     let provider = ProviderConfig::new("local".parse().expect("a name"), ProviderKind::Local);
     let config = WorkspaceConfig { providers: vec![provider], ..WorkspaceConfig::default() };
     let config = config.resolve(directory.path(), &|_| None).expect("a good configuration");
     let local = LocalEndpoint { url: server.url(), api_key: server.key().into() };
-    let (local, observer): (Arc<dyn LocalServer>, _) = (Arc::new(Local(local)), Arc::new(workspace::events::Nobody));
+    let (local, observer): (Arc<dyn LocalServer>, _) =
+        (Arc::new(Local(local)), Arc::new(workspace::events::NoopObserver));
     let settings = workspace::Settings::default();
     let workspaces = Workspaces::from_config(&config, &|_| None, &local, observer, settings).await.expect("they open");
     let created = workspaces.create(&"shared".parse().expect("a name"), Setup::default()).await.expect("it is made");
@@ -122,9 +126,9 @@ async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
     };
     let calling = async {
         for number in 1..=LINES {
-            let said = text(&call(&client, "bash", add("client", number)).await);
-            // What a change of sandbox cost stands before it.
-            assert!(format!("\n{said}").ends_with(&format!("\n{number}\n[exit 0]")), "line {number}: {said}");
+            let output = text(&call(&client, "bash", add("client", number)).await);
+            // Notices about the change of sandbox come before the output.
+            assert!(format!("\n{output}").ends_with(&format!("\n{number}\n[exit 0]")), "line {number}: {output}");
         }
     };
     let rotating = async {
@@ -142,6 +146,6 @@ async fn a_client_and_a_loop_share_a_workspace_that_changes_its_sandbox() {
         assert_eq!(mine, wanted);
     }
     client.cancel().await.expect("the client leaves");
-    serving.ended().await;
+    serving.wait().await;
     workspace.destroy(Unsaved::Discard).await.expect("it ends");
 }

@@ -1,4 +1,4 @@
-//! A place to work that lives in memory, and ways to talk to a server.
+//! An in-memory sandbox provider, and clients for the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,24 +12,29 @@ use rmcp::model::{
     ServerResult,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService};
-use sandbar_mcp::{Contents, EnterError, Entered, ReadError, ServeError, Server, Settings, Workplace, Workplaces};
+use sandbar_mcp::{
+    AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, ServeError, Server, Settings,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tools::{Capture, CaptureError, InMemoryToolDispatcher, Screenshots, Shot, Shots, ToolDispatcher};
+use tools::{
+    InMemoryToolDispatcher, Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet,
+    ToolDispatcher,
+};
 
-/// A WebP picture of one pixel.
+/// A WebP image of one pixel.
 pub(crate) const PIXEL: &[u8] = &[
     0x52, 0x49, 0x46, 0x46, 0x1a, 0, 0, 0, 0x57, 0x45, 0x42, 0x50, 0x56, 0x50, 0x38, 0x4c, 0x0d, 0, 0, 0, 0x2f, 0, 0,
     0, 0x10, 0x07, 0x10, 0x11, 0x11, 0x88, 0x88, 0xfe, 0x07, 0,
 ];
 
-/// One sandbox in memory, and how often somebody came and went.
+/// One in-memory sandbox that counts acquisitions and releases.
 pub(crate) struct Memory {
     pub(crate) tools: Arc<InMemoryToolDispatcher>,
-    pub(crate) entered: AtomicUsize,
-    pub(crate) left: AtomicUsize,
+    pub(crate) acquired: AtomicUsize,
+    pub(crate) released: AtomicUsize,
     pub(crate) sessions: Mutex<Vec<String>>,
 }
 
@@ -37,37 +42,37 @@ impl Memory {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             tools: Arc::new(InMemoryToolDispatcher::new().screenshots(Arc::new(Pixels))),
-            entered: AtomicUsize::new(0),
-            left: AtomicUsize::new(0),
+            acquired: AtomicUsize::new(0),
+            released: AtomicUsize::new(0),
             sessions: Mutex::default(),
         })
     }
 
-    pub(crate) fn stays(&self) -> (usize, usize) {
-        (self.entered.load(Ordering::SeqCst), self.left.load(Ordering::SeqCst))
+    pub(crate) fn acquisitions(&self) -> (usize, usize) {
+        (self.acquired.load(Ordering::SeqCst), self.released.load(Ordering::SeqCst))
     }
 }
 
-struct Doorway(Arc<Memory>);
+struct MemoryProvider(Arc<Memory>);
 
 #[async_trait]
-impl Workplaces for Doorway {
-    async fn enter(&self) -> Result<Entered, EnterError> {
-        self.0.entered.fetch_add(1, Ordering::SeqCst);
-        let workplace = Arc::new(Room(Arc::clone(&self.0)));
-        Ok(Entered { workplace, notice: Some("[Sandbox imem was created.]".into()) })
+impl SandboxProvider for MemoryProvider {
+    async fn acquire(&self) -> Result<AcquiredSandbox, AcquireError> {
+        self.0.acquired.fetch_add(1, Ordering::SeqCst);
+        let handle = Arc::new(MemoryHandle(Arc::clone(&self.0)));
+        Ok(AcquiredSandbox { handle, notice: Some("[Sandbox imem was created.]".into()) })
     }
 
-    async fn leave(&self) {
-        self.0.left.fetch_add(1, Ordering::SeqCst);
+    async fn release(&self) {
+        self.0.released.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-struct Room(Arc<Memory>);
+struct MemoryHandle(Arc<Memory>);
 
 #[async_trait]
-impl Workplace for Room {
-    fn sandbox(&self) -> &str {
+impl SandboxHandle for MemoryHandle {
+    fn sandbox_id(&self) -> &str {
         "imem"
     }
 
@@ -76,33 +81,33 @@ impl Workplace for Room {
         Arc::clone(&self.0.tools) as _
     }
 
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, path: &str, limit: usize) -> Result<Contents, ReadError> {
         let bytes = self.0.tools.get(path).ok_or(ReadError::NotFound)?;
-        let whole = bytes.len() <= most;
-        Ok(Contents { bytes: bytes.slice(..most.min(bytes.len())), whole })
+        let whole = bytes.len() <= limit;
+        Ok(Contents { bytes: bytes.slice(..limit.min(bytes.len())), whole })
     }
 }
 
-/// Nothing can be entered here.
-pub(crate) struct Nowhere;
+/// A provider whose acquisitions fail.
+pub(crate) struct FailingProvider;
 
 #[async_trait]
-impl Workplaces for Nowhere {
-    async fn enter(&self) -> Result<Entered, EnterError> {
-        Err(EnterError("No sandbox: E2B API key not configured.".into()))
+impl SandboxProvider for FailingProvider {
+    async fn acquire(&self) -> Result<AcquiredSandbox, AcquireError> {
+        Err(AcquireError("No sandbox: E2B API key not configured.".into()))
     }
 
-    async fn leave(&self) {
-        panic!("nobody was there");
+    async fn release(&self) {
+        panic!("no sandbox was acquired");
     }
 }
 
 struct Pixels;
 
 #[async_trait]
-impl Screenshots for Pixels {
-    async fn capture(&self, _capture: Capture) -> Result<Shots, CaptureError> {
-        let shot = |viewport: &str| Shot {
+impl ScreenshotProvider for Pixels {
+    async fn capture(&self, _capture: ScreenshotRequest) -> Result<ScreenshotSet, ScreenshotError> {
+        let shot = |viewport: &str| Screenshot {
             viewport: viewport.into(),
             width: 1,
             height: 1,
@@ -111,15 +116,15 @@ impl Screenshots for Pixels {
             url: Some(format!("https://cdn.example/x_{viewport}.webp")),
             blank: false,
         };
-        Ok(Shots { shots: vec![shot("desktop"), shot("mobile")], ..Shots::default() })
+        Ok(ScreenshotSet { screenshots: vec![shot("desktop"), shot("mobile")], ..ScreenshotSet::default() })
     }
 }
 
 pub(crate) fn server(memory: &Arc<Memory>, settings: Settings) -> Server {
-    Server::new(Arc::new(Doorway(Arc::clone(memory))), settings)
+    Server::new(Arc::new(MemoryProvider(Arc::clone(memory))), settings)
 }
 
-/// A server on streams.
+/// A server on in-memory streams.
 pub(crate) struct OnStreams {
     pub(crate) stop: CancellationToken,
     serving: JoinHandle<Result<(), ServeError>>,
@@ -130,37 +135,37 @@ impl OnStreams {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (reader, writer) = tokio::io::split(theirs);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(server.streams(reader, writer, stop.clone()));
+        let serving = tokio::spawn(server.serve_streams(reader, writer, stop.clone()));
         (Self { stop, serving }, ours)
     }
 
     /// Waits until the server has ended.
-    pub(crate) async fn ended(self) {
+    pub(crate) async fn wait(self) {
         let ended = tokio::time::timeout(Duration::from_secs(30), self.serving).await;
         ended.expect("the server ends").expect("without a panic").expect("in order");
     }
 }
 
-/// A client that collects what it is told.
+/// A client that records progress notifications.
 #[derive(Clone, Default)]
-pub(crate) struct Ear {
-    pub(crate) heard: Arc<Mutex<Vec<ProgressNotificationParam>>>,
+pub(crate) struct RecordingClient {
+    pub(crate) received: Arc<Mutex<Vec<ProgressNotificationParam>>>,
 }
 
-impl ClientHandler for Ear {
+impl ClientHandler for RecordingClient {
     async fn on_progress(&self, word: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
-        self.heard.lock().expect("not poisoned").push(word);
+        self.received.lock().expect("not poisoned").push(word);
     }
 }
 
-pub(crate) type Client = RunningService<RoleClient, Ear>;
+pub(crate) type Client = RunningService<RoleClient, RecordingClient>;
 
-/// A client with a handshake, as most are today.
+/// Connects with a handshake, as most clients do today.
 pub(crate) async fn client(stream: DuplexStream) -> Client {
-    Ear::default().serve_with_lifecycle(stream, ClientLifecycleMode::Initialize).await.expect("a handshake")
+    RecordingClient::default().serve_with_lifecycle(stream, ClientLifecycleMode::Initialize).await.expect("a handshake")
 }
 
-/// Calls a tool. This client always asks to be told how it goes.
+/// Calls a tool and asks for progress.
 pub(crate) async fn call(client: &Client, tool: &str, input: Value) -> CallToolResult {
     let answer = client.send_request(request(tool, input)).await.expect("an answer");
     let ServerResult::CallToolResult(result) = answer else { panic!("not a result: {answer:?}") };
@@ -174,7 +179,7 @@ pub(crate) fn request(tool: &str, input: Value) -> ClientRequest {
     ))
 }
 
-/// All text of an answer.
+/// All text blocks of a response.
 pub(crate) fn text(result: &CallToolResult) -> String {
     let texts: Vec<&str> =
         result.content.iter().filter_map(|block| block.as_text().map(|text| text.text.as_str())).collect();
@@ -187,7 +192,7 @@ pub(crate) fn field(result: &CallToolResult, pointer: &str) -> Value {
     structured.pointer(pointer).cloned().unwrap_or(Value::Null)
 }
 
-/// Lines as they travel.
+/// Raw JSON-RPC lines.
 pub(crate) struct Wire {
     reader: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
     writer: WriteHalf<DuplexStream>,
@@ -203,14 +208,14 @@ impl Wire {
         self.writer.write_all(format!("{line}\n").as_bytes()).await.expect("sent");
     }
 
-    /// The next message.
+    /// Receives the next message.
     pub(crate) async fn next(&mut self) -> Value {
         let line = tokio::time::timeout(Duration::from_secs(120), self.reader.next_line()).await;
         let line = line.expect("a message in time").expect("readable").expect("a message");
         serde_json::from_str(&line).expect("JSON")
     }
 
-    /// Sends a request and waits for its answer; whatever else comes is given up.
+    /// Sends a request and waits for its response; other messages are dropped.
     pub(crate) async fn ask(&mut self, id: u32, method: &str, params: Value) -> Value {
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string()).await;
         loop {
@@ -221,8 +226,8 @@ impl Wire {
         }
     }
 
-    /// The handshake with a revision; what the server agreed to.
-    pub(crate) async fn shake_hands(&mut self, revision: &str) -> Value {
+    /// Performs the handshake and returns what the server agreed to.
+    pub(crate) async fn handshake(&mut self, revision: &str) -> Value {
         let client = json!({ "name": "test", "version": "0" });
         let params = json!({ "protocolVersion": revision, "capabilities": {}, "clientInfo": client });
         let answer = self.ask(0, "initialize", params).await;

@@ -1,5 +1,5 @@
-//! States of files that builds can begin with instead of doing the same again. Each belongs to the cache alone: templates
-//! have copies, so a state can go at any time.
+//! Cache of file states that builds start from instead of repeating steps. The cache owns each
+//! state's files; templates have copies, so a state can be removed at any time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use crate::id::FilesId;
 use crate::ports::{Records, RecordsError};
 
-/// Most states that are kept; the longest unused go first.
+/// Most states that are kept; those unused for longest are removed first.
 const MOST_LAYERS: usize = 500;
 
 /// The files after a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// Names the steps that lead to it.
+    /// Digest of the steps that lead to this state.
     pub key: String,
     pub files: FilesId,
     pub used_at: Timestamp,
@@ -24,15 +24,18 @@ pub struct Layer {
 pub(crate) struct Layers {
     records: Arc<dyn Records>,
     known: Mutex<HashMap<String, Layer>>,
+    /// Held while a state is recorded: of two builds that end the same steps concurrently, one
+    /// finds the state of the other.
+    recording: tokio::sync::Mutex<()>,
 }
 
 impl Layers {
     pub(crate) fn new(records: Arc<dyn Records>) -> Self {
-        Self { records, known: Mutex::default() }
+        Self { records, known: Mutex::default(), recording: tokio::sync::Mutex::default() }
     }
 
-    /// Reads what earlier servers stored. States whose files are not `present` are forgotten: a
-    /// build does their steps again.
+    /// Reads the recorded states. A state whose files are not `present` is removed, and the next
+    /// build repeats its steps.
     pub(crate) async fn load(&self, present: &HashSet<FilesId>) -> Result<(), RecordsError> {
         let (layers, lost): (Vec<Layer>, Vec<Layer>) =
             self.records.layers().await?.into_iter().partition(|layer| present.contains(&layer.files));
@@ -55,7 +58,7 @@ impl Layers {
         self.known().get(key).map(|layer| layer.files.clone())
     }
 
-    /// Remembers that a state was of use.
+    /// Records that a build used the state.
     pub(crate) async fn touch(&self, key: &str, now: Timestamp) -> Result<(), RecordsError> {
         let layer = self.known().get_mut(key).map(|layer| {
             layer.used_at = now;
@@ -67,10 +70,12 @@ impl Layers {
         }
     }
 
-    /// Keeps a state and gives the files that go for it. Where the same steps were built twice at the same time the first stays,
-    /// since others may have begun with it; `anew` replaces it.
-    pub(crate) async fn put(&self, layer: Layer, anew: bool) -> Result<Vec<FilesId>, RecordsError> {
-        if !anew && self.known().contains_key(&layer.key) {
+    /// Keeps a state and returns the files that are no longer used. If two builds ran the same
+    /// steps concurrently, the first state stays, since other builds may have started from it;
+    /// `replace` replaces it.
+    pub(crate) async fn put(&self, layer: Layer, replace: bool) -> Result<Vec<FilesId>, RecordsError> {
+        let _recording = self.recording.lock().await;
+        if !replace && self.known().contains_key(&layer.key) {
             return Ok(vec![layer.files]);
         }
         self.records.put_layer(&layer).await?;

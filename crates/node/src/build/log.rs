@@ -1,5 +1,5 @@
-//! What a build says. It only grows while the build runs, so that readers can go on where they were; what a hostile command
-//! says beyond the bounds is left out, and the log says so.
+//! The log of a build. It only grows while the build runs, so that readers can continue at their
+//! position. Lines beyond the limits are dropped, and the log notes that.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::log::LogLevel;
 
 const MOST_LINES: usize = 20_000;
 const MOST_BYTES: usize = 4 << 20;
-/// Longer lines are cut.
+/// Longer lines are truncated.
 const MOST_LINE_BYTES: usize = 4 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Splitter {
         for byte in bytes {
             match byte {
                 b'\n' => self.flush(&mut line),
-                // Progress bars overwrite their line: each state is one.
+                // A progress bar overwrites its line; each state becomes a line of its own.
                 b'\r' => self.flush(&mut line),
                 _ if self.0.len() < MOST_LINE_BYTES => self.0.push(*byte),
                 _ => {}
@@ -77,7 +77,7 @@ impl Splitter {
         }
     }
 
-    /// Calls `line` with what is left without an end.
+    /// Calls `line` with the last line if it has no line break.
     pub(super) fn flush(&mut self, mut line: impl FnMut(&str)) {
         if !self.0.is_empty() {
             line(&String::from_utf8_lossy(&self.0));

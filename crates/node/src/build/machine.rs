@@ -1,5 +1,5 @@
-//! The sandbox a build runs in. It is no sandbox of the list: nothing of it is recorded, so the next server removes whatever
-//! is left of one whose server died.
+//! The sandbox that a build runs in. It is not listed and not recorded, so the next server removes
+//! what is left of one whose server died.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::log::LogLevel;
 use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::Resources;
 use crate::start_command::{DEFAULT_USER, Guest};
-use crate::world::World;
+use crate::state::NodeState;
 
 const MIB: u64 = 1 << 20;
-/// When no server ends it, the guest ends by itself a while after this.
-pub(super) const LONGEST_LIFE: Duration = Duration::from_secs(2 * 60 * 60);
+/// The guest ends itself some time after this if no server does.
+pub(super) const BUILD_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Why a command of a build did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -44,25 +44,25 @@ impl From<CommandError> for Failed {
 }
 
 pub(super) struct BuildMachine {
-    world: Arc<World>,
+    node_state: Arc<NodeState>,
     id: SandboxId,
     machine: Arc<dyn Machine>,
     token: Token,
 }
 
 impl BuildMachine {
-    /// Boots one whose files are a copy of `files`, or nothing but the base.
+    /// Boots a sandbox whose files are a copy of `files`, or the base without changes.
     pub(super) async fn boot(
-        world: &Arc<World>,
+        node_state: &Arc<NodeState>,
         files: Option<&FilesId>,
         resources: Resources,
     ) -> Result<Self, EngineError> {
         let (id, token) = (SandboxId::random_for_build(), Token::random());
         let booted = async {
             if let Some(files) = files {
-                world.engine.copy_files(files, &FilesId::from(&id)).await?;
+                node_state.engine.copy_files(files, &FilesId::from(&id)).await?;
             }
-            let ends = crate::clock::after(world.clock.now(), LONGEST_LIFE);
+            let ends = crate::clock::after(node_state.clock.now(), BUILD_TIMEOUT);
             let guest = GuestConfig {
                 sandbox_id: id.to_string(),
                 access_token: Some(token.reveal().to_owned()),
@@ -75,7 +75,7 @@ impl BuildMachine {
                 ..GuestConfig::default()
             };
             let boot_id = uuid::Uuid::new_v4().to_string();
-            world
+            node_state
                 .engine
                 .boot(Boot {
                     id: id.clone(),
@@ -89,9 +89,9 @@ impl BuildMachine {
                 .await
         };
         match booted.await {
-            Ok(machine) => Ok(Self { world: Arc::clone(world), id, machine, token }),
+            Ok(machine) => Ok(Self { node_state: Arc::clone(node_state), id, machine, token }),
             Err(error) => {
-                world.remove_unused(&[FilesId::from(&id)]).await;
+                node_state.remove_unused(&[FilesId::from(&id)]).await;
                 Err(error)
             }
         }
@@ -101,27 +101,27 @@ impl BuildMachine {
         Guest { socket: self.machine.guest_socket(), token: Some(&self.token) }
     }
 
-    /// Puts an archive where [`super::scripts::copy`] looks for it.
+    /// Writes an archive to the path where [`super::scripts::copy`] reads it.
     pub(super) async fn send_archive(&self, file: File) -> Result<(), Failed> {
         let sent = guest_files::put(self.guest(), ARCHIVE, file).await;
         sent.map_err(|error| Failed::new(format!("the files could not be sent into the sandbox: {error}")))
     }
 
-    /// Runs `script` to its end, which must be a good one; what it says goes to the log.
+    /// Runs `script` until it exits, which must be with code 0; its output goes to the log.
     pub(super) async fn run(&self, script: Script<'_>, reporter: &Reporter<'_>) -> Result<(), CommandError> {
         let lost = |error: &dyn std::fmt::Display| CommandError::Lost(error.to_string());
         let started = guest_process::start(self.guest().socket, Some(&self.token), script).await;
         let mut process = started.map_err(|error| lost(&error))?;
         let (mut stdout, mut stderr) = (Splitter::default(), Splitter::default());
-        let said = |line: &str| reporter.write(LogLevel::Info, line);
-        let complained = |line: &str| reporter.write(LogLevel::Warn, line);
+        let log_stdout = |line: &str| reporter.write(LogLevel::Info, line);
+        let log_stderr = |line: &str| reporter.write(LogLevel::Warn, line);
         while let Some(output) = process.next().await.map_err(|error| lost(&error))? {
             match output {
-                Output::Stdout(bytes) => stdout.push(&bytes, said),
-                Output::Stderr(bytes) => stderr.push(&bytes, complained),
+                Output::Stdout(bytes) => stdout.push(&bytes, log_stdout),
+                Output::Stderr(bytes) => stderr.push(&bytes, log_stderr),
                 Output::Ended { exit_code, status } => {
-                    stdout.flush(said);
-                    stderr.flush(complained);
+                    stdout.flush(log_stdout);
+                    stderr.flush(log_stderr);
                     return if exit_code == 0 { Ok(()) } else { Err(CommandError::Exited(status)) };
                 }
             }
@@ -129,20 +129,20 @@ impl BuildMachine {
         Err(lost(&"the sandbox ended"))
     }
 
-    /// Keeps the files as they are now, under a name of their own.
+    /// Copies the current files under a new id.
     pub(super) async fn keep_files(&self) -> Result<FilesId, EngineError> {
         let files = FilesId::random();
         self.machine.freeze().await?;
-        let copied = self.world.engine.copy_files(&FilesId::from(&self.id), &files).await;
+        let copied = self.node_state.engine.copy_files(&FilesId::from(&self.id), &files).await;
         self.machine.thaw().await?;
         copied.map(|()| files)
     }
 
-    /// Ends it, with its files.
+    /// Kills the sandbox and removes its files.
     pub(super) async fn end(self) {
         if let Err(error) = self.machine.kill().await {
             warn!(%error, "the sandbox of a build may be left until the next start");
         }
-        self.world.remove_unused(&[FilesId::from(&self.id)]).await;
+        self.node_state.remove_unused(&[FilesId::from(&self.id)]).await;
     }
 }

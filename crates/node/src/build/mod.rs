@@ -1,7 +1,8 @@
-//! Building templates: a build is asked for, fed with archives, started, watched.
+//! Template builds: a client requests a build, uploads archives, starts the build and polls it.
 //!
-//! Every step that changes files is followed by a copy of them, which costs the same whatever they hold, so states never pile
-//! up in layers. The copies are a cache: a build whose first steps are those of an earlier one begins where they part.
+//! After every step that changes files the server copies them, at a cost that does not depend on
+//! their size, so that states do not form chains of layers. The copies are a cache: a build that
+//! begins with the steps of an earlier one starts after the last step they share.
 
 mod layers;
 mod log;
@@ -29,10 +30,10 @@ use crate::log::LogLevel;
 use crate::node::Node;
 use crate::ports::{Records, RecordsError};
 use crate::sandbox::Resources;
+use crate::state::NodeState;
 use crate::template::{
     Build, BuildFiles, BuildStatus, ChangeError, Defaults, Reference, Size, TemplateError, TemplateRecord, base_alias,
 };
-use crate::world::World;
 
 pub use layers::Layer;
 pub use log::{BuildLine, BuildLog};
@@ -44,22 +45,23 @@ use layers::Layers;
 use runner::{Failed, Job, Reporter};
 use uploads::Uploads;
 
-/// Builds that run at once; others wait for their turn.
-const AT_ONCE: usize = 4;
-/// Builds whose logs are remembered.
+/// Builds that run concurrently; others wait for a permit.
+const MAX_CONCURRENT_BUILDS: usize = 4;
+/// Most builds whose logs are kept in memory.
 const MOST_LOGS: usize = 200;
 
-/// What builds share.
+/// State that all builds share.
 pub(crate) struct Builds {
     pub(crate) layers: Layers,
-    /// By the image's key: two builds that want the same image share one pull, and a slow registry delays no other image.
-    pulling: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    /// By image key: builds of the same image share one pull, and a slow registry delays no other
+    /// image.
+    pull_locks: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     pub(crate) uploads: Uploads,
-    turns: Semaphore,
+    permits: Semaphore,
     logs: Mutex<Logs>,
 }
 
-/// What builds said, and in which order they began.
+/// Logs of builds, and the order in which they started.
 #[derive(Default)]
 struct Logs {
     order: VecDeque<Uuid>,
@@ -70,16 +72,16 @@ impl Builds {
     pub(crate) fn new(records: Arc<dyn Records>, uploads: &Path) -> Self {
         Self {
             layers: Layers::new(records),
-            pulling: Mutex::default(),
+            pull_locks: Mutex::default(),
             uploads: Uploads::new(uploads),
-            turns: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(MAX_CONCURRENT_BUILDS),
             logs: Mutex::default(),
         }
     }
 
-    /// To be locked while the image `key` is pulled.
-    fn pulling(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut known = self.pulling.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The lock that a build holds while it pulls the image `key`.
+    fn pull_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut known = self.pull_locks.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = known.get(key).and_then(Weak::upgrade) {
             return lock;
@@ -89,7 +91,7 @@ impl Builds {
         lock
     }
 
-    /// The log of a build; an empty one when it was forgotten, or written by an earlier server.
+    /// The log of a build; empty if it was evicted or written by an earlier server.
     fn log(&self, build: Uuid) -> Arc<BuildLog> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let Logs { order, known } = &mut *logs;
@@ -106,11 +108,11 @@ impl Builds {
     }
 }
 
-/// What a build is to do. The last stage becomes the template.
+/// A request to build a template. The last stage becomes the template.
 #[derive(Debug, Clone)]
 pub struct BuildRequest {
     pub stages: Vec<StageRequest>,
-    /// Do everything anew.
+    /// Run every step, without the cache.
     pub force: bool,
     pub start_command: Option<String>,
     pub ready_command: Option<String>,
@@ -152,7 +154,13 @@ impl From<RecordsError> for BuildError {
 }
 
 impl Node {
-    /// Asks for a build of the template `name`, which may carry a tag; makes the template if there is none.
+    /// Requests a build of the template `name`, which may include a tag; creates the template if it
+    /// does not exist.
+    ///
+    /// # Errors
+    /// [`BuildError::Template`], [`BuildError::Fixed`], [`BuildError::IsSnapshot`] or
+    /// [`BuildError::InvalidTag`] if the name or a tag is not allowed; [`BuildError::Node`] if it
+    /// cannot be recorded.
     pub async fn request_build(
         &self,
         name: &str,
@@ -166,7 +174,7 @@ impl Node {
         if base_alias(&reference).is_some() {
             return Err(BuildError::Fixed(reference.name()));
         }
-        if self.world.templates.find(&reference).is_some_and(|known| known.is_snapshot()) {
+        if self.node_state.templates.find(&reference).is_some_and(|known| known.is_snapshot()) {
             return Err(BuildError::IsSnapshot(reference.name()));
         }
         if let Some(bad) = tags.iter().find(|tag| !crate::template::is_tag(tag)) {
@@ -177,7 +185,7 @@ impl Node {
             wanted.push(crate::template::DEFAULT_TAG.to_owned());
         }
         wanted.dedup();
-        let now = self.world.clock.now();
+        let now = self.node_state.clock.now();
         let build = Build {
             id: Uuid::new_v4(),
             status: BuildStatus::Waiting,
@@ -191,23 +199,23 @@ impl Node {
             failure: None,
         };
         let asked = build.clone();
-        // An ID is a name, too: builds of a known template may be asked for by it.
-        let known = self.world.templates.find(&reference).and_then(|known| known.name.clone());
+        // An ID is a name, too: callers may request builds of a known template by it.
+        let known = self.node_state.templates.find(&reference).and_then(|known| known.name.clone());
         let alias = known.unwrap_or(reference.alias);
         let add = |template: &mut TemplateRecord| template.builds.push(build);
-        let (template, ()) = self.world.templates.change_or_make(Some(&alias), now, add).await?;
+        let (template, ()) = self.node_state.templates.change_or_make(Some(&alias), now, add).await?;
         Ok((template, asked))
     }
 
-    /// Whether an archive is there already, and a token to send it with.
+    /// Returns whether the archive was uploaded already, and a token to upload it with.
     pub fn upload_link(&self, template: &str, hash: &str) -> Result<(bool, crate::id::Token), BuildError> {
         let template = self.template(template)?;
-        let uploads = &self.world.builds.uploads;
+        let uploads = &self.node_state.builds.uploads;
         let path = uploads.path(&template.id, hash).ok_or_else(|| BuildError::InvalidHash(hash.to_owned()))?;
         Ok((path.is_file(), uploads.link(&template.id, hash)))
     }
 
-    /// Keeps an archive of `length` bytes that a client sends with a link.
+    /// Keeps an archive of `length` bytes that a client uploads with a link.
     pub async fn store_upload<E>(
         &self,
         template: &str,
@@ -216,10 +224,10 @@ impl Node {
         length: u64,
         body: impl Stream<Item = Result<Bytes, E>> + Unpin,
     ) -> Result<(), UploadError> {
-        self.world.builds.uploads.store((template, hash, token), length, body).await
+        self.node_state.builds.uploads.store((template, hash, token), length, body).await
     }
 
-    /// A build with its log.
+    /// Returns a build with its log.
     pub fn build(
         &self,
         template: &str,
@@ -229,15 +237,16 @@ impl Node {
         let unknown = || BuildError::Unknown { template: template.to_owned(), build: build.to_owned() };
         let id = Uuid::parse_str(build).map_err(|_| unknown())?;
         let build = found.build(id).ok_or_else(unknown)?.clone();
-        Ok((found, build, self.world.builds.log(id)))
+        Ok((found, build, self.node_state.builds.log(id)))
     }
 
-    /// Starts a build that waits. What cannot be done whatever the files are is refused before anything runs.
+    /// Starts a waiting build. Steps that cannot succeed with any files are refused before anything
+    /// runs.
     pub async fn start_build(&self, template: &str, build: &str, request: BuildRequest) -> Result<(), BuildError> {
         let (template, build, log) = self.build(template, build)?;
         check(&request)?;
         let Size { cpu_count, memory_mb, disk_mb } = build.size;
-        let resources = Resources { cpu_count, memory_mb, disk_mb, pids: self.world.config.pids };
+        let resources = Resources { cpu_count, memory_mb, disk_mb, pids: self.node_state.config.pids };
         let job = Job { template: template.id.clone(), request, resources, log };
         let id = build.id;
         if self.tasks.is_closed() {
@@ -249,14 +258,15 @@ impl Node {
             found.status = BuildStatus::Building;
             Ok::<_, BuildError>(())
         };
-        self.world.templates.change(&template.id, begin).await?;
-        let world = Arc::clone(&self.world);
-        self.tasks.spawn(async move { carry_out(&world, &job, id).await });
+        self.node_state.templates.change(&template.id, begin).await?;
+        let node_state = Arc::clone(&self.node_state);
+        self.tasks.spawn(async move { run_build(&node_state, &job, id).await });
         Ok(())
     }
 }
 
-/// Refuses steps that cannot be done whatever the files are. What stages begin with may say more about settings; it is not known yet.
+/// Refuses steps that cannot succeed with any files. The stages' origins may contribute further
+/// settings, which are not known yet.
 fn check(request: &BuildRequest) -> Result<(), PlanError> {
     let (mut first, mut earlier) = (1, Vec::new());
     for StageRequest { origin, steps } in &request.stages {
@@ -265,29 +275,29 @@ fn check(request: &BuildRequest) -> Result<(), PlanError> {
         {
             return Err(PlanError { step: first, message: format!("there is no stage {stage} before this one") });
         }
-        let ground = plan::Ground { key: "", settings: &Defaults::default(), first, earlier: &earlier };
-        let planned = plan::plan(&ground, steps, request.force)?;
+        let context = plan::StageContext { key: "", settings: &Defaults::default(), first, earlier: &earlier };
+        let planned = plan::plan(&context, steps, request.force)?;
         first += steps.len();
         earlier.push(planned.key);
     }
     Ok(())
 }
 
-/// Does a build and records how it ended.
-async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
-    let Ok(_turn) = world.builds.turns.acquire().await else { return };
-    let outcome = job.run(world).await;
-    let now = world.clock.now();
-    let finish = |step| Reporter { world, log: &job.log, step };
+/// Runs a build and records its result.
+async fn run_build(node_state: &Arc<NodeState>, job: &Job, build: Uuid) {
+    let Ok(_permit) = node_state.builds.permits.acquire().await else { return };
+    let outcome = job.run(node_state).await;
+    let now = node_state.clock.now();
+    let finish = |step| Reporter { node_state, log: &job.log, step };
     let recorded = match outcome {
         Ok((files, settings)) => {
             finish(None).write(LogLevel::Info, "build finished");
             let kept = files.clone();
             let change =
                 |template: &mut TemplateRecord| Ok::<_, ChangeError>(template.finish(build, kept, settings, now)?);
-            let recorded = world.templates.change(&job.template, change).await;
+            let recorded = node_state.templates.change(&job.template, change).await;
             if let (Err(_), BuildFiles::Kept(files)) = (&recorded, files) {
-                world.remove_unused(&[files]).await;
+                node_state.remove_unused(&[files]).await;
             }
             recorded
         }
@@ -299,16 +309,16 @@ async fn carry_out(world: &Arc<World>, job: &Job, build: Uuid) {
                 }
                 Ok::<_, ChangeError>(Vec::new())
             };
-            world.templates.change(&job.template, change).await
+            node_state.templates.change(&job.template, change).await
         }
     };
-    world.faults.pass(Point::BuildRecorded);
+    node_state.faults.pass(Point::BuildRecorded);
     match recorded {
         Ok(unused) => {
-            if let Some(template) = world.templates.get(&job.template) {
-                world.describe_template(&template).await;
+            if let Some(template) = node_state.templates.get(&job.template) {
+                node_state.describe_template(&template).await;
             }
-            world.remove_unused(&unused).await;
+            node_state.remove_unused(&unused).await;
             info!(template = job.template, %build, "a build has ended");
         }
         Err(error) => warn!(template = job.template, %build, %error, "the end of a build was not recorded"),

@@ -1,13 +1,16 @@
-//! What stages begin with: a template, an earlier stage, an image of a registry or of an archive, a tree of files.
+//! Origins of stages: a template, an earlier stage, an image from a registry or an archive, or a
+//! tree of files.
 //!
-//! An image is unpacked once, into files that the cache keeps under the image's own digest; a build begins with a copy of them.
+//! An image is unpacked once, into files that the cache keeps under the image's digest; a build
+//! starts from a copy of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use engine::NewRoot;
 use images::{
-    ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Unpacked, unpack_files,
+    ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Target, Unpacked,
+    cancellation, unpack_files,
 };
 
 use super::layers::Layer;
@@ -18,13 +21,13 @@ use crate::id::FilesId;
 use crate::log::LogLevel;
 use crate::owner::chain;
 use crate::ports::{Fill, RootError};
+use crate::state::NodeState;
 use crate::template::{Defaults, Resolved};
-use crate::world::World;
 
-/// Files of one image; Debian has some hundred thousand at most.
+/// Most files of one image; Debian has some hundred thousand.
 const MOST_ENTRIES: u64 = 4_000_000;
 
-/// What a stage begins with, as it was asked for.
+/// The origin of a stage, as it was requested.
 #[derive(Debug, Clone)]
 pub enum Origin {
     Template(Resolved),
@@ -34,31 +37,31 @@ pub enum Origin {
         name: String,
         credentials: Option<Credentials>,
     },
-    /// What was uploaded under this hash.
+    /// The archive that was uploaded under this hash.
     Archive {
         hash: String,
         format: ArchiveFormat,
     },
 }
 
-/// What an uploaded archive holds.
+/// The contents of an uploaded archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArchiveFormat {
     Image,
     Files,
 }
 
-/// What a stage begins with, found.
-pub(super) struct Found {
-    pub(super) source: Source,
-    /// Names the state of the files.
+/// The origin of a stage, resolved.
+pub(super) struct ResolvedOrigin {
+    pub(super) source: OriginFiles,
+    /// Identifies the state of the files.
     pub(super) key: String,
     pub(super) settings: Defaults,
 }
 
-/// Where the files are.
-pub(super) enum Source {
-    /// None: nothing but the base.
+/// Where the files of an origin are.
+pub(super) enum OriginFiles {
+    /// `None` is the base without changes.
     Files(Option<FilesId>),
     Stage(usize),
     Registry(Box<RegistryImage>),
@@ -81,111 +84,119 @@ impl From<RootError> for Failed {
     }
 }
 
-/// Finds out what `origin` is, without bringing it here. `earlier` are the ends of the stages before.
+/// Resolves `origin` without downloading it. `earlier` are the keys and settings after the stages
+/// before.
 pub(super) async fn find(
-    world: &World,
+    node_state: &NodeState,
     template: &str,
     origin: &Origin,
     earlier: &[(String, Defaults)],
-) -> Result<Found, Failed> {
+) -> Result<ResolvedOrigin, Failed> {
     match origin {
         Origin::Template(resolved) => {
-            // What a template starts is not started while another is built on it.
+            // The start command of a template does not run while another template is built on it.
             let settings = Defaults { start_command: None, ready_command: None, ..resolved.defaults.clone() };
-            Ok(Found { source: Source::Files(resolved.files.clone()), key: resolved.build.to_string(), settings })
+            Ok(ResolvedOrigin {
+                source: OriginFiles::Files(resolved.files.clone()),
+                key: resolved.build.to_string(),
+                settings,
+            })
         }
         Origin::Stage(stage) => {
             let (key, settings) = earlier.get(*stage).cloned().ok_or_else(|| Failed::new("there is no such stage"))?;
-            Ok(Found { source: Source::Stage(*stage), key, settings })
+            Ok(ResolvedOrigin { source: OriginFiles::Stage(*stage), key, settings })
         }
         Origin::Image { name, credentials } => {
-            let mirrors = Mirrors(world.config.registry_mirrors.clone());
+            let mirrors = Mirrors(node_state.config.registry_mirrors.clone());
             let image = RegistryImage::find(name, credentials.as_ref(), &mirrors, engine::net::is_public).await?;
-            let (key, settings) = described(image.config());
-            Ok(Found { source: Source::Registry(Box::new(image)), key, settings })
+            let (key, settings) = describe_config(image.config());
+            Ok(ResolvedOrigin { source: OriginFiles::Registry(Box::new(image)), key, settings })
         }
         Origin::Archive { hash, format } => {
             let missing = || Failed::new("the archive to begin with was not uploaded");
-            let path = world.builds.uploads.path(template, hash).filter(|path| path.is_file()).ok_or_else(missing)?;
+            let path =
+                node_state.builds.uploads.path(template, hash).filter(|path| path.is_file()).ok_or_else(missing)?;
             if *format == ArchiveFormat::Files {
-                // Its client's own hash, which is good for this template only.
+                // The hash is chosen by the client and proves nothing, so the key is valid for this
+                // template only.
                 let key = format!("files {template} {hash}");
-                return Ok(Found { source: Source::Tree(path), key, settings: Defaults::default() });
+                return Ok(ResolvedOrigin { source: OriginFiles::Tree(path), key, settings: Defaults::default() });
             }
             let image = blocking(move || ArchiveImage::open(&path)).await?;
-            let (key, settings) = described(image.config());
-            Ok(Found { source: Source::Archive(image), key, settings })
+            let (key, settings) = describe_config(image.config());
+            Ok(ResolvedOrigin { source: OriginFiles::Archive(image), key, settings })
         }
     }
 }
 
-fn described(config: &ImageConfig) -> (String, Defaults) {
-    // Of whoever the image was made for; sandboxes have users of their own.
+fn describe_config(config: &ImageConfig) -> (String, Defaults) {
+    // These describe the user that the image was made for; sandboxes have users of their own.
     let own = |name: &String| !["HOME", "USER", "LOGNAME"].contains(&name.as_str());
     let env: BTreeMap<String, String> = config.env.clone().into_iter().filter(|(name, _)| own(name)).collect();
     (format!("image {}", config.digest), Defaults { env, ..Defaults::default() })
 }
 
-/// The files that a stage begins with, brought here if they are not. `stages` are those of the stages before.
+/// Returns the files that a stage starts from and downloads them if necessary. `stages` are the
+/// files of the stages before.
 pub(super) async fn provide(
-    world: &World,
+    node_state: &NodeState,
     template: &str,
-    found: Found,
+    found: ResolvedOrigin,
     stages: &[Option<FilesId>],
     reporter: &Reporter<'_>,
 ) -> Result<Option<FilesId>, Failed> {
     match found.source {
-        Source::Files(files) => return Ok(files),
-        Source::Stage(stage) => return Ok(stages.get(stage).cloned().flatten()),
+        OriginFiles::Files(files) => return Ok(files),
+        OriginFiles::Stage(stage) => return Ok(stages.get(stage).cloned().flatten()),
         _ => {}
     }
-    let pulling = world.builds.pulling(&found.key);
-    let _turn = pulling.lock().await;
-    if let Some(files) = world.builds.layers.find(&found.key) {
-        world.builds.layers.touch(&found.key, world.clock.now()).await?;
+    let pull_lock = node_state.builds.pull_lock(&found.key);
+    let _guard = pull_lock.lock().await;
+    if let Some(files) = node_state.builds.layers.find(&found.key) {
+        node_state.builds.layers.touch(&found.key, node_state.clock.now()).await?;
         return Ok(Some(files));
     }
-    let limit = u64::from(world.config.max_image_mb) << 20;
+    let limit = u64::from(node_state.config.max_image_mb) << 20;
     let limits = Limits { bytes: limit, entries: MOST_ENTRIES };
     let files = FilesId::random();
-    let (sender, told) = std::sync::mpsc::channel::<Unpacked>();
+    let (sender, receiver) = std::sync::mpsc::channel::<Unpacked>();
     let mut done = move |unpacked: Unpacked| sender.send(unpacked).unwrap_or_default();
-    let draft = world.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
+    // Dropped with this future: a cancelled build ends the process that unpacks for it.
+    let (cancelled, _alive) = cancellation()?;
+    let mut unpack_to = move |root: &NewRoot, unpack: &dyn Fn(&Target<'_>) -> Result<Unpacked, ImageError>| {
+        let owners = root.first_id.map_or(Owners::Ours, Owners::From);
+        unpack(&Target { root: &root.path, owners, limits, cancelled: Some(&cancelled) }).map(&mut done)
+    };
+    let draft = node_state.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
     let fill: Fill = match found.source {
-        Source::Registry(image) => {
+        OriginFiles::Registry(image) => {
             std::fs::create_dir(draft.path()).map_err(|error| no_place(&error))?;
             let place = draft.path().to_owned();
-            let tell = |line: String| reporter.write(LogLevel::Info, &line);
-            Uploads::check_room(&place, image.bytes()).map_err(|error| Failed::new(chain(&error)))?;
-            image.download(&place, limit, &tell).await?;
-            Box::new(move |root| image.unpack(&place, &root.path, owners(root), limits).map(&mut done))
+            let log_line = |line: String| reporter.write(LogLevel::Info, &line);
+            Uploads::check_free_space(&place, image.bytes()).map_err(|error| Failed::new(chain(&error)))?;
+            image.download(&place, limit, &log_line).await?;
+            Box::new(move |root| unpack_to(root, &|target| image.unpack(&place, target)))
         }
-        Source::Archive(image) => Box::new(move |root| image.unpack(&root.path, owners(root), limits).map(&mut done)),
-        Source::Tree(path) => {
-            Box::new(move |root| unpack_files(&path, &root.path, owners(root), limits).map(&mut done))
-        }
-        Source::Files(_) | Source::Stage(_) => return Err(Failed::new("these files are here already")),
+        OriginFiles::Archive(image) => Box::new(move |root| unpack_to(root, &|target| image.unpack(target))),
+        OriginFiles::Tree(path) => Box::new(move |root| unpack_to(root, &|target| unpack_files(&path, target))),
+        OriginFiles::Files(_) | OriginFiles::Stage(_) => return Err(Failed::new("these files are here already")),
     };
     reporter.write(LogLevel::Info, "unpacking the image");
-    let lacks = world.engine.make_root(&files, limit, fill).await?;
+    let lacks = node_state.engine.make_root(&files, limit, fill).await?;
     drop(draft);
-    world.faults.pass(Point::BuildRootMade);
-    if let Ok(unpacked) = told.try_recv() {
+    node_state.faults.pass(Point::BuildRootMade);
+    if let Ok(unpacked) = receiver.try_recv() {
         report(&unpacked, reporter);
     }
     for what in lacks {
         reporter.write(LogLevel::Warn, &format!("the image has no {what}"));
     }
-    let layer = Layer { key: found.key, files: files.clone(), used_at: world.clock.now() };
-    let unused = world.builds.layers.put(layer, false).await;
-    world.remove_unused(unused.as_deref().unwrap_or(std::slice::from_ref(&files))).await;
+    let layer = Layer { key: found.key, files: files.clone(), used_at: node_state.clock.now() };
+    let unused = node_state.builds.layers.put(layer, false).await;
+    node_state.remove_unused(unused.as_deref().unwrap_or(std::slice::from_ref(&files))).await;
     unused?;
-    world.faults.pass(Point::BuildRootRecorded);
+    node_state.faults.pass(Point::BuildRootRecorded);
     Ok(Some(files))
-}
-
-fn owners(root: &NewRoot) -> Owners {
-    root.first_id.map_or(Owners::Ours, Owners::From)
 }
 
 fn report(unpacked: &Unpacked, reporter: &Reporter<'_>) {
@@ -195,7 +206,7 @@ fn report(unpacked: &Unpacked, reporter: &Reporter<'_>) {
         reporter.write(LogLevel::Warn, &format!("{devices} devices were left out: a sandbox has its own /dev"));
     }
     if *strangers > 0 {
-        reporter.write(LogLevel::Warn, &format!("{strangers} files have owners above 65535 and now belong to nobody"));
+        reporter.write(LogLevel::Warn, &format!("{strangers} files have owners above 65535 and now belong to 65534"));
     }
 }
 

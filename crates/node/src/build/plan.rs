@@ -1,5 +1,5 @@
-//! What a build will do, decided before anything runs: each step with the settings it runs under, and a key that is the same
-//! whenever the same steps came before it.
+//! The plan of a build, made before anything runs: each step with the settings it runs under, and a
+//! key that is equal for equal sequences of steps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,35 +9,35 @@ use sha2::{Digest, Sha256};
 use crate::start_command::DEFAULT_USER;
 use crate::template::Defaults;
 
-/// What a login shell has before anybody sets it.
+/// The `PATH` of a login shell, unless a step sets another.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const MOST_STEPS: usize = 1000;
 
-/// One instruction as it was asked for.
+/// One instruction, as the client sent it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Step {
     /// `COPY`, `RUN`, `ENV`, `WORKDIR` or `USER`.
     pub kind: String,
     pub args: Vec<String>,
     pub files_hash: Option<String>,
-    /// Run it, and what follows, even if the same was built before.
+    /// Run it and all later steps even if the cache has their results.
     pub force: bool,
-    /// A COPY takes its source from this stage, and not from an archive.
+    /// A COPY takes its source from this stage instead of an archive.
     pub from_stage: Option<usize>,
     /// A COPY unpacks a source that is a tar archive.
     pub unpack: bool,
 }
 
-/// Arguments may hold secrets.
+/// Without the arguments, which may contain secrets.
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Step").field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
-/// What a step does to the files.
+/// The effect of a step on the files.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum StepAction {
     Run {
         line: String,
         user: String,
@@ -49,7 +49,7 @@ pub(super) enum Act {
     MakeUser {
         name: String,
     },
-    /// Only a setting changes.
+    /// The step changes settings only.
     Nothing,
 }
 
@@ -64,31 +64,31 @@ pub(super) struct Copy {
     pub(super) unpack: bool,
 }
 
-/// Where the files of a copy are.
+/// Where the source of a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CopyFrom {
     /// In the archive with this hash.
     Upload(String),
-    /// In an earlier stage, below its root, under what this pattern matches.
+    /// In an earlier stage: the paths below its root that `pattern` matches.
     Stage { stage: usize, pattern: String },
 }
 
-/// A step ready to be done.
-pub(super) struct Planned {
-    /// Its number from 1 on.
+/// A validated step.
+pub(super) struct PlannedStep {
+    /// Counted from 1, across all stages.
     pub(super) number: usize,
     /// For the log.
     pub(super) title: String,
-    pub(super) act: Act,
-    /// Names the state of the files after it.
+    pub(super) act: StepAction,
+    /// Identifies the state of the files after the step.
     pub(super) key: String,
-    /// Neither it nor a step before it must be done anew.
+    /// Whether neither this step nor an earlier one is forced.
     pub(super) may_be_cached: bool,
-    /// The settings it runs under.
+    /// The settings that the step runs under.
     pub(super) settings: Defaults,
 }
 
-/// A step that cannot be done, whatever the files are.
+/// A step that cannot succeed with any files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("step {step}: {message}")]
 pub struct PlanError {
@@ -97,63 +97,63 @@ pub struct PlanError {
 }
 
 /// What a stage is planned on.
-pub(super) struct Ground<'a> {
-    /// Names the state of the files it begins with.
+pub(super) struct StageContext<'a> {
+    /// Identifies the state of the files that the stage starts from.
     pub(super) key: &'a str,
     pub(super) settings: &'a Defaults,
-    /// The number of its first step: they are counted across all stages.
+    /// The number of the stage's first step: steps are counted across all stages.
     pub(super) first: usize,
-    /// Names the states that earlier stages end with.
+    /// The keys of the states that earlier stages end with.
     pub(super) earlier: &'a [String],
 }
 
-/// The steps of a stage; the settings and the name of the state after the last.
+/// The steps of a stage, and the settings and the key after the last of them.
 pub(super) struct PlannedStage {
-    pub(super) steps: Vec<Planned>,
+    pub(super) steps: Vec<PlannedStep>,
     pub(super) settings: Defaults,
     pub(super) key: String,
 }
 
-/// Plans `steps` on top of something.
-pub(super) fn plan(ground: &Ground<'_>, steps: &[Step], force: bool) -> Result<PlannedStage, PlanError> {
-    if ground.first + steps.len() > MOST_STEPS + 1 {
+/// Plans the `steps` of one stage.
+pub(super) fn plan(context: &StageContext<'_>, steps: &[Step], force: bool) -> Result<PlannedStage, PlanError> {
+    if context.first + steps.len() > MOST_STEPS + 1 {
         return Err(PlanError { step: MOST_STEPS, message: format!("more than {MOST_STEPS} steps") });
     }
-    let (mut settings, mut key, mut may_be_cached) = (ground.settings.clone(), ground.key.to_owned(), !force);
+    let (mut settings, mut key, mut may_be_cached) = (context.settings.clone(), context.key.to_owned(), !force);
     let mut planned = Vec::new();
-    for (number, step) in (ground.first..).zip(steps) {
+    for (number, step) in (context.first..).zip(steps) {
         let wrong = |message| PlanError { step: number, message };
-        let source = match step.from_stage.map(|stage| ground.earlier.get(stage).ok_or(stage)).transpose() {
+        let source = match step.from_stage.map(|stage| context.earlier.get(stage).ok_or(stage)).transpose() {
             Ok(source) => source.map_or("", String::as_str),
             Err(stage) => return Err(wrong(format!("there is no stage {stage} before this one"))),
         };
         key = next_key(&key, step, source);
         may_be_cached &= !step.force;
         let before = settings.clone();
-        let act = understand(step, &mut settings).map_err(wrong)?;
+        let act = validate(step, &mut settings).map_err(wrong)?;
         let title = format!("{} {}", step.kind.to_uppercase(), step.args.join(" ")).trim().to_owned();
-        planned.push(Planned { number, title, act, key: key.clone(), may_be_cached, settings: before });
+        planned.push(PlannedStep { number, title, act, key: key.clone(), may_be_cached, settings: before });
     }
     Ok(PlannedStage { steps: planned, settings, key })
 }
 
-/// `source` names the state of another stage that the step takes something from.
+/// Returns the key after `step`. `source` is the key of the stage that a COPY takes its files from.
 fn next_key(before: &str, step: &Step, source: &str) -> String {
     let mut digest = Sha256::new();
     let mut parts = vec![before, &step.kind, step.files_hash.as_deref().unwrap_or("")];
-    // Only where it says something, so that the keys of plain steps stay what they were.
+    // Only if either is set, so that the keys of other steps stay as they were in earlier versions.
     if !source.is_empty() || step.unpack {
         parts.extend([source, if step.unpack { "unpack" } else { "" }]);
     }
     for part in parts.into_iter().chain(step.args.iter().map(String::as_str)) {
-        // With its length, so that no two lists of parts read the same.
+        // Prefixed with its length, so that different lists of parts have different digests.
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn understand(step: &Step, settings: &mut Defaults) -> Result<Act, String> {
+fn validate(step: &Step, settings: &mut Defaults) -> Result<StepAction, String> {
     let user = settings.user.clone().unwrap_or_else(|| DEFAULT_USER.to_owned());
     let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
     let given = |index: usize| args.get(index).copied().filter(|arg| !arg.is_empty());
@@ -163,12 +163,12 @@ fn understand(step: &Step, settings: &mut Defaults) -> Result<Act, String> {
     match step.kind.to_uppercase().as_str() {
         "RUN" => {
             let line = given(0).ok_or("RUN needs a command")?.to_owned();
-            let user = given(1).map_or(Ok(user), checked_user)?;
-            Ok(Act::Run { line, user })
+            let user = given(1).map_or(Ok(user), check_user)?;
+            Ok(StepAction::Run { line, user })
         }
         "COPY" => {
             let (source, target) = given(0).zip(given(1)).ok_or("COPY needs a source and a destination")?;
-            let checked = checked_source(source)?;
+            let checked = check_source(source)?;
             let from = match step.from_stage {
                 Some(_) if checked.is_empty() => return Err("the whole root of a stage cannot be copied".to_owned()),
                 Some(stage) => CopyFrom::Stage { stage, pattern: source.trim_start_matches('/').to_owned() },
@@ -177,12 +177,12 @@ fn understand(step: &Step, settings: &mut Defaults) -> Result<Act, String> {
                     CopyFrom::Upload(hash.ok_or("COPY needs the hash of its files")?)
                 }
             };
-            Ok(Act::Copy(Copy {
+            Ok(StepAction::Copy(Copy {
                 from,
                 source: checked,
-                target: absolute(target, settings, &user),
-                owner: given(2).map_or(Ok(user), checked_owner)?,
-                mode: given(3).map(checked_mode).transpose()?,
+                target: make_absolute(target, settings, &user),
+                owner: given(2).map_or(Ok(user), check_owner)?,
+                mode: given(3).map(check_mode).transpose()?,
                 unpack: step.unpack,
             }))
         }
@@ -197,18 +197,18 @@ fn understand(step: &Step, settings: &mut Defaults) -> Result<Act, String> {
                 let value = expand(pair[1], &settings.env, &user);
                 settings.env.insert(pair[0].to_owned(), value);
             }
-            Ok(Act::Nothing)
+            Ok(StepAction::Nothing)
         }
         "WORKDIR" => {
             let path =
-                absolute(&expand(given(0).ok_or("WORKDIR needs a path")?, &settings.env, &user), settings, &user);
+                make_absolute(&expand(given(0).ok_or("WORKDIR needs a path")?, &settings.env, &user), settings, &user);
             settings.workdir = Some(path.clone());
-            Ok(Act::MakeWorkdir { path })
+            Ok(StepAction::MakeWorkdir { path })
         }
         "USER" => {
-            let name = checked_user(given(0).ok_or("USER needs a name")?)?;
+            let name = check_user(given(0).ok_or("USER needs a name")?)?;
             settings.user = Some(name.clone());
-            Ok(Act::MakeUser { name })
+            Ok(StepAction::MakeUser { name })
         }
         other => Err(format!("'{other}' is none of COPY, RUN, ENV, WORKDIR and USER")),
     }
@@ -219,16 +219,16 @@ pub(super) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// As `useradd` would have it.
-fn checked_user(name: &str) -> Result<String, String> {
+/// Checks a name by the rules of `useradd`.
+fn check_user(name: &str) -> Result<String, String> {
     let first = |c: char| c.is_ascii_lowercase() || c == '_';
     let good =
         name.len() <= 32 && name.starts_with(first) && name.chars().all(|c| first(c) || c.is_ascii_digit() || c == '-');
     if good { Ok(name.to_owned()) } else { Err(format!("'{name}' cannot be the name of a user")) }
 }
 
-fn checked_owner(text: &str) -> Result<String, String> {
-    let part = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) || checked_user(part).is_ok();
+fn check_owner(text: &str) -> Result<String, String> {
+    let part = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) || check_user(part).is_ok();
     let good = match text.split_once(':') {
         Some((user, group)) => !user.is_empty() && part(user) && part(group),
         None => part(text),
@@ -236,21 +236,22 @@ fn checked_owner(text: &str) -> Result<String, String> {
     if good { Ok(text.to_owned()) } else { Err(format!("'{text}' cannot be an owner")) }
 }
 
-fn checked_mode(text: &str) -> Result<String, String> {
+fn check_mode(text: &str) -> Result<String, String> {
     let octal = text.strip_prefix("0o").unwrap_or(text);
     let good = (1..=5).contains(&octal.len()) && octal.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     if good { Ok(octal.to_owned()) } else { Err(format!("'{text}' is no octal mode")) }
 }
 
-/// Within the context, without the parts that are patterns: the archive holds only what matched them.
-fn checked_source(source: &str) -> Result<String, String> {
+/// Checks a path of the build context and cuts it before its first pattern: the archive contains
+/// only files that the pattern matched.
+fn check_source(source: &str) -> Result<String, String> {
     let mut kept = Vec::new();
     for part in source.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {
             return Err(format!("'{source}' leads out of the build context"));
         }
         if part.contains(['*', '?', '[', '{']) {
-            // A directory, whose contents are meant.
+            // A directory whose contents are copied.
             kept.push("");
             break;
         }
@@ -259,8 +260,8 @@ fn checked_source(source: &str) -> Result<String, String> {
     Ok(kept.join("/"))
 }
 
-/// A path of the sandbox; a slash at its end stays.
-fn absolute(path: &str, settings: &Defaults, user: &str) -> String {
+/// Makes a path of the sandbox absolute; a trailing slash is kept.
+fn make_absolute(path: &str, settings: &Defaults, user: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
     }
@@ -333,10 +334,10 @@ mod tests {
 
     fn try_plan(steps: &[Step]) -> Result<PlannedStage, PlanError> {
         let earlier = ["a stage".to_owned()];
-        plan(&Ground { key: "origin", settings: &Defaults::default(), first: 1, earlier: &earlier }, steps, false)
+        plan(&StageContext { key: "origin", settings: &Defaults::default(), first: 1, earlier: &earlier }, steps, false)
     }
 
-    fn planned(steps: &[Step]) -> (Vec<Planned>, Defaults) {
+    fn planned(steps: &[Step]) -> (Vec<PlannedStep>, Defaults) {
         let stage = try_plan(steps).expect("they can be done");
         (stage.steps, stage.settings)
     }
@@ -353,8 +354,8 @@ mod tests {
         ]);
         assert_eq!(after.env["PATH"], format!("/app/bin:{PATH}"));
         assert_eq!((after.workdir.as_deref(), after.user.as_deref()), (Some("/app/sub"), Some("alice")));
-        assert_eq!(steps[4].act, Act::Run { line: "make".into(), user: "alice".into() });
-        assert_eq!(steps[5].act, Act::Run { line: "make".into(), user: "root".into() });
+        assert_eq!(steps[4].act, StepAction::Run { line: "make".into(), user: "alice".into() });
+        assert_eq!(steps[5].act, StepAction::Run { line: "make".into(), user: "root".into() });
         assert_eq!(steps[4].settings, after);
     }
 
@@ -373,19 +374,19 @@ mod tests {
     }
 
     #[track_caller]
-    fn copies(args: &[&str], source: &str, target: &str, owner: &str) {
+    fn assert_copy(args: &[&str], source: &str, target: &str, owner: &str) {
         let (mut steps, _) = planned(&[step("WORKDIR", &["/app"]), step("COPY", args)]);
-        let Some(Act::Copy(copy)) = steps.pop().map(|step| step.act) else { panic!("no copy") };
+        let Some(StepAction::Copy(copy)) = steps.pop().map(|step| step.act) else { panic!("no copy") };
         assert_eq!((copy.source.as_str(), copy.target.as_str(), copy.owner.as_str()), (source, target, owner));
     }
 
     #[test]
     fn copies_are_resolved() {
-        copies(&[".", "."], "", "/app/", "user");
-        copies(&["./src/a.txt", "/x/b.txt"], "src/a.txt", "/x/b.txt", "user");
-        copies(&["src/*.txt", "dir/"], "src/", "/app/dir/", "user");
-        copies(&["*", "/x", "root:root", "0755"], "", "/x", "root:root");
-        copies(&["a", "./b", "", ""], "a", "/app/b", "user");
+        assert_copy(&[".", "."], "", "/app/", "user");
+        assert_copy(&["./src/a.txt", "/x/b.txt"], "src/a.txt", "/x/b.txt", "user");
+        assert_copy(&["src/*.txt", "dir/"], "src/", "/app/dir/", "user");
+        assert_copy(&["*", "/x", "root:root", "0755"], "", "/x", "root:root");
+        assert_copy(&["a", "./b", "", ""], "a", "/app/b", "user");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What the server itself runs in a sandbox for a build. Names and paths travel as variables, never as part of a script.
+//! Shell scripts that the server runs in the sandbox of a build. Names and paths are passed as
+//! environment variables, never as part of a script.
 
-/// Where an archive is unpacked, within the sandbox whose files it becomes part of.
-pub(super) const WORKPLACE: &str = "/tmp/.sandbar-build";
+/// Where an archive is unpacked, within the sandbox that its files are copied to.
+pub(super) const BUILD_DIR: &str = "/tmp/.sandbar-build";
 pub(super) const ARCHIVE: &str = "/tmp/.sandbar-build/archive";
 
-/// Makes directory `$1` and those above it that are missing, owned by `$owner`.
+/// Creates directory `$1` and its missing parents, owned by `$owner`.
 const MAKE_DIRECTORY: &str = r#"
 make() {
   if [ ! -d "$1" ]; then
@@ -15,12 +16,12 @@ make() {
 }
 "#;
 
-/// `path` and `owner` are set.
+/// Expects the variables `path` and `owner`.
 pub(super) fn make_directory() -> String {
     format!("set -eu\n{MAKE_DIRECTORY}\nmake \"$path\"\n")
 }
 
-/// `name` is set. Minimal systems have another program for it.
+/// Expects the variable `name`. Minimal systems have `adduser` instead of `useradd`.
 pub(super) const MAKE_USER: &str = r#"
 set -eu
 if ! id -u "$name" >/dev/null 2>&1; then
@@ -32,15 +33,16 @@ if ! id -u "$name" >/dev/null 2>&1; then
 fi
 "#;
 
-/// `source`, `target`, `owner`, `mode` and `unpack` are set; the archive lies in its place. Whatever the archive holds is unpacked inside
-/// the sandbox, so a path or a link that leads out of the context leads nowhere else. Options are those that busybox has, too.
+/// Expects the variables `source`, `target`, `owner`, `mode` and `unpack`, and the archive at
+/// [`ARCHIVE`]. The archive is unpacked inside the sandbox, so a path or a link that leads out of
+/// the context reaches nothing outside of it. All options are ones that busybox has, too.
 pub(super) fn copy() -> String {
     format!(
         r#"
 set -eu
 umask 022
-context={WORKPLACE}/context
-trap 'rm -rf {WORKPLACE}' EXIT
+context={BUILD_DIR}/context
+trap 'rm -rf {BUILD_DIR}' EXIT
 mkdir "$context"
 tar -x -o -C "$context" -f {ARCHIVE}
 rm -f {ARCHIVE}
@@ -51,9 +53,9 @@ if [ ! -e "${{from%/}}" ] && [ ! -L "${{from%/}}" ]; then
   exit 1
 fi
 if [ -n "$unpack" ] && [ -f "$from" ] && tar -t -f "$from" >/dev/null 2>&1; then
-  mkdir {WORKPLACE}/unpacked
-  tar -x -C {WORKPLACE}/unpacked -f "$from"
-  from={WORKPLACE}/unpacked/
+  mkdir {BUILD_DIR}/unpacked
+  tar -x -C {BUILD_DIR}/unpacked -f "$from"
+  from={BUILD_DIR}/unpacked/
   target="${{target%/}}/"
   chown -h -- "$owner" "$from"
 else
@@ -73,8 +75,8 @@ fi
     )
 }
 
-/// Writes what `pattern` matches below the root to the standard output, as an archive. Without a separator of words the shell matches
-/// and does not split.
+/// Writes the paths that `pattern` matches below the root to the standard output, as an archive.
+/// With an empty `IFS` the shell expands the pattern and does not split it into words.
 pub(super) const PACK: &str = r#"
 set -eu
 cd /

@@ -1,4 +1,4 @@
-//! The steps of a stage: each done in the stage's sandbox, its files kept after it.
+//! Runs the steps of a stage in its sandbox and keeps the files after each step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,94 +9,97 @@ use tokio::io::AsyncWriteExt;
 use super::layers::Layer;
 use super::log::Splitter;
 use super::machine::{BuildMachine, CommandError};
-use super::plan::{Act, Copy, CopyFrom, Planned, PlannedStage};
-use super::runner::{Failed, Held, Job, Reporter};
+use super::plan::{Copy, CopyFrom, PlannedStage, PlannedStep, StepAction};
+use super::runner::{BuildResources, Failed, Job, Reporter};
 use super::{MOST_UPLOAD_BYTES, scripts};
 use crate::faults::Point;
 use crate::guest_process::{self, Output, Script};
 use crate::id::FilesId;
 use crate::log::LogLevel;
 use crate::start_command::DEFAULT_USER;
-use crate::world::World;
+use crate::state::NodeState;
 
-/// Of a command, in the text of its failure. Scripts can be long, and the log shows them whole.
+/// Most characters of a command in the text of its failure. Scripts can be long, and the log has
+/// them complete.
 const MOST_NAMED_CHARS: usize = 1000;
 
 impl Job {
-    /// Does the steps after the first `done`, beginning with `begins`. `ends` are the files of earlier stages.
-    pub(super) async fn steps(
+    /// Runs the steps after the first `done`, starting from the files `begins`. `ends` are the
+    /// files of earlier stages.
+    pub(super) async fn run_steps(
         &self,
-        world: &Arc<World>,
-        held: &mut Held,
+        node_state: &Arc<NodeState>,
+        held: &mut BuildResources,
         (begins, done): (Option<&FilesId>, usize),
-        steps: &[Planned],
+        steps: &[PlannedStep],
         ends: &[Option<FilesId>],
     ) -> Result<(), Failed> {
         for (index, step) in steps.iter().enumerate() {
-            let reporter = self.reporter(world, Some(step.number.to_string()));
+            let reporter = self.reporter(node_state, Some(step.number.to_string()));
             let is_cached = index < done;
-            self.say(&reporter, step, is_cached);
-            if !is_cached && step.act != Act::Nothing {
-                let done = self.step(world, held, begins, step, ends, &reporter).await;
+            self.log_step(&reporter, step, is_cached);
+            if !is_cached && step.act != StepAction::Nothing {
+                let done = self.run_step(node_state, held, begins, step, ends, &reporter).await;
                 done.map_err(|failed| failed.at(&step.number))?;
             }
         }
         Ok(())
     }
 
-    fn say(&self, reporter: &Reporter<'_>, step: &Planned, is_cached: bool) {
+    fn log_step(&self, reporter: &Reporter<'_>, step: &PlannedStep, is_cached: bool) {
         let all: usize = self.request.stages.iter().map(|stage| stage.steps.len()).sum();
         let mark = if is_cached { "CACHED " } else { "" };
         let title = step.title.lines().next().unwrap_or_default();
         reporter.write(LogLevel::Info, &format!("{mark}[{}/{all}] {title}", step.number));
     }
 
-    /// Of a stage that nothing is needed of.
-    pub(super) fn say_cached(&self, world: &World, stage: &PlannedStage) {
+    /// Logs the steps of a stage that does not run.
+    pub(super) fn log_cached_stage(&self, node_state: &NodeState, stage: &PlannedStage) {
         for step in &stage.steps {
-            self.say(&self.reporter(world, Some(step.number.to_string())), step, true);
+            self.log_step(&self.reporter(node_state, Some(step.number.to_string())), step, true);
         }
     }
 
-    async fn step(
+    async fn run_step(
         &self,
-        world: &Arc<World>,
-        held: &mut Held,
+        node_state: &Arc<NodeState>,
+        held: &mut BuildResources,
         begins: Option<&FilesId>,
-        step: &Planned,
+        step: &PlannedStep,
         ends: &[Option<FilesId>],
         reporter: &Reporter<'_>,
     ) -> Result<(), Failed> {
-        let machine = self.machine(world, &mut held.machine, begins).await?;
+        let machine = self.machine(node_state, &mut held.machine, begins).await?;
         let user = step.settings.user.as_deref().unwrap_or(DEFAULT_USER);
         match &step.act {
-            Act::Run { line, user } => {
+            StepAction::Run { line, user } => {
                 let workdir = step.settings.workdir.as_deref();
                 let ran = machine.run(Script { user, line, workdir, env: &step.settings.env }, reporter).await;
                 ran.map_err(|error| describe_in_e2b_words(line, &error))?;
             }
-            Act::Copy(copy) => self.copy(world, machine, copy, ends, reporter).await?,
-            Act::MakeWorkdir { path } => {
+            StepAction::Copy(copy) => self.copy(node_state, machine, copy, ends, reporter).await?,
+            StepAction::MakeWorkdir { path } => {
                 let env = variables(&[("path", path), ("owner", &format!("{user}:"))]);
                 machine.run(as_root(&scripts::make_directory(), &env), reporter).await?;
             }
-            Act::MakeUser { name } => {
+            StepAction::MakeUser { name } => {
                 machine.run(as_root(scripts::MAKE_USER, &variables(&[("name", name)])), reporter).await?;
             }
-            Act::Nothing => {}
+            StepAction::Nothing => {}
         }
-        let layer = Layer { key: step.key.clone(), files: machine.keep_files().await?, used_at: world.clock.now() };
+        let layer =
+            Layer { key: step.key.clone(), files: machine.keep_files().await?, used_at: node_state.clock.now() };
         let files = layer.files.clone();
-        world.faults.pass(Point::BuildStepCopied);
-        let unused = world.builds.layers.put(layer, !step.may_be_cached).await;
-        world.remove_unused(unused.as_deref().unwrap_or(&[files])).await;
-        world.faults.pass(Point::BuildStepRecorded);
+        node_state.faults.pass(Point::BuildStepCopied);
+        let unused = node_state.builds.layers.put(layer, !step.may_be_cached).await;
+        node_state.remove_unused(unused.as_deref().unwrap_or(&[files])).await;
+        node_state.faults.pass(Point::BuildStepRecorded);
         Ok(unused.map(drop)?)
     }
 
     async fn copy(
         &self,
-        world: &Arc<World>,
+        node_state: &Arc<NodeState>,
         machine: &BuildMachine,
         copy: &Copy,
         ends: &[Option<FilesId>],
@@ -106,15 +109,15 @@ impl Job {
         match from {
             CopyFrom::Upload(hash) => {
                 let missing = || Failed::new("the files of this step were not uploaded");
-                let path = world.builds.uploads.path(&self.template, hash).ok_or_else(missing)?;
+                let path = node_state.builds.uploads.path(&self.template, hash).ok_or_else(missing)?;
                 machine.send_archive(File::open(path).await.map_err(|_| missing())?).await?;
             }
             CopyFrom::Stage { stage, pattern } => {
                 let files = ends.get(*stage).cloned().flatten();
-                self.carry(world, files.as_ref(), pattern, machine, reporter).await?;
+                self.copy_from_stage(node_state, files.as_ref(), pattern, machine, reporter).await?;
             }
         }
-        // The group of the same name, unless one is named.
+        // The group of the same name, unless the step names one.
         let owner = if owner.contains(':') { owner.clone() } else { format!("{owner}:") };
         let (mode, unpack) = (mode.as_deref().unwrap_or(""), if *unpack { "1" } else { "" });
         let env =
@@ -122,20 +125,20 @@ impl Job {
         Ok(machine.run(as_root(&scripts::copy(), &env), reporter).await?)
     }
 
-    /// Carries what `pattern` matches in the files of another stage to `machine`. It is packed inside a sandbox and unpacked inside another;
-    /// here it is bytes.
-    async fn carry(
+    /// Copies the paths that `pattern` matches in another stage's `files` to `machine`. One sandbox
+    /// packs them and another unpacks them; the server only transfers bytes.
+    async fn copy_from_stage(
         &self,
-        world: &Arc<World>,
+        node_state: &Arc<NodeState>,
         files: Option<&FilesId>,
         pattern: &str,
         machine: &BuildMachine,
         reporter: &Reporter<'_>,
     ) -> Result<(), Failed> {
-        let draft = world.builds.uploads.draft(&self.template).await;
+        let draft = node_state.builds.uploads.draft(&self.template).await;
         let draft =
             draft.map_err(|error| Failed::new(format!("there is no place for files of another stage: {error}")))?;
-        let source = BuildMachine::boot(world, files, self.resources).await?;
+        let source = BuildMachine::boot(node_state, files, self.resources).await?;
         let packed = pack(&source, pattern, draft.path(), reporter).await;
         source.end().await;
         packed?;
@@ -174,7 +177,8 @@ async fn pack(
     Err(lost(&"the sandbox ended"))
 }
 
-/// As E2B words the failure of a `RUN` step: its test suites and users' programs look for this text.
+/// Words the failure of a `RUN` step as E2B does: its test suites and users' programs search for
+/// this text.
 fn describe_in_e2b_words(line: &str, error: &CommandError) -> Failed {
     let end = line.char_indices().nth(MOST_NAMED_CHARS).map_or(line.len(), |(end, _)| end);
     let (shown, more) = (&line[..end], if end < line.len() { "…" } else { "" });

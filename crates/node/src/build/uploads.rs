@@ -1,5 +1,5 @@
-//! Archives of build contexts, as clients sent them: kept by template and by the hash their client gave them, which is the
-//! client's own and proves nothing. They are only ever unpacked inside a sandbox.
+//! Uploaded archives of build contexts, by template and by the hash that the client chose, which
+//! proves nothing. The server never unpacks them outside of a sandbox.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,11 +21,11 @@ use crate::id::Token;
 
 /// Largest archive.
 pub const MOST_BYTES: u64 = 8 << 30;
-/// How long a link can be used.
-const LINK_LIFE: Duration = Duration::from_secs(60 * 60);
-/// Longest silence of a client that sends.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Of files that are still being written.
+/// How long a link is valid.
+const LINK_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+/// Longest time without a byte from a client that uploads.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Prefix of files that are still being written.
 const UNFINISHED: &str = ".part-";
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum UploadError {
 
 pub(crate) struct Uploads {
     root: PathBuf,
-    /// By a digest of the token: what a look-up takes tells nothing of it.
+    /// By a digest of the token, so that the time of a lookup reveals nothing about it.
     links: Mutex<HashMap<[u8; 32], Link>>,
 }
 
@@ -73,8 +73,8 @@ impl Uploads {
         Self { root: root.to_owned(), links: Mutex::default() }
     }
 
-    /// Removes what was cut short, and what belongs to no template that `is_known`. What cannot be removed is logged and
-    /// left.
+    /// Removes unfinished uploads and archives of templates that are not `is_known`. Logs what
+    /// cannot be removed.
     pub(crate) async fn sweep(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
         fs::create_dir_all(&self.root).await?;
         let mut templates = fs::read_dir(&self.root).await?;
@@ -94,7 +94,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Removes all archives of a template; absent is fine.
+    /// Removes all archives of a template; succeeds if there are none.
     pub(crate) async fn remove(&self, template: &str) -> io::Result<()> {
         match fs::remove_dir_all(self.root.join(template)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -102,24 +102,26 @@ impl Uploads {
         }
     }
 
-    /// Where the archive is, or will be. `template` is an ID of ours.
+    /// The path of the archive, whether it exists or not. `template` is an ID that this server
+    /// made.
     pub(crate) fn path(&self, template: &str, hash: &str) -> Option<PathBuf> {
         is_hash(hash).then(|| self.root.join(template).join(hash))
     }
 
-    /// A file of `template` that goes when it is dropped, and when a server died, at the next start.
+    /// Returns the path of a new file of `template`, which is removed when the draft is dropped, or
+    /// at the next start if the server dies.
     pub(crate) async fn draft(&self, template: &str) -> io::Result<Draft> {
         let directory = self.root.join(template);
         fs::create_dir_all(&directory).await?;
         Ok(Draft(directory.join(format!("{UNFINISHED}{}", Uuid::new_v4()))))
     }
 
-    /// A token with which the archive can be sent, whole, once.
+    /// Returns a token with which the archive can be uploaded once.
     pub(crate) fn link(&self, template: &str, hash: &str) -> Token {
         let (token, now) = (Token::random(), Instant::now());
         let mut links = self.links();
         links.retain(|_, link| link.ends > now);
-        let link = Link { template: template.to_owned(), hash: hash.to_owned(), ends: now + LINK_LIFE };
+        let link = Link { template: template.to_owned(), hash: hash.to_owned(), ends: now + LINK_TIMEOUT };
         links.insert(digest(token.reveal()), link);
         token
     }
@@ -128,12 +130,13 @@ impl Uploads {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses `length` bytes that would leave the disk of `directory` less than the reserve.
-    pub(crate) fn check_room(directory: &Path, length: u64) -> Result<(), UploadError> {
+    /// Refuses `length` bytes if the disk of `directory` would then have less free than the
+    /// reserve.
+    pub(crate) fn check_free_space(directory: &Path, length: u64) -> Result<(), UploadError> {
         if durable::writable_bytes(directory)? < length { Err(UploadError::NoSpace(length)) } else { Ok(()) }
     }
 
-    /// Keeps what `body` brings, whole or not at all.
+    /// Keeps the bytes of `body`, complete or not at all.
     pub(crate) async fn store<E>(
         &self,
         (template, hash, token): (&str, &str, &str),
@@ -149,19 +152,20 @@ impl Uploads {
         }
         let directory = self.root.join(template);
         fs::create_dir_all(&directory).await?;
-        Self::check_room(&directory, length)?;
+        Self::check_free_space(&directory, length)?;
         let draft = self.draft(template).await?;
         receive(draft.path(), length, body).await?;
         let from = draft.path().to_owned();
         let renamed = tokio::task::spawn_blocking(move || durable::rename(&from, &path)).await;
         renamed.map_err(io::Error::other)??;
-        // Not before: a client whose connection broke sends again.
+        // Only after the rename: a client whose connection broke can send again.
         self.links().remove(&link);
         Ok(())
     }
 }
 
-/// A file, or a directory, that goes unless it was renamed, also when a client stops sending and its call is dropped.
+/// A file or directory that is removed on drop unless it was renamed, also when a client stops
+/// sending and its call is dropped.
 pub(crate) struct Draft(PathBuf);
 
 impl Draft {
@@ -172,7 +176,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Absent when it could not be made, or has its name by now.
+        // Ignored: the file is absent if it could not be created or was renamed.
         let _ = if self.0.is_dir() { std::fs::remove_dir_all(&self.0) } else { std::fs::remove_file(&self.0) };
     }
 }
@@ -184,7 +188,9 @@ async fn receive<E>(
 ) -> Result<(), UploadError> {
     let mut file = File::create_new(path).await?;
     let mut received = 0;
-    while let Some(piece) = tokio::time::timeout(SILENCE, body.next()).await.map_err(|_| UploadError::Incomplete)? {
+    while let Some(piece) =
+        tokio::time::timeout(IDLE_TIMEOUT, body.next()).await.map_err(|_| UploadError::Incomplete)?
+    {
         let piece = piece.map_err(|_| UploadError::Incomplete)?;
         received += piece.len() as u64;
         if received > length {
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_next_start_removes_what_nobody_needs() {
+    async fn the_next_start_removes_unfinished_and_unknown_uploads() {
         let root = tempfile::tempdir().expect("a directory");
         let make = |path: &str| {
             let path = root.path().join(path);

@@ -1,5 +1,5 @@
-//! Where rules set headers of TLS requests, programs inside must trust the egress's authority. Its certificate is put where they
-//! look for such, and only there: a sandbox without such rules is left as it is.
+//! Installs the egress authority's certificate where rules set headers of TLS requests, so that
+//! programs in the sandbox trust it. A sandbox without such rules is not changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::{Owner, chain, within};
+use super::{Owner, chain, with_timeout};
 use crate::guest_process::Script;
 use crate::log::LogLevel;
 use crate::ports::Machine;
 use crate::sandbox::Record;
 use crate::start_command::{self, Guest};
 
-/// The script takes milliseconds; a starved sandbox must not hold up its own start.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The script takes milliseconds; a starved sandbox must not delay its own start.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(15);
 const CERTIFICATE: &str = "/usr/local/share/ca-certificates/sandbar-egress.crt";
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// In the script's environment.
+/// Name of the variable in the script's environment.
 const CONTENT: &str = "SANDBAR_EGRESS_CERTIFICATE";
 
-/// What programs with certificates of their own are told, unless the user tells them otherwise: Node and Deno take further ones,
-/// the others one file with all.
+/// Variables for programs that bring their own certificates, unless the user sets them: Node and
+/// Deno add one file to theirs, the others read a single bundle.
 const VARIABLES: [(&str, &str); 6] = [
     ("NODE_EXTRA_CA_CERTS", CERTIFICATE),
     ("DENO_CERT", CERTIFICATE),
@@ -32,8 +32,9 @@ const VARIABLES: [(&str, &str); 6] = [
     ("AWS_CA_BUNDLE", BUNDLE),
 ];
 
-/// May be repeated. The fifth line of a certificate is of its key. Bundles elsewhere are those of other distributions; OpenSSL
-/// looks for names made of a hash.
+/// Idempotent. The fifth line of the certificate contains its key and identifies it in a bundle.
+/// The other bundles are those of other distributions; OpenSSL finds certificates by file names
+/// that are hashes.
 const SCRIPT: &str = r#"set -eu
 umask 022
 mkdir -p /usr/local/share/ca-certificates /etc/ssl/certs /etc/profile.d
@@ -59,15 +60,15 @@ pub(super) fn variables(record: &Record) -> impl Iterator<Item = (String, String
 }
 
 impl Owner {
-    /// Lets programs in `machine` trust the egress, if rules ask for it.
-    pub(super) async fn certify(&mut self, machine: &Arc<dyn Machine>) {
+    /// Installs the certificate in `machine` if rules set headers.
+    pub(super) async fn install_certificate(&mut self, machine: &Arc<dyn Machine>) {
         if !self.record.egress_rules().sets_headers() {
             return;
         }
-        let engine = Arc::clone(&self.world.engine);
-        let certificate = match within("opening the egress's authority", engine.egress_certificate()).await {
+        let engine = Arc::clone(&self.node_state.engine);
+        let certificate = match with_timeout("opening the egress's authority", engine.egress_certificate()).await {
             Ok(certificate) => certificate,
-            Err(error) => return self.uncertified(&chain(&error)),
+            Err(error) => return self.report_not_installed(&chain(&error)),
         };
         let profile: String =
             VARIABLES.map(|(name, value)| format!("export {name}=\"${{{name}:-{value}}}\"\n")).concat();
@@ -82,16 +83,17 @@ impl Owner {
         );
         let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         let script = Script { user: "root", line: SCRIPT, workdir: Some("/"), env: &env };
-        match tokio::time::timeout(PATIENCE, start_command::run(guest, script)).await {
+        match tokio::time::timeout(SCRIPT_TIMEOUT, start_command::run(guest, script)).await {
             Ok(Ok(0)) => self.note(LogLevel::Info, "programs inside trust the egress, since rules set headers"),
-            Ok(Ok(code)) => self.uncertified(&format!("exit code {code}")),
-            Ok(Err(error)) => self.uncertified(&chain(&error)),
-            Err(_) => self.uncertified("no end in time"),
+            Ok(Ok(code)) => self.report_not_installed(&format!("exit code {code}")),
+            Ok(Err(error)) => self.report_not_installed(&chain(&error)),
+            Err(_) => self.report_not_installed("no end in time"),
         }
     }
 
-    /// Requests over TLS then fail inside, where the program finds a certificate that it does not know.
-    fn uncertified(&mut self, why: &str) {
+    /// Logs the failure. Requests over TLS then fail in the sandbox, since programs do not know the
+    /// certificate.
+    fn report_not_installed(&mut self, why: &str) {
         warn!(sandbox = %self.record.id, error = why, "the egress's certificate was not installed");
         self.note(LogLevel::Error, "the egress's certificate could not be installed; rules for https will not work");
     }

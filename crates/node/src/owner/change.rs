@@ -1,4 +1,5 @@
-//! The changes an owner makes to its sandbox: start, pause, resume, end, and what a lease's end or a lost machine brings.
+//! Changes of an owner to its sandbox: start, pause, resume and end, also after the end of a lease
+//! or the loss of the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,53 +9,61 @@ use protocol::guest::Lease;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{OnRunning, Owner, RETRY_DELAY, Resume, Resumed, chain, within};
+use super::{OnRunning, Owner, RETRY_BACKOFF, Resume, Resumed, chain, with_timeout};
 use crate::clock;
 use crate::error::SandboxError;
 use crate::guest_call;
 use crate::id::FilesId;
-use crate::lifecycle::{Event, Kept, State};
+use crate::lifecycle::{Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::ports::{EngineError, Machine};
-use crate::sandbox::{OnTimeout, Repeatable, Standing};
+use crate::sandbox::{IdempotencyKey, OnTimeout, PersistedState};
 
-/// A healthy guest takes well under a millisecond; a starved one must not hold up its own pause.
-const LEASE_PATIENCE: Duration = Duration::from_millis(250);
+/// A healthy guest answers in well under a millisecond; a starved one must not delay its own pause.
+const LEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Longest wait for files to be written to the disk. All that sandboxes have not written out yet is written with them.
+/// Longest wait for the sync of files, which writes the dirty data of all sandboxes.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a pause does when the disk does not take the files.
+/// What a pause does if the files cannot be synced to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durability {
-    /// It fails, and the sandbox runs on: the caller is not told that something is safe which is not.
+    /// The pause fails and the sandbox continues: a caller must not take unsynced files for safe.
     Required,
-    /// It goes on: no caller waits for it, and the lease has ended.
+    /// The pause continues: no caller waits for it, and the lease has ended.
     BestEffort,
 }
 
-/// What the files of a new sandbox are.
+/// Where the root file system of a new sandbox comes from.
 #[derive(Debug)]
-pub(crate) enum Beginning {
-    /// Nothing but the base.
+pub(crate) enum RootfsSource {
+    /// The base without changes.
     Base,
     CopyOf(FilesId),
-    /// They are there already.
+    /// The files exist already.
     InPlace,
+    /// The files were prepared ahead; contains the source to use if they are not there.
+    Spare(Box<RootfsSource>),
 }
 
 impl Owner {
-    /// The first boot. When it fails nothing of the sandbox is left.
+    /// Boots the sandbox for the first time. If that fails, nothing of it is left.
     pub(crate) async fn start(
         &mut self,
-        beginning: Beginning,
-        repeatable: Option<&Repeatable>,
+        rootfs: RootfsSource,
+        idempotency: Option<&IdempotencyKey>,
     ) -> Result<(), SandboxError> {
-        let started = match self.begin(beginning).await {
+        let started = match self.prepare_and_boot(rootfs).await {
             Ok(machine) => {
                 self.record.instance = Some(machine.instance());
                 self.machine = Some(machine);
-                self.world.records.insert(&self.record, repeatable).await.map_err(SandboxError::from)
+                let inserted = self.node_state.records.insert(&self.record, idempotency).await;
+                if inserted.is_err() {
+                    // An insert can fail after its row is stored, which would name files that are
+                    // removed below. Fails itself while nothing can be written.
+                    let _ = self.node_state.records.remove(&self.record.id).await;
+                }
+                inserted.map_err(SandboxError::from)
             }
             Err(error) => Err(self.name_missing(error)),
         };
@@ -67,22 +76,29 @@ impl Owner {
             Err(_) => {
                 self.advance(Event::StartFailed);
                 self.remove_machine_and_files().await;
-                self.world.forget(&self.record.id);
+                self.node_state.forget(&self.record.id);
             }
         }
         self.publish();
         started
     }
 
-    /// Puts the files in place and boots.
-    async fn begin(&mut self, beginning: Beginning) -> Result<Arc<dyn Machine>, EngineError> {
-        let files = match beginning {
-            Beginning::Base => BootFiles::Create,
-            Beginning::InPlace => BootFiles::Open,
-            Beginning::CopyOf(files) => {
-                let engine = Arc::clone(&self.world.engine);
+    /// Prepares the files and boots.
+    async fn prepare_and_boot(&mut self, rootfs: RootfsSource) -> Result<Arc<dyn Machine>, EngineError> {
+        let rootfs = match rootfs {
+            RootfsSource::Spare(_) if self.node_state.engine.take_spare(&self.record.id).await? => {
+                RootfsSource::InPlace
+            }
+            RootfsSource::Spare(otherwise) => *otherwise,
+            rootfs => rootfs,
+        };
+        let files = match rootfs {
+            RootfsSource::Base => BootFiles::Create,
+            RootfsSource::InPlace | RootfsSource::Spare(_) => BootFiles::Open,
+            RootfsSource::CopyOf(files) => {
+                let engine = Arc::clone(&self.node_state.engine);
                 let id = FilesId::from(&self.record.id);
-                within("copying the template's files", engine.copy_files(&files, &id)).await?;
+                with_timeout("copying the template's files", engine.copy_files(&files, &id)).await?;
                 BootFiles::Open
             }
         };
@@ -92,12 +108,13 @@ impl Owner {
     }
 
     pub(super) async fn kill(&mut self) -> Result<(), SandboxError> {
-        self.world.records.remove(&self.record.id).await?;
+        self.node_state.records.remove(&self.record.id).await?;
         self.end("sandbox killed").await;
         Ok(())
     }
 
-    /// Ends the sandbox for good. Its record is gone: should the server die on the way, the next one sweeps up the rest.
+    /// Ends the sandbox. Its record is removed already: if the server dies meanwhile, the next one
+    /// sweeps up the rest.
     async fn end(&mut self, why: &'static str) {
         self.advance(Event::EndAsked);
         self.publish();
@@ -110,13 +127,13 @@ impl Owner {
     async fn remove_machine_and_files(&mut self) {
         self.lease_push = None;
         if let Some(machine) = self.machine.take()
-            && let Err(error) = within("ending the sandbox's processes", machine.kill()).await
+            && let Err(error) = with_timeout("ending the sandbox's processes", machine.kill()).await
         {
             warn!(sandbox = %self.record.id, error = %chain(&error), "processes may be left until the next start");
         }
-        let engine = Arc::clone(&self.world.engine);
+        let engine = Arc::clone(&self.node_state.engine);
         if let Err(error) =
-            within("removing the sandbox's files", engine.remove_files(&FilesId::from(&self.record.id))).await
+            with_timeout("removing the sandbox's files", engine.remove_files(&FilesId::from(&self.record.id))).await
         {
             warn!(sandbox = %self.record.id, error = %chain(&error), "files may be left until the next start");
         }
@@ -124,7 +141,7 @@ impl Owner {
 
     pub(super) async fn pause_on_request(
         &mut self,
-        kept: Kept,
+        kept: PauseMode,
         require_healthy_guest: bool,
     ) -> Result<(), SandboxError> {
         match self.state {
@@ -141,26 +158,26 @@ impl Owner {
         self.pause(kept, Durability::Required).await
     }
 
-    /// Pauses a running sandbox; when that fails it runs on.
-    async fn pause(&mut self, kept: Kept, durability: Durability) -> Result<(), SandboxError> {
-        if kept == Kept::Files {
+    /// Pauses a running sandbox; if that fails, it continues to run.
+    async fn pause(&mut self, kept: PauseMode, durability: Durability) -> Result<(), SandboxError> {
+        if kept == PauseMode::Filesystem {
             self.read_log().await;
         }
         self.advance(Event::PauseAsked(kept));
         self.publish();
         let before = self.record.clone();
-        let stilled = match self.still(kept).await {
+        let stopped = match self.stop_machine(kept).await {
             Ok(()) => self.write_files_out(durability).await,
             Err(error) => Err(error),
         };
-        let paused = match stilled {
+        let paused = match stopped {
             Ok(()) => {
-                self.record.standing = Standing::Paused(kept);
-                self.record.end_at = self.world.clock.now();
-                if kept == Kept::Files {
+                self.record.standing = PersistedState::Paused(kept);
+                self.record.end_at = self.node_state.clock.now();
+                if kept == PauseMode::Filesystem {
                     self.record.instance = None;
                 }
-                self.world.records.update(&self.record).await.map_err(SandboxError::from)
+                self.node_state.records.put(&self.record).await.map_err(SandboxError::from)
             }
             Err(error) => Err(error.into()),
         };
@@ -180,32 +197,33 @@ impl Owner {
         }
     }
 
-    /// Brings the machine to rest.
-    async fn still(&mut self, kept: Kept) -> Result<(), EngineError> {
+    /// Freezes or kills the machine.
+    async fn stop_machine(&mut self, kept: PauseMode) -> Result<(), EngineError> {
         let Some(machine) = self.machine.clone() else {
             return Ok(());
         };
         self.lease_push = None;
         match kept {
-            Kept::Memory => {
-                // A frozen guest must not wake into a lease that ended long ago and end itself before it is told of the
-                // new one. One that does not answer now is frozen all the same.
+            PauseMode::Full => {
+                // A frozen guest must not resume with a lease that ended long ago and end itself
+                // before it receives the new one. A guest that does not answer now is frozen all
+                // the same.
                 let never = guest_call::put_lease(machine.guest_socket(), Lease::default());
-                let _ = tokio::time::timeout(LEASE_PATIENCE, never).await;
-                within("freezing the sandbox", machine.freeze()).await
+                let _ = tokio::time::timeout(LEASE_TIMEOUT, never).await;
+                with_timeout("freezing the sandbox", machine.freeze()).await
             }
-            Kept::Files => {
-                within("ending the sandbox's processes", machine.kill()).await?;
+            PauseMode::Filesystem => {
+                with_timeout("ending the sandbox's processes", machine.kill()).await?;
                 self.machine = None;
                 Ok(())
             }
         }
     }
 
-    /// Syncs the files to the disk before the pause is acknowledged, so that a power cut loses
-    /// none of them.
+    /// Syncs the files to the disk before the pause is acknowledged, so that a power cut loses none
+    /// of them.
     async fn write_files_out(&mut self, durability: Durability) -> Result<(), EngineError> {
-        let synced = tokio::time::timeout(SYNC_TIMEOUT, self.world.engine.sync_files()).await;
+        let synced = tokio::time::timeout(SYNC_TIMEOUT, self.node_state.engine.sync_files()).await;
         let synced = synced.unwrap_or_else(|late| Err(EngineError::failed("cannot write files out", late)));
         match synced {
             Err(error) if durability == Durability::BestEffort => {
@@ -217,10 +235,10 @@ impl Owner {
         }
     }
 
-    /// After a pause that could not be completed: the sandbox runs on if its machine does.
+    /// Reverts an incomplete pause: the sandbox continues if its machine does.
     async fn undo_pause(&mut self) {
         let thawed = match self.machine.clone() {
-            Some(machine) => within("thawing the sandbox", machine.thaw()).await.is_ok(),
+            Some(machine) => with_timeout("thawing the sandbox", machine.thaw()).await.is_ok(),
             None => false,
         };
         if thawed {
@@ -243,20 +261,20 @@ impl Owner {
             (State::Paused(kept), _) => kept,
             (state, _) => return Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
         };
-        if kept == Kept::Files {
-            self.world.check_room()?;
+        if kept == PauseMode::Filesystem {
+            self.node_state.check_capacity()?;
         }
         let before = self.record.clone();
         self.advance(Event::ResumeAsked);
         self.publish();
-        self.record.standing = Standing::Running;
-        self.begin_lease(timeout);
+        self.record.standing = PersistedState::Running;
+        self.set_lease_end(timeout);
         self.record.on_timeout = on_timeout.unwrap_or(self.record.on_timeout);
-        let resumed = match self.wake(kept, wanted).await {
+        let resumed = match self.resume_machine(kept, wanted).await {
             Ok(machine) => {
                 self.record.instance = Some(machine.instance());
                 self.machine = Some(machine);
-                self.world.records.update(&self.record).await.map_err(SandboxError::from)
+                self.node_state.records.put(&self.record).await.map_err(SandboxError::from)
             }
             Err(error) => Err(self.name_missing(error)),
         };
@@ -275,22 +293,24 @@ impl Owner {
         }
     }
 
-    /// Brings a paused machine back: thawed with its memory, or booted anew from the files.
-    async fn wake(&mut self, kept: Kept, wanted: Kept) -> Result<Arc<dyn Machine>, EngineError> {
-        if let Some(machine) = self.machine.clone().filter(|_| kept == Kept::Memory) {
-            if wanted == Kept::Memory {
-                match within("thawing the sandbox", machine.thaw()).await {
+    /// Restores the machine of a paused sandbox: thaws it with its memory, or boots it again from
+    /// the files.
+    async fn resume_machine(&mut self, kept: PauseMode, wanted: PauseMode) -> Result<Arc<dyn Machine>, EngineError> {
+        if let Some(machine) = self.machine.clone().filter(|_| kept == PauseMode::Full) {
+            if wanted == PauseMode::Full {
+                match with_timeout("thawing the sandbox", machine.thaw()).await {
                     Ok(()) => {
-                        // Before anybody is served: a guest with an ended lease may end at any moment.
+                        // Before any request is served: a guest whose lease has ended may exit at
+                        // any moment.
                         self.machine = Some(Arc::clone(&machine));
                         self.push_lease();
                         if let Some(push) = self.lease_push.as_mut()
-                            && tokio::time::timeout(LEASE_PATIENCE, push).await.is_ok()
+                            && tokio::time::timeout(LEASE_TIMEOUT, push).await.is_ok()
                         {
                             self.lease_push = None;
                         }
-                        // Rules may have come while it slept.
-                        self.certify(&machine).await;
+                        // The rules may have changed while the sandbox was paused.
+                        self.install_certificate(&machine).await;
                         return Ok(machine);
                     }
                     Err(error) => {
@@ -302,44 +322,45 @@ impl Owner {
                     }
                 }
             }
-            within("ending the sandbox's processes", machine.kill()).await?;
+            with_timeout("ending the sandbox's processes", machine.kill()).await?;
             self.machine = None;
         }
         self.record.boot_id = uuid::Uuid::new_v4().to_string();
         self.boot(BootFiles::Open).await
     }
 
-    /// After a resume that could not be completed: paused as before, or with the files alone if the memory went with it.
+    /// Reverts an incomplete resume: paused as before, or with the files only if the memory was
+    /// lost.
     async fn undo_resume(&mut self, before: crate::sandbox::Record) {
-        let had_memory = before.standing == Standing::Paused(Kept::Memory);
+        let had_memory = before.standing == PersistedState::Paused(PauseMode::Full);
         let same_machine = self.machine.as_ref().is_some_and(|machine| before.instance == Some(machine.instance()));
         self.record = before;
         if had_memory && same_machine {
             let machine = self.machine.clone().expect("it was compared above");
-            if within("freezing the sandbox", machine.freeze()).await.is_ok() {
+            if with_timeout("freezing the sandbox", machine.freeze()).await.is_ok() {
                 self.advance(Event::StartFailed);
                 self.publish();
                 return;
             }
         }
         if let Some(machine) = self.machine.take()
-            && let Err(error) = within("ending the sandbox's processes", machine.kill()).await
+            && let Err(error) = with_timeout("ending the sandbox's processes", machine.kill()).await
         {
             warn!(sandbox = %self.record.id, error = %chain(&error), "processes may be left until the next start");
         }
         if had_memory {
-            self.settle_on_files().await;
+            self.record_files_only().await;
         } else {
             self.advance(Event::StartFailed);
             self.publish();
         }
     }
 
-    /// Makes the lease end `timeout` from now, by both clocks.
-    fn begin_lease(&mut self, timeout: Duration) {
+    /// Sets the end of the lease to `timeout` from now, by both clocks.
+    fn set_lease_end(&mut self, timeout: Duration) {
         self.record.lease = timeout;
-        self.record.end_at = clock::after(self.world.clock.now(), timeout);
-        self.lease_end = self.world.clock.uptime().saturating_add(timeout);
+        self.record.end_at = clock::after(self.node_state.clock.now(), timeout);
+        self.lease_end = self.node_state.clock.uptime().saturating_add(timeout);
     }
 
     pub(super) async fn set_timeout(&mut self, timeout: Duration) -> Result<(), SandboxError> {
@@ -347,17 +368,17 @@ impl Owner {
         self.change_lease(timeout).await
     }
 
-    /// Makes the lease end `duration` from now unless it ends later anyway.
+    /// Extends the lease to `duration` from now, unless it ends later anyway.
     pub(super) async fn extend(&mut self, duration: Duration) -> Result<(), SandboxError> {
         self.check_running()?;
-        let end = self.world.clock.uptime().saturating_add(duration);
+        let end = self.node_state.clock.uptime().saturating_add(duration);
         if end > self.lease_end { self.change_lease(duration).await } else { Ok(()) }
     }
 
     async fn change_lease(&mut self, timeout: Duration) -> Result<(), SandboxError> {
         let before = (self.record.lease, self.record.end_at, self.lease_end);
-        self.begin_lease(timeout);
-        if let Err(error) = self.world.records.update(&self.record).await {
+        self.set_lease_end(timeout);
+        if let Err(error) = self.node_state.records.put(&self.record).await {
             (self.record.lease, self.record.end_at, self.lease_end) = before;
             return Err(error.into());
         }
@@ -373,12 +394,13 @@ impl Owner {
         }
     }
 
-    /// The lease has ended: kill or pause, as it says. A sandbox whose memory cannot be kept keeps its files.
+    /// Kills or pauses the sandbox after the end of its lease, as its record states. If the memory
+    /// cannot be kept, the files are.
     pub(super) async fn expire(&mut self) {
         let outcome = match self.record.on_timeout {
-            // Its files stay as long as a record names them: without the database the end is tried
-            // again.
-            OnTimeout::Kill => match self.world.records.remove(&self.record.id).await {
+            // The files stay as long as a record names them: if the database fails, the owner
+            // retries.
+            OnTimeout::Kill => match self.node_state.records.remove(&self.record.id).await {
                 Ok(()) => {
                     self.end("lease ended, sandbox killed").await;
                     Ok(())
@@ -386,9 +408,9 @@ impl Owner {
                 Err(error) => Err(error.into()),
             },
             OnTimeout::Pause(kept) => match self.pause(kept, Durability::BestEffort).await {
-                Err(error) if kept == Kept::Memory && self.state == State::Running => {
+                Err(error) if kept == PauseMode::Full && self.state == State::Running => {
                     warn!(sandbox = %self.record.id, error = %chain(&error), "cannot keep the memory, keeping the files");
-                    self.pause(Kept::Files, Durability::BestEffort).await
+                    self.pause(PauseMode::Filesystem, Durability::BestEffort).await
                 }
                 other => other,
             },
@@ -397,16 +419,17 @@ impl Owner {
             Ok(()) => self.expiry_retry = None,
             Err(error) => {
                 warn!(sandbox = %self.record.id, error = %chain(&error), "the end of a lease failed, trying again");
-                self.expiry_retry = Some(Instant::now() + RETRY_DELAY);
+                self.expiry_retry = Some(Instant::now() + RETRY_BACKOFF);
             }
         }
     }
 
-    /// Process 1 is gone although nobody asked: the files are all that is left, and they are kept.
+    /// Handles the end of process 1 without a request: the files are all that is left, and they are
+    /// kept.
     pub(super) async fn lose_machine(&mut self) {
         if let Some(machine) = self.machine.take() {
-            // Children of process 1 die with it; this clears away what is left of the machine.
-            if let Err(error) = within("ending the sandbox's processes", machine.kill()).await {
+            // Children of process 1 die with it; this releases what is left of the machine.
+            if let Err(error) = with_timeout("ending the sandbox's processes", machine.kill()).await {
                 warn!(sandbox = %self.record.id, error = %chain(&error), "the dead machine was not cleared away");
             }
         }
@@ -415,19 +438,19 @@ impl Owner {
             LogLevel::Error,
             "the sandbox's processes ended unexpectedly; its files are kept and it can be resumed",
         );
-        self.settle_on_files().await;
+        self.record_files_only().await;
     }
 
     /// Records that only the files are left.
-    pub(super) async fn settle_on_files(&mut self) {
+    pub(super) async fn record_files_only(&mut self) {
         self.lease_push = None;
-        if self.record.standing == Standing::Running {
-            self.record.end_at = self.world.clock.now();
+        if self.record.standing == PersistedState::Running {
+            self.record.end_at = self.node_state.clock.now();
         }
-        self.record.standing = Standing::Paused(Kept::Files);
+        self.record.standing = PersistedState::Paused(PauseMode::Filesystem);
         self.record.instance = None;
-        if let Err(error) = self.world.records.update(&self.record).await {
-            // The next start finds the machine dead and comes to the same conclusion.
+        if let Err(error) = self.node_state.records.put(&self.record).await {
+            // The next start finds the machine dead and records the same.
             warn!(sandbox = %self.record.id, error = %chain(&error), "the loss of a machine was not recorded");
         }
         self.advance(Event::MachineLost);

@@ -1,4 +1,4 @@
-//! What a sandbox may reach, from its boot on and while it lives.
+//! Egress rules of a sandbox, at its boot and while it runs.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::lifecycle::State;
 use crate::log::LogLevel;
 
 impl Owner {
-    /// What the record says, with the sandbox's log for who hears of it.
+    /// The policy of the record, which writes its decisions to the sandbox's log.
     pub(crate) fn egress_policy(&self) -> Policy {
-        let (notes, clock) = (Arc::clone(&self.notes), Arc::clone(&self.world.clock));
-        let secrets = Arc::clone(&self.world.secrets);
+        let (notes, clock) = (Arc::clone(&self.notes), Arc::clone(&self.node_state.clock));
+        let secrets = Arc::clone(&self.node_state.secrets);
         Policy {
             rules: self.record.egress_rules(),
-            journal: Arc::new(move |decision| notes.decided(clock.now(), decision)),
+            journal: Arc::new(move |decision| notes.record_decision(clock.now(), decision)),
             secrets: Arc::new(move |name| secrets.value(name).map(|value| value.reveal().to_owned())),
         }
     }
 
-    /// Replaces what the sandbox may reach. A paused one is bound by it when it resumes.
+    /// Replaces the egress rules. They apply to a paused sandbox from its resume on.
     pub(super) async fn set_egress(
         &mut self,
         egress: Egress,
@@ -34,15 +34,15 @@ impl Owner {
         }
         let before = self.record.clone();
         (self.record.egress, self.record.allow_internet) = (egress, allow_internet);
-        if let Err(error) = self.world.records.update(&self.record).await {
+        if let Err(error) = self.node_state.records.put(&self.record).await {
             self.record = before;
             return Err(error.into());
         }
         self.describe().await;
         if let Some(machine) = self.machine.clone() {
-            // Before the rules: what they set headers of fails without.
+            // Before the rules: requests whose headers they set fail without the certificate.
             if self.state == State::Running {
-                self.certify(&machine).await;
+                self.install_certificate(&machine).await;
             }
             machine.set_egress_rules(self.record.egress_rules());
         }

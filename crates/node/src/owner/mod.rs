@@ -1,8 +1,9 @@
-//! The owner of one sandbox: the only task that changes it. It serialises what is asked, ends or pauses the sandbox when
-//! its lease ends, notices when its machine dies, and reads its metrics and log.
+//! The owner of one sandbox: the only task that changes it. It serializes commands, kills or pauses
+//! the sandbox when its lease ends, notices when its machine dies, and reads its metrics and log.
 //!
-//! Invariants: a change is recorded before it is acknowledged; the view says that a sandbox cannot be reached before the
-//! connections to it are cut, so that whoever finds its stream broken and asks again learns the truth.
+//! Invariants: a change is recorded before it is acknowledged; the view reports that a sandbox
+//! cannot be reached before its connections are closed, so that a client that reconnects after a
+//! broken stream sees the new state.
 
 mod certificate;
 pub(crate) mod change;
@@ -28,42 +29,43 @@ use crate::egress::Egress;
 use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
 use crate::id::FilesId;
-use crate::lifecycle::{self, Event, Kept, State};
+use crate::lifecycle::{self, Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;
 use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::{OnTimeout, Record};
 use crate::start_command::{self, Guest};
-use crate::world::{Handle, Live, Notes, View, World};
+use crate::state::{Handle, NodeState, Notes, RunningSandbox, View};
 
-/// Longest wait for one act of the engine. Booting and killing take milliseconds; only a machine in trouble takes this long.
-const ENGINE_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts to tell the guest of its lease, or to carry out the end of one.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// A guest that does not hear is asked less and less often; it waits longer than this before it
-/// ends by itself.
-const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(8);
-/// The first reading comes early, so that a sandbox shows metrics soon after it was made.
-const FIRST_SAMPLE: Duration = Duration::from_secs(1);
-/// The guest keeps its log itself, and whoever reads it asks for the newest: collecting it at every sixth reading is
-/// enough to lose nothing, and lets idle guests sleep.
+/// Longest wait for one call of the engine. A boot or a kill takes milliseconds; only a machine in
+/// trouble takes this long.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay between two attempts to send the guest its lease, or to complete the end of one.
+const RETRY_BACKOFF: Duration = Duration::from_secs(1);
+/// Longest delay between attempts to send the lease to a guest that does not answer; the guest's
+/// grace period is longer than this.
+const MAX_RETRY_BACKOFF: Duration = Duration::from_secs(8);
+/// The first sample is taken early, so that metrics are available soon after the create call.
+const FIRST_SAMPLE_DELAY: Duration = Duration::from_secs(1);
+/// The guest keeps its log itself, and a call that reads the log fetches the newest entries.
+/// Fetching it with every sixth sample loses nothing and lets idle guests stay idle.
 const SAMPLES_PER_LOG: u32 = 6;
-/// The owner does nothing else meanwhile, and a lease must end on time whatever the guest is busy with.
-const LOG_PATIENCE: Duration = Duration::from_millis(500);
+/// The owner does nothing else meanwhile, and a lease must end on time however busy the guest is.
+const LOG_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a guest whose lease ends in a pause waits for a server that pauses it. Its memory would
-/// be lost if it ended; after this only its files are kept.
+/// be lost if it exited; after this time only its files are kept.
 const PAUSE_GRACE_SECONDS: u32 = 12 * 60 * 60;
-/// A clock that is kept right goes faster or slower by less than this between two readings.
+/// A synchronized clock deviates by less than this between two samples.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
-const WAITING_COMMANDS: usize = 64;
+const COMMAND_CAPACITY: usize = 64;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, SandboxError>>;
 
-/// What can be asked of a sandbox's owner.
+/// Commands to a sandbox's owner.
 pub(crate) enum Command {
     Kill(Reply<()>),
     Pause {
-        kept: Kept,
+        kept: PauseMode,
         require_healthy_guest: bool,
         reply: Reply<()>,
     },
@@ -80,13 +82,13 @@ pub(crate) enum Command {
         reply: Reply<()>,
     },
     ReadLog(Reply<()>),
-    /// Replaces what the sandbox may reach.
+    /// Replaces the egress rules.
     SetEgress {
         egress: Box<Egress>,
         allow_internet: Option<bool>,
         reply: Reply<()>,
     },
-    /// Gives `to` a copy of the files, and tells what the sandbox was at that moment.
+    /// Copies the files to `to` and returns the sandbox's record at that moment.
     CopyFiles {
         to: FilesId,
         purpose: &'static str,
@@ -98,8 +100,8 @@ pub(crate) enum Command {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
     pub timeout: Duration,
-    /// What of a sandbox paused with its memory to bring back.
-    pub kept: Kept,
+    /// What to restore of a sandbox that was paused with its memory.
+    pub kept: PauseMode,
     pub on_running: OnRunning,
     /// Replaces what happens at the end of the lease.
     pub on_timeout: Option<OnTimeout>,
@@ -121,37 +123,38 @@ pub enum Resumed {
 }
 
 pub(crate) struct Owner {
-    world: Arc<World>,
+    node_state: Arc<NodeState>,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<View>,
     notes: Arc<Notes>,
     record: Record,
     state: State,
     machine: Option<Arc<dyn Machine>>,
-    live: Option<Arc<Live>>,
-    /// When the lease ends, by the uptime: the record has the same moment by the wall clock, which
-    /// others may set.
+    live: Option<Arc<RunningSandbox>>,
+    /// The end of the lease by the uptime. The record has the same moment by the wall clock, which
+    /// an administrator or NTP may set.
     lease_end: Duration,
-    /// Tells the guest of its newest lease; a newer one replaces it.
+    /// Sends the newest lease to the guest, with retries; a newer one replaces it.
     lease_push: Option<BoxFuture<'static, ()>>,
-    /// Not before this is the end of the lease tried again.
+    /// The end of the lease is not retried before this.
     expiry_retry: Option<Instant>,
     samples: u32,
-    /// How many the kernel had killed for want of memory at the last reading; unknown before the first one.
+    /// How many processes the kernel had killed at the last sample because memory ran out; unknown
+    /// before the first sample.
     oom_kills: Option<u64>,
 }
 
 impl Owner {
-    pub(crate) fn new(world: &Arc<World>, record: Record, state: State) -> (Self, Handle) {
-        let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
+    pub(crate) fn new(node_state: &Arc<NodeState>, record: Record, state: State) -> (Self, Handle) {
+        let (sender, commands) = mpsc::channel(COMMAND_CAPACITY);
         let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None, frozen: None });
         let notes = Arc::new(Notes::default());
         let handle = Handle { commands: sender, view: seen, notes: Arc::clone(&notes) };
-        // A clock that was set back does not make a lease longer than it was asked to be.
-        let left = clock::until(world.clock.now(), record.end_at).min(record.lease);
+        // A clock that was set back does not extend a lease beyond its length.
+        let left = clock::until(node_state.clock.now(), record.end_at).min(record.lease);
         let owner = Self {
-            world: Arc::clone(world),
-            lease_end: world.clock.uptime().saturating_add(left),
+            node_state: Arc::clone(node_state),
+            lease_end: node_state.clock.uptime().saturating_add(left),
             commands,
             view,
             notes,
@@ -171,36 +174,37 @@ impl Owner {
         &self.record
     }
 
-    /// Serves the sandbox until it is gone or the server stops.
+    /// Serves the sandbox until it ends or the server stops.
     pub(crate) async fn run(mut self) {
-        let mut sample = tokio::time::interval_at(Instant::now() + FIRST_SAMPLE, SAMPLE_INTERVAL);
+        let mut sample = tokio::time::interval_at(Instant::now() + FIRST_SAMPLE_DELAY, SAMPLE_INTERVAL);
         sample.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let stop = self.world.stop.clone();
+        let stop = self.node_state.stop.clone();
         while self.state != State::Gone {
             let machine = self.machine.clone();
             let runs = self.state == State::Running;
             let expiry = tokio::time::sleep(self.until_expiry());
             tokio::select! {
-                // What has happened comes before what is asked, always in this order.
+                // Events are handled before commands, always in this order.
                 biased;
                 () = stop.cancelled() => return self.leave().await,
-                // Readings also bring the loop round after the machine slept, which this timer does
-                // not notice.
+                // The timer does not count time in which the machine was suspended; after that the
+                // next sample wakes the loop.
                 () = expiry, if runs => self.expire().await,
                 () = exited(machine.as_deref()), if machine.is_some() => self.lose_machine().await,
                 () = wait(self.lease_push.as_mut()), if self.lease_push.is_some() => self.lease_push = None,
                 _ = sample.tick(), if runs => self.sample().await,
                 command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command).await,
+                    Some(command) => self.handle_command(command).await,
                     None => break,
                 },
             }
         }
-        self.world.forget(&self.record.id);
+        self.node_state.forget(&self.record.id);
     }
 
-    async fn obey(&mut self, command: Command) {
-        // A reply that nobody waits for any more is no failure: the change was made all the same.
+    async fn handle_command(&mut self, command: Command) {
+        // The caller may have stopped waiting for the reply, which is no failure: the change was
+        // made.
         match command {
             Command::Kill(reply) => drop(reply.send(self.kill().await)),
             Command::Pause { kept, require_healthy_guest, reply } => {
@@ -220,7 +224,7 @@ impl Owner {
         }
     }
 
-    /// Moves to the state after `event`. Refusals were excluded by whoever calls.
+    /// Moves to the state after `event`. The caller has checked that the event is allowed.
     fn advance(&mut self, event: Event) {
         match lifecycle::next(self.state, event) {
             Ok(state) => self.state = state,
@@ -228,12 +232,14 @@ impl Owner {
         }
     }
 
-    /// Shows others the present state; opens or closes the way in, as the state has it.
+    /// Publishes the current state, and allows or cuts connections accordingly.
     fn publish(&mut self) {
         let closed = if self.state == State::Running {
             if self.live.is_none() {
-                self.live =
-                    self.machine.clone().map(|machine| Arc::new(Live { machine, cut: CancellationToken::new() }));
+                self.live = self
+                    .machine
+                    .clone()
+                    .map(|machine| Arc::new(RunningSandbox { machine, disconnect: CancellationToken::new() }));
             }
             None
         } else {
@@ -243,20 +249,20 @@ impl Owner {
             record: Arc::new(self.record.clone()),
             state: self.state,
             live: self.live.clone(),
-            frozen: self.machine.clone().filter(|_| self.state == State::Paused(Kept::Memory)),
+            frozen: self.machine.clone().filter(|_| self.state == State::Paused(PauseMode::Full)),
         });
         if let Some(closed) = closed {
-            closed.cut.cancel();
+            closed.disconnect.cancel();
         }
     }
 
     fn until_expiry(&self) -> Duration {
-        let lease = self.lease_end.saturating_sub(self.world.clock.uptime());
+        let lease = self.lease_end.saturating_sub(self.node_state.clock.uptime());
         let retry = self.expiry_retry.map(|at| at.saturating_duration_since(Instant::now()));
         lease.max(retry.unwrap_or(Duration::ZERO))
     }
 
-    /// Starts process 1 for the present boot ID.
+    /// Starts process 1 for the current boot id.
     async fn boot(&mut self, files: BootFiles) -> Result<Arc<dyn Machine>, EngineError> {
         let boot = Boot {
             id: self.record.id.clone(),
@@ -267,14 +273,14 @@ impl Owner {
             boot_id: self.record.boot_id.clone(),
             guest: guest_config(&self.record),
         };
-        let machine = within("booting the sandbox", self.world.engine.boot(boot)).await?;
-        self.notes.log().start_anew();
-        self.notes.readings().start_anew();
+        let machine = with_timeout("booting the sandbox", self.node_state.engine.boot(boot)).await?;
+        self.notes.log().reset();
+        self.notes.readings().reset();
         self.oom_kills = Some(0);
-        self.certify(&machine).await;
-        let shortcomings = self.world.engine.shortcomings();
-        if !shortcomings.is_empty() {
-            self.note(LogLevel::Warn, &format!("this server is not root: {}", shortcomings.join("; ")));
+        self.install_certificate(&machine).await;
+        let rootless_limitations = self.node_state.engine.rootless_limitations();
+        if !rootless_limitations.is_empty() {
+            self.note(LogLevel::Warn, &format!("this server is not root: {}", rootless_limitations.join("; ")));
         }
         let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         if let Err(error) = start_command::launch(guest, &self.record.defaults).await {
@@ -284,14 +290,14 @@ impl Owner {
         Ok(machine)
     }
 
-    /// Keeps beside the files what the sandbox is, for the day its record is lost.
+    /// Writes a description beside the files, in case the record is lost.
     async fn describe(&mut self) {
-        let (world, files) = (Arc::clone(&self.world), FilesId::from(&self.record.id));
+        let (node_state, files) = (Arc::clone(&self.node_state), FilesId::from(&self.record.id));
         let description = Description::for_sandbox(&self.record);
-        world.describe(&files, &description).await;
+        node_state.describe(&files, &description).await;
     }
 
-    /// Says whose files are missing, where the engine knows only their name in the pool.
+    /// Names the owner of missing files; the engine knows only their name in the pool.
     fn name_missing(&self, error: EngineError) -> SandboxError {
         let EngineError::FilesMissing { files, path } = error else { return error.into() };
         let mount = self.record.volumes.iter().find(|mount| mount.files == files);
@@ -303,31 +309,31 @@ impl Owner {
         SandboxError::FilesMissing { owner, path }
     }
 
-    /// Tells the guest until when it may live, now or as soon as it listens, without keeping anybody waiting.
+    /// Sends the guest its lease, now or as soon as it listens, in the background.
     fn push_lease(&mut self) {
         let Some(machine) = self.machine.clone() else { return };
-        let lease = lease_of(&self.record);
+        let lease = guest_lease(&self.record);
         self.lease_push = Some(Box::pin(async move {
-            let mut delay = RETRY_DELAY;
+            let mut delay = RETRY_BACKOFF;
             while let Err(error) = guest_call::put_lease(machine.guest_socket(), lease).await {
                 debug!(%error, "the guest was not told of its lease");
                 tokio::time::sleep(delay).await;
-                delay = (2 * delay).min(LONGEST_RETRY_DELAY);
+                delay = (2 * delay).min(MAX_RETRY_BACKOFF);
             }
         }));
     }
 
-    /// The end of the lease as the wall clock has it now. Where that clock was set, the record
-    /// follows: the lease itself does not.
+    /// Adjusts the recorded end of the lease after the wall clock was set. The remaining time stays
+    /// the same.
     async fn follow_clock(&mut self) {
-        let left = self.lease_end.saturating_sub(self.world.clock.uptime());
-        let end = clock::after(self.world.clock.now(), left);
+        let left = self.lease_end.saturating_sub(self.node_state.clock.uptime());
+        let end = clock::after(self.node_state.clock.now(), left);
         if end.duration_since(self.record.end_at).unsigned_abs() < CLOCK_TOLERANCE {
             return;
         }
         let before = std::mem::replace(&mut self.record.end_at, end);
-        if let Err(error) = self.world.records.update(&self.record).await {
-            // The next reading tries again.
+        if let Err(error) = self.node_state.records.put(&self.record).await {
+            // The next sample retries.
             self.record.end_at = before;
             warn!(sandbox = %self.record.id, error = %chain(&error), "the lease was not recorded by the clock as it is now");
             return;
@@ -340,9 +346,9 @@ impl Owner {
     async fn sample(&mut self) {
         self.follow_clock().await;
         let Some(machine) = self.machine.clone() else { return };
-        match within("reading what the sandbox uses", machine.usage()).await {
+        match with_timeout("reading what the sandbox uses", machine.usage()).await {
             Ok(usage) => {
-                let (now, cpus) = (self.world.clock.now(), self.record.resources.cpu_count);
+                let (now, cpus) = (self.node_state.clock.now(), self.record.resources.cpu_count);
                 self.notes.readings().record(now, cpus, usage);
                 self.report_oom_kills(usage.oom_kills);
             }
@@ -354,8 +360,8 @@ impl Owner {
         self.samples = self.samples.wrapping_add(1);
     }
 
-    /// Says that the kernel killed processes of the sandbox, which otherwise just end. Those of before a restart of
-    /// the server were reported by the server of that time.
+    /// Logs that the kernel killed processes of the sandbox because memory ran out. Kills before a
+    /// restart of the server were reported by the earlier server.
     fn report_oom_kills(&mut self, total: u64) {
         let killed = total.saturating_sub(self.oom_kills.replace(total).unwrap_or(total));
         if killed == 0 {
@@ -369,13 +375,13 @@ impl Owner {
     }
 
     async fn read_log(&mut self) {
-        self.notes.settle_decisions(self.world.clock.now());
+        self.notes.flush_decisions(self.node_state.clock.now());
         if self.state != State::Running {
             return;
         }
         let Some(machine) = self.machine.clone() else { return };
         let after = self.notes.log().seen();
-        let reading = tokio::time::timeout(LOG_PATIENCE, guest_call::read_log(machine.guest_socket(), after));
+        let reading = tokio::time::timeout(LOG_TIMEOUT, guest_call::read_log(machine.guest_socket(), after));
         match reading.await {
             Ok(Ok(entries)) => self.notes.log().take_from_guest(entries),
             Ok(Err(error)) => debug!(sandbox = %self.record.id, %error, "the guest's log was not read"),
@@ -384,14 +390,15 @@ impl Owner {
     }
 
     fn note(&self, level: LogLevel, message: &str) {
-        self.notes.log().write(self.world.clock.now(), level, message);
+        self.notes.log().write(self.node_state.clock.now(), level, message);
     }
 
-    /// Leaves the machine to its lease. The guest should know the newest one, since nobody will tell it later.
+    /// Leaves the machine to its lease. The guest should have the newest one, since no server will
+    /// send another soon.
     async fn leave(&mut self) {
         if let Some(push) = self.lease_push.take() {
-            // Without it the guest keeps the lease it knows; the next server tells it again.
-            let _ = tokio::time::timeout(RETRY_DELAY, push).await;
+            // If it is not sent, the guest keeps the lease it has; the next server sends it again.
+            let _ = tokio::time::timeout(RETRY_BACKOFF, push).await;
         }
     }
 }
@@ -410,22 +417,25 @@ async fn wait(future: Option<&mut BoxFuture<'static, ()>>) {
     }
 }
 
-/// Bounds one act of the engine.
-async fn within<T>(what: &'static str, act: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
-    match tokio::time::timeout(ENGINE_PATIENCE, act).await {
+/// Limits the time of one call of the engine.
+async fn with_timeout<T>(
+    what: &'static str,
+    act: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, EngineError> {
+    match tokio::time::timeout(ENGINE_TIMEOUT, act).await {
         Ok(result) => result,
         Err(late) => Err(EngineError::failed(what, late)),
     }
 }
 
-/// An error with its causes, on one line.
+/// Joins an error and its causes on one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// What the guest is told: until when it may live, and how long it waits after that for a server.
-fn lease_of(record: &Record) -> Lease {
+/// The guest's lease: when it ends, and how long the guest then waits for a server.
+fn guest_lease(record: &Record) -> Lease {
     let grace_seconds = match record.on_timeout {
         OnTimeout::Kill => None,
         OnTimeout::Pause(_) => Some(PAUSE_GRACE_SECONDS),
@@ -453,8 +463,8 @@ fn guest_config(record: &Record) -> GuestConfig {
         system_env: system_env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
         default_user: record.defaults.user.clone().unwrap_or_else(|| start_command::DEFAULT_USER.to_owned()),
         default_workdir: record.defaults.workdir.clone(),
-        lease_ends_unix_ms: lease_of(record).ends_unix_ms,
-        lease_grace_seconds: lease_of(record).grace_seconds,
+        lease_ends_unix_ms: guest_lease(record).ends_unix_ms,
+        lease_grace_seconds: guest_lease(record).grace_seconds,
         memory_limit_bytes: u64::from(record.resources.memory_mb) * MIB,
         cpu_count: record.resources.cpu_count,
         disk_limit_bytes: u64::from(record.resources.disk_mb) * MIB,

@@ -1,25 +1,26 @@
-//! Taking a sandbox over from an earlier server: what its record says, against what is found of its machine.
+//! Takes a sandbox over from an earlier server by comparing its record with its machine.
 
 use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::{Owner, chain, within};
-use crate::lifecycle::{Kept, State};
+use super::{Owner, chain, with_timeout};
+use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
 use crate::ports::Machine;
-use crate::sandbox::{OnTimeout, Standing};
+use crate::sandbox::{OnTimeout, PersistedState};
 
 impl Owner {
-    /// Joins the record with the machine found for it, if any, and catches up with a lease that has ended meanwhile.
+    /// Joins the record with its machine, if one was found, and handles a lease that ended
+    /// meanwhile.
     pub(crate) async fn restore(&mut self, machine: Option<Arc<dyn Machine>>) {
         let id = self.record.id.clone();
         self.machine = machine;
-        let late = self.record.end_at <= self.world.clock.now();
+        let late = self.record.end_at <= self.node_state.clock.now();
         match (self.record.standing, self.machine.clone()) {
-            (Standing::Running, Some(machine)) => {
-                // A server that died while it paused the sandbox may have left it frozen.
-                if let Err(error) = within("thawing the sandbox", machine.thaw()).await {
+            (PersistedState::Running, Some(machine)) => {
+                // A server that died during a pause may have left the machine frozen.
+                if let Err(error) = with_timeout("thawing the sandbox", machine.thaw()).await {
                     warn!(sandbox = %id, error = %chain(&error), "the machine cannot be used any more");
                     self.lose_machine().await;
                 } else if late {
@@ -29,7 +30,7 @@ impl Owner {
                     info!(sandbox = %id, "sandbox adopted");
                 }
             }
-            (Standing::Running, None) => {
+            (PersistedState::Running, None) => {
                 let ended = late && matches!(self.record.on_timeout, OnTimeout::Pause(_));
                 let (level, message) = if ended {
                     (LogLevel::Info, "the lease ended while no server ran; the files are kept")
@@ -37,20 +38,20 @@ impl Owner {
                     (LogLevel::Error, "the sandbox's processes were gone when the server started; its files are kept")
                 };
                 self.note(level, message);
-                self.settle_on_files().await;
+                self.record_files_only().await;
             }
-            (Standing::Paused(Kept::Memory), Some(machine)) => {
-                // A server that died while it resumed the sandbox may have left it thawed.
-                if let Err(error) = within("freezing the sandbox", machine.freeze()).await {
+            (PersistedState::Paused(PauseMode::Full), Some(machine)) => {
+                // A server that died during a resume may have left the machine thawed.
+                if let Err(error) = with_timeout("freezing the sandbox", machine.freeze()).await {
                     warn!(sandbox = %id, error = %chain(&error), "the machine cannot be used any more");
                     self.lose_machine().await;
                 }
             }
-            (Standing::Paused(Kept::Memory), None) => {
+            (PersistedState::Paused(PauseMode::Full), None) => {
                 self.note(LogLevel::Warn, "the memory of the paused sandbox was lost; its files are kept");
-                self.settle_on_files().await;
+                self.record_files_only().await;
             }
-            (Standing::Paused(Kept::Files), _) => {}
+            (PersistedState::Paused(PauseMode::Filesystem), _) => {}
         }
         if self.state != State::Gone {
             self.publish();

@@ -1,4 +1,4 @@
-//! The rows of the database. Times are microseconds since the epoch, maps are JSON texts.
+//! Rows of the database. Times are microseconds since the epoch, maps are JSON texts.
 #![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
 
 pub(super) mod sandbox {
@@ -32,13 +32,13 @@ pub(super) mod sandbox {
         pub env_vars: String,
         pub mcp: Option<String>,
         pub boot_id: String,
-        /// What its template set; absent in rows from before there were templates.
+        /// The template's defaults; absent in rows of versions without templates.
         pub defaults: Option<String>,
-        /// What it may reach; absent in rows from before there were rules.
+        /// Its egress rules; absent in rows of versions without rules.
         pub egress: Option<String>,
-        /// Its volumes; absent in rows from before there were any.
+        /// Its volumes; absent in rows of versions without volumes.
         pub volumes: Option<String>,
-        /// How its services are reached; absent in rows from before that could be said.
+        /// Its ingress settings; absent in rows of versions without them.
         pub ingress: Option<String>,
     }
 
@@ -66,7 +66,7 @@ pub(super) mod template {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// Files that outlive sandboxes.
+/// Volumes.
 pub(super) mod volume {
     use sea_orm::entity::prelude::*;
 
@@ -86,7 +86,7 @@ pub(super) mod volume {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// Secrets, their values sealed.
+/// Secrets, with encrypted values.
 pub(super) mod secret {
     use sea_orm::entity::prelude::*;
 
@@ -109,7 +109,7 @@ pub(super) mod secret {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// States of files that builds can begin with.
+/// Cached states of files that builds start from.
 pub(super) mod layer {
     use sea_orm::entity::prelude::*;
 
@@ -128,7 +128,7 @@ pub(super) mod layer {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// Creates that carried an idempotency key, with what they were answered.
+/// Create calls with an idempotency key, and their answers.
 pub(super) mod creation {
     use sea_orm::entity::prelude::*;
 

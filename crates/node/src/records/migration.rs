@@ -1,4 +1,4 @@
-//! The database's form, one step after the other. Steps are only ever added: a released one never changes.
+//! Migrations of the database. New ones are only appended: a released one never changes.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{
@@ -23,7 +23,7 @@ impl MigratorTrait for Migrator {
     }
 }
 
-/// How services of sandboxes are reached.
+/// Adds ingress settings of sandboxes.
 struct Seventh;
 
 impl MigrationName for Seventh {
@@ -40,7 +40,7 @@ impl MigrationTrait for Seventh {
     }
 }
 
-/// Secrets.
+/// Adds secrets.
 struct Sixth;
 
 impl MigrationName for Sixth {
@@ -66,7 +66,7 @@ impl MigrationTrait for Sixth {
     }
 }
 
-/// Volumes, and who has them.
+/// Adds volumes, and their mounts in sandboxes.
 struct Fifth;
 
 impl MigrationName for Fifth {
@@ -91,7 +91,7 @@ impl MigrationTrait for Fifth {
     }
 }
 
-/// What sandboxes may reach.
+/// Adds egress rules of sandboxes.
 struct Fourth;
 
 impl MigrationName for Fourth {
@@ -108,7 +108,7 @@ impl MigrationTrait for Fourth {
     }
 }
 
-/// What builds can begin with.
+/// Adds cached states of builds.
 struct Third;
 
 impl MigrationName for Third {
@@ -130,7 +130,7 @@ impl MigrationTrait for Third {
     }
 }
 
-/// Templates, and what a sandbox has from its own.
+/// Adds templates, and their defaults in sandboxes.
 struct Second;
 
 impl MigrationName for Second {
@@ -150,7 +150,7 @@ impl MigrationTrait for Second {
     }
 }
 
-/// Sandboxes, and creates that may be repeated.
+/// Creates sandboxes, and create calls with an idempotency key.
 struct First;
 
 impl MigrationName for First {

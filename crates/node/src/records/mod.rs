@@ -1,4 +1,4 @@
-//! Where sandboxes are remembered: SQLite in the data directory.
+//! Records of sandboxes: SQLite in the data directory.
 
 mod entity;
 mod migration;

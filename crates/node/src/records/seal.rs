@@ -1,5 +1,5 @@
-//! Values of secrets are stored sealed, with a key in a file of its own beside the database: who has one of the two, a backup or
-//! a copy of the database say, has no values.
+//! Encryption of secrets' values. The key is a file beside the database, so that a copy of either
+//! one alone, such as a backup of the database, reveals no values.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +11,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 const KEY: &str = "secrets.key";
 const KEY_BYTES: usize = 32;
 
-/// Seals and opens values. The key is made when the first value comes.
+/// Encrypts and decrypts values. The key is generated with the first value.
 #[derive(Debug)]
 pub(super) struct Seal {
     file: PathBuf,
@@ -19,19 +19,19 @@ pub(super) struct Seal {
 }
 
 impl Seal {
-    /// With the key beside `database`.
-    pub(super) fn beside(database: &Path) -> Self {
+    /// Uses the key beside `database`.
+    pub(super) fn for_database(database: &Path) -> Self {
         Self { file: database.with_file_name(KEY), key: OnceLock::new() }
     }
 
-    /// `value`, which nobody can take for that of another than `id`.
-    pub(super) fn close(&self, id: &str, value: &str) -> io::Result<Vec<u8>> {
+    /// Encrypts `value`, authenticated with `id`, so that it cannot be moved to another secret.
+    pub(super) fn encrypt(&self, id: &str, value: &str) -> io::Result<Vec<u8>> {
         let mut sealed = value.as_bytes().to_vec();
         let nonce = self.key()?.seal_in_place_append_tag(Aad::from(id), &mut sealed).map_err(|_| unusable())?;
         Ok([nonce.as_ref().as_slice(), &sealed].concat())
     }
 
-    pub(super) fn open(&self, id: &str, sealed: &[u8]) -> io::Result<String> {
+    pub(super) fn decrypt(&self, id: &str, sealed: &[u8]) -> io::Result<String> {
         let (nonce, content) = sealed.split_first_chunk::<NONCE_LEN>().ok_or_else(unusable)?;
         let mut content = content.to_vec();
         let opened = self.key()?.open_in_place(Nonce::from(nonce), Aad::from(id), &mut content);
@@ -71,17 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_for_its_owner_only() {
+    fn a_value_is_decrypted_with_its_own_id_only() {
         let directory = tempfile::tempdir().expect("a directory");
         let database = directory.path().join("node.sqlite");
-        let sealed = Seal::beside(&database).close("one", "hunter2").expect("it is sealed");
+        let sealed = Seal::for_database(&database).encrypt("one", "hunter2").expect("it is sealed");
         assert!(!sealed.windows(7).any(|part| part == b"hunter2"));
-        let again = Seal::beside(&database);
-        assert_eq!(again.open("one", &sealed).expect("it opens"), "hunter2");
-        assert!(again.open("other", &sealed).is_err() && again.open("one", &sealed[1..]).is_err());
+        let again = Seal::for_database(&database);
+        assert_eq!(again.decrypt("one", &sealed).expect("it opens"), "hunter2");
+        assert!(again.decrypt("other", &sealed).is_err() && again.decrypt("one", &sealed[1..]).is_err());
         let mode = std::fs::metadata(directory.path().join(KEY)).expect("the key is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::remove_file(directory.path().join(KEY)).expect("the key goes");
-        assert!(Seal::beside(&database).open("one", &sealed).is_err());
+        assert!(Seal::for_database(&database).decrypt("one", &sealed).is_err());
     }
 }

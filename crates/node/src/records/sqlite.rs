@@ -1,5 +1,5 @@
-//! Records in one SQLite file. One connection, so that there is one writer and no lock to wait for; every commit is on
-//! the disk before it returns (`synchronous = FULL`).
+//! Records in one SQLite file. There is one connection, so that there is one writer and no lock
+//! contention; every commit is on the disk before it returns (`synchronous = FULL`).
 
 use std::error::Error;
 use std::path::Path;
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use database::{Database, SetAside, SetAsideRow, Unwritable};
 use jiff::Timestamp;
 use sea_orm::sea_query::OnConflict;
-use sea_orm::{ActiveModelTrait, ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, Set, TransactionTrait};
+use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, Iterable, QueryFilter, Set, TransactionTrait};
 use tracing::warn;
 
 use super::entity::{creation, layer, sandbox, secret, template, volume};
@@ -17,9 +17,9 @@ use super::migration::Migrator;
 use super::seal::Seal;
 use crate::build::Layer;
 use crate::id::{FilesId, SandboxId};
-use crate::lifecycle::Kept;
+use crate::lifecycle::PauseMode;
 use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, Unreadable, VolumeRecords};
-use crate::sandbox::{Created, OnTimeout, Record, Repeatable, Resources, Standing};
+use crate::sandbox::{Created, IdempotencyKey, OnTimeout, PersistedState, Record, Resources};
 use crate::secret::Secret;
 use crate::template::{Template, TemplateRecord};
 use crate::volume::Volume;
@@ -29,7 +29,7 @@ const SANDBOXES: &str = "sandbox";
 const TEMPLATES: &str = "template";
 const LAYERS: &str = "layer";
 const VOLUMES: &str = "volume";
-/// A letter and 20 more.
+/// A letter and 20 more letters or digits.
 const FILES_ID_LENGTH: usize = 21;
 
 /// The records of one data directory.
@@ -41,15 +41,15 @@ pub struct SqliteRecords {
 }
 
 fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> RecordsError {
-    move |error| RecordsError { what, source: database::cause(error.into()) }
+    move |error| RecordsError { what, source: database::unwrap_cause(error.into()) }
 }
 
 impl SqliteRecords {
-    /// Opens the database at `file`, makes it if it is absent, and brings it to the newest form.
+    /// Opens the database at `file`, creates it if it is absent, and applies the migrations.
     pub async fn open(file: &Path) -> Result<Self, RecordsError> {
         let database = database::open_file(file).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { database, seal: Seal::beside(file), set_aside: SetAside::default() })
+        Ok(Self { database, seal: Seal::for_database(file), set_aside: SetAside::default() })
     }
 }
 
@@ -87,9 +87,9 @@ impl Records for SqliteRecords {
         Ok(unreadable)
     }
 
-    async fn insert(&self, record: &Record, repeatable: Option<&Repeatable>) -> Result<(), RecordsError> {
+    async fn insert(&self, record: &Record, idempotency: Option<&IdempotencyKey>) -> Result<(), RecordsError> {
         let row = to_row(record).map_err(cannot("write"))?.into_active_model();
-        let Some(Repeatable { key, fingerprint }) = repeatable else {
+        let Some(IdempotencyKey { key, fingerprint }) = idempotency else {
             return sandbox::Entity::insert(row)
                 .exec_without_returning(&self.database)
                 .await
@@ -115,18 +115,12 @@ impl Records for SqliteRecords {
         both.await.map_err(cannot("write"))
     }
 
-    async fn update(&self, record: &Record) -> Result<(), RecordsError> {
-        let row = to_row(record).map_err(cannot("write"))?;
-        let id = row.id.clone();
-        let mut change = row.into_active_model().reset_all();
-        change.id = sea_orm::ActiveValue::NotSet;
-        sandbox::Entity::update_many()
-            .set(change)
-            .filter(sandbox::Column::Id.eq(id))
-            .exec(&self.database)
-            .await
-            .map(|_| ())
-            .map_err(cannot("write"))
+    async fn put(&self, record: &Record) -> Result<(), RecordsError> {
+        let row = to_row(record).map_err(cannot("write"))?.into_active_model();
+        let columns = sandbox::Column::iter().filter(|column| !matches!(column, sandbox::Column::Id));
+        let replace = OnConflict::column(sandbox::Column::Id).update_columns(columns).to_owned();
+        let stored = sandbox::Entity::insert(row).on_conflict(replace).exec_without_returning(&self.database).await;
+        stored.map(|_| ()).map_err(cannot("write"))
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError> {
@@ -139,7 +133,7 @@ impl Records for SqliteRecords {
         let Some(row) = row else { return Ok(None) };
         let created = Created {
             id: row.sandbox_id.parse().map_err(cannot("understand"))?,
-            template: template_of(row.template_id, row.template_alias),
+            template: to_template(row.template_id, row.template_alias),
             access_token: row.access_token.map(Into::into),
             traffic_token: row.traffic_token.map(Into::into),
         };
@@ -184,7 +178,7 @@ impl TemplateRecords for SqliteRecords {
         let rows = layer::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
         let read = |row: layer::Model| {
             let key = row.key.clone();
-            self.set_aside.keep(LAYERS, &key, layer_of(row))
+            self.set_aside.keep(LAYERS, &key, to_layer(row))
         };
         Ok(rows.into_iter().filter_map(read).collect())
     }
@@ -241,13 +235,13 @@ impl SecretRecords for SqliteRecords {
         let rows = secret::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
         let mut secrets = Vec::new();
         for row in rows {
-            // A key that was lost makes a secret useless, not the server.
-            match self.seal.open(&row.id, &row.sealed) {
+            // A lost key makes a secret unusable, not the server.
+            match self.seal.decrypt(&row.id, &row.sealed) {
                 Ok(value) => {
                     let id = row.id.clone();
-                    secrets.extend(self.set_aside.keep("secret", &id, secret_of(row, value)));
+                    secrets.extend(self.set_aside.keep("secret", &id, to_secret(row, value)));
                 }
-                Err(error) => warn!(secret = row.name, %error, "a secret is lost"),
+                Err(error) => warn!(secret = row.name, %error, "egress secret could not be decrypted"),
             }
         }
         Ok(secrets)
@@ -257,7 +251,7 @@ impl SecretRecords for SqliteRecords {
         let row = secret::ActiveModel {
             id: Set(secret.id.clone()),
             name: Set(secret.name.clone()),
-            sealed: Set(self.seal.close(&secret.id, secret.value.reveal()).map_err(cannot("seal"))?),
+            sealed: Set(self.seal.encrypt(&secret.id, secret.value.reveal()).map_err(cannot("seal"))?),
             version: Set(secret.version.try_into().map_err(cannot("write"))?),
             metadata: Set(serde_json::to_string(&secret.metadata).map_err(cannot("write"))?),
             created_at_us: Set(secret.created_at.as_microsecond()),
@@ -281,13 +275,13 @@ impl SecretRecords for SqliteRecords {
     }
 }
 
-/// Every name of files in a document that cannot be read as a template.
+/// All file ids in a document that cannot be parsed as a template.
 fn files_in(document: &str) -> Vec<FilesId> {
     let words = document.split(|letter: char| !letter.is_ascii_alphanumeric());
     words.filter(|word| word.len() == FILES_ID_LENGTH).filter_map(|word| word.parse().ok()).collect()
 }
 
-fn secret_of(row: secret::Model, value: String) -> Result<Secret, Damage> {
+fn to_secret(row: secret::Model, value: String) -> Result<Secret, Damage> {
     Ok(Secret {
         id: row.id,
         name: row.name,
@@ -299,16 +293,16 @@ fn secret_of(row: secret::Model, value: String) -> Result<Secret, Damage> {
     })
 }
 
-fn layer_of(row: layer::Model) -> Result<Layer, Damage> {
+fn to_layer(row: layer::Model) -> Result<Layer, Damage> {
     Ok(Layer { key: row.key, files: row.files.parse()?, used_at: Timestamp::from_microsecond(row.used_at_us)? })
 }
 
-/// The column knows no absence.
+/// The column is not nullable.
 fn alias_text(template: &Template) -> String {
     template.alias.clone().unwrap_or_default()
 }
 
-fn template_of(id: String, alias: String) -> Template {
+fn to_template(id: String, alias: String) -> Template {
     Template { id, alias: Some(alias).filter(|alias| !alias.is_empty()) }
 }
 
@@ -320,9 +314,9 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         template_id: record.template.id.clone(),
         template_alias: alias_text(&record.template),
         standing: match record.standing {
-            Standing::Running => "running",
-            Standing::Paused(Kept::Memory) => "paused_memory",
-            Standing::Paused(Kept::Files) => "paused_files",
+            PersistedState::Running => "running",
+            PersistedState::Paused(PauseMode::Full) => "paused_memory",
+            PersistedState::Paused(PauseMode::Filesystem) => "paused_files",
         }
         .to_owned(),
         pid: record.instance.map(|instance| i64::from(instance.pid)),
@@ -339,8 +333,8 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         allow_internet: record.allow_internet,
         on_timeout: match record.on_timeout {
             OnTimeout::Kill => "kill",
-            OnTimeout::Pause(Kept::Memory) => "pause_memory",
-            OnTimeout::Pause(Kept::Files) => "pause_files",
+            OnTimeout::Pause(PauseMode::Full) => "pause_memory",
+            OnTimeout::Pause(PauseMode::Filesystem) => "pause_files",
         }
         .to_owned(),
         auto_resume: record.auto_resume,
@@ -362,11 +356,11 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
     };
     Ok(Record {
         id: row.id.parse()?,
-        template: template_of(row.template_id, row.template_alias),
+        template: to_template(row.template_id, row.template_alias),
         standing: match row.standing.as_str() {
-            "running" => Standing::Running,
-            "paused_memory" => Standing::Paused(Kept::Memory),
-            "paused_files" => Standing::Paused(Kept::Files),
+            "running" => PersistedState::Running,
+            "paused_memory" => PersistedState::Paused(PauseMode::Full),
+            "paused_files" => PersistedState::Paused(PauseMode::Filesystem),
             other => return Err(format!("unknown standing `{other}`").into()),
         },
         instance,
@@ -384,8 +378,8 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         allow_internet: row.allow_internet,
         on_timeout: match row.on_timeout.as_str() {
             "kill" => OnTimeout::Kill,
-            "pause_memory" => OnTimeout::Pause(Kept::Memory),
-            "pause_files" => OnTimeout::Pause(Kept::Files),
+            "pause_memory" => OnTimeout::Pause(PauseMode::Full),
+            "pause_files" => OnTimeout::Pause(PauseMode::Filesystem),
             other => return Err(format!("unknown end of lease `{other}`").into()),
         },
         auto_resume: row.auto_resume,

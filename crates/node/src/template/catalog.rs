@@ -1,4 +1,4 @@
-//! All templates there are. Reading is from memory; a change is stored before anybody sees it.
+//! All templates. Reads are served from memory; a change is recorded before it is visible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,24 +12,24 @@ use super::{base, base_alias};
 use crate::id::{FilesId, random_name};
 use crate::ports::{Records, RecordsError};
 
-/// What a reference leads to: all that a sandbox needs of a template.
+/// What a reference resolves to: everything that a sandbox needs of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     pub template: Template,
-    /// Absent: nothing but the base.
+    /// Absent: the base without changes.
     pub files: Option<FilesId>,
     pub defaults: Defaults,
-    /// Absent: what the configuration says.
+    /// Absent: the configured defaults.
     pub size: Option<Size>,
-    /// Of which state.
+    /// The build that the reference resolves to.
     pub build: Uuid,
 }
 
 pub(crate) struct Catalog {
     records: Arc<dyn Records>,
-    /// By ID.
+    /// By id.
     known: RwLock<BTreeMap<String, Arc<TemplateRecord>>>,
-    /// Held by whoever changes something, so that changes come one after the other.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -38,7 +38,7 @@ impl Catalog {
         Self { records, known: RwLock::default(), changing: tokio::sync::Mutex::default() }
     }
 
-    /// Reads what earlier servers stored.
+    /// Reads the recorded templates.
     pub(crate) async fn load(&self) -> Result<(), RecordsError> {
         let templates = self.records.templates().await?;
         let known = templates.into_iter().map(|template| (template.id.clone(), Arc::new(template))).collect();
@@ -46,7 +46,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// In no order that means anything.
+    /// All templates, in no particular order.
     pub(crate) fn all(&self) -> Vec<Arc<TemplateRecord>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -55,10 +55,10 @@ impl Catalog {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// Stores a build whose files were brought back, in its template or in a new one if that is
-    /// gone.
+    /// Records a build whose files were recovered, in its template or in a new one if that was
+    /// deleted.
     pub(crate) async fn adopt(&self, template: TemplateRecord) -> Result<(), RecordsError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         let merged = match self.get(&template.id) {
             Some(known) => {
                 let mut known = (*known).clone();
@@ -77,14 +77,14 @@ impl Catalog {
         self.store(merged).await
     }
 
-    /// By its ID or its name. The default template is none of these.
+    /// Finds a template by its id or name. The default template is not among them.
     pub(crate) fn find(&self, reference: &Reference) -> Option<Arc<TemplateRecord>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let by_name = || known.values().find(|template| template.name.as_deref() == Some(&reference.alias));
         known.get(&reference.alias).or_else(by_name).filter(|_| reference.is_local()).cloned()
     }
 
-    /// What a create gets for `text`.
+    /// Resolves the reference of a create call.
     pub(crate) fn resolve(&self, text: &str) -> Result<Resolved, TemplateError> {
         let reference = Reference::parse(text)?;
         let no_tag = || TemplateError::NoTag { tag: reference.tag().to_owned(), template: reference.name() };
@@ -110,7 +110,8 @@ impl Catalog {
         })
     }
 
-    /// The ID of the template that `text` names; a tag is an error, absence is not.
+    /// Returns the id of the template that `text` names; a tag is an error, an unknown template is
+    /// not.
     pub(crate) fn resolve_filter(&self, text: &str) -> Result<Option<String>, TemplateError> {
         let reference = Reference::parse(text)?;
         match &reference {
@@ -120,7 +121,7 @@ impl Catalog {
         }
     }
 
-    /// Changes one template; when it is not there, or `act` fails, nothing changes.
+    /// Changes one template; if it does not exist or `act` fails, nothing changes.
     pub(crate) async fn change<T, E>(
         &self,
         id: &str,
@@ -129,7 +130,7 @@ impl Catalog {
     where
         E: From<RecordsError> + From<TemplateError>,
     {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
         let mut template = (*known.ok_or_else(|| TemplateError::NotFound(id.to_owned()))?).clone();
         let outcome = act(&mut template)?;
@@ -137,14 +138,14 @@ impl Catalog {
         Ok(outcome)
     }
 
-    /// Changes the template called `name`, or a new one when there is none of that name, or no name.
+    /// Changes the template called `name`, or a new one if there is none of that name, or no name.
     pub(crate) async fn change_or_make<T>(
         &self,
         name: Option<&str>,
         now: Timestamp,
         act: impl FnOnce(&mut TemplateRecord) -> T,
     ) -> Result<(TemplateRecord, T), RecordsError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         let known = name.and_then(|name| self.all().into_iter().find(|known| known.name.as_deref() == Some(name)));
         let mut template = known.map_or_else(|| new_template(name, now), |known| (*known).clone());
         let outcome = act(&mut template);
@@ -160,16 +161,16 @@ impl Catalog {
         Ok(())
     }
 
-    /// Forgets a template and gives what it was; `None` when it is gone already.
+    /// Removes a template and returns it; `None` if it does not exist.
     pub(crate) async fn remove(&self, id: &str) -> Result<Option<Arc<TemplateRecord>>, RecordsError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         self.records.remove_template(id).await?;
         Ok(self.known.write().unwrap_or_else(PoisonError::into_inner).remove(id))
     }
 
-    /// Says of builds that an earlier server had under way that they failed.
+    /// Marks builds as failed that an earlier server did not finish.
     pub(crate) async fn give_up_builds(&self, now: Timestamp) -> Result<(), RecordsError> {
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         for template in self.all() {
             let unfinished = |build: &super::Build| build.status == BuildStatus::Building;
             if !template.builds.iter().any(unfinished) {

@@ -1,4 +1,4 @@
-//! How a template changes, as rules over its record alone.
+//! Changes of a template, as functions of its record.
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use super::reference::{DEFAULT_TAG, TemplateError, is_tag};
 use crate::id::FilesId;
 use crate::ports::RecordsError;
 
-/// Builds of one template that are remembered although no tag leads to them.
+/// Most untagged builds per template that are kept in its record.
 const UNTAGGED_KEPT: usize = 10;
 
 /// Why a template was not changed.
@@ -37,7 +37,8 @@ impl Build {
 }
 
 impl TemplateRecord {
-    /// Makes a build usable under the tags it was asked for with. Gives the files that nothing leads to any more.
+    /// Makes a build usable under the tags it was requested with. Returns the files that are no
+    /// longer used.
     pub(crate) fn finish(
         &mut self,
         build: Uuid,
@@ -56,7 +57,7 @@ impl TemplateRecord {
         Ok(self.prune())
     }
 
-    /// Lets `tags` stand for what `source` stands for.
+    /// Points `tags` to the build of the tag `source`.
     pub(crate) fn assign_tags(
         &mut self,
         source: &str,
@@ -90,7 +91,7 @@ impl TemplateRecord {
         self.name.clone().unwrap_or_else(|| self.id.clone())
     }
 
-    /// Forgets files that no tag leads to, and the oldest of the builds they were of.
+    /// Drops files that no tag leads to, and the oldest of their builds.
     fn prune(&mut self) -> Vec<FilesId> {
         let mut unused = Vec::new();
         let Self { tags, builds, .. } = self;
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Adds a finished build and gives its ID, its files and the files that went.
+    /// Adds a finished build and returns its id, its files and the files that are no longer used.
     fn add(template: &mut TemplateRecord, tags: &[&str]) -> (Uuid, FilesId, Vec<FilesId>) {
         let (new, files) = (build(tags), FilesId::random());
         let id = new.id;
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn old_builds_are_forgotten() {
+    fn old_untagged_builds_are_dropped() {
         let mut template = template();
         for _ in 0..20 {
             add(&mut template, &["default"]);

@@ -1,5 +1,5 @@
-//! Templates: what sandboxes begin as. There is one that always is, the view of the host's own system, which answers to
-//! two names; the others were built, or are snapshots of sandboxes.
+//! Templates: what sandboxes are created from. The default one always exists; it is a view of the
+//! host's system and has two names. The others were built, or are snapshots of sandboxes.
 
 pub(crate) mod catalog;
 mod change;
@@ -11,9 +11,9 @@ pub use change::ChangeError;
 pub use record::{Build, BuildFailure, BuildFiles, BuildStatus, Defaults, Size, Tag, Template, TemplateRecord};
 pub use reference::{DEFAULT_TAG, NAMESPACE, Reference, TemplateError, is_tag};
 
-/// The ID of the default template.
+/// The id of the default template.
 pub const BASE_ID: &str = "sandbarbase0000000000";
-/// The ID of its only build.
+/// The id of its only build.
 pub const BASE_BUILD: uuid::Uuid = uuid::uuid!("00000000-0000-4000-8000-000000000000");
 /// The names of the default template.
 pub const BASE_NAMES: [&str; 2] = ["base", "code-interpreter-v1"];

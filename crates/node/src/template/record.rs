@@ -1,4 +1,4 @@
-//! What is known of a template. The whole of one is a document: it is stored and replaced as a whole.
+//! The record of a template: one document, which is stored and replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::reference::{DEFAULT_TAG, NAMESPACE};
 use crate::id::{FilesId, SandboxId};
 
-/// A template that exists, and the name it was asked for by.
+/// A template that exists, and the name it was requested by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub id: String,
@@ -26,20 +26,20 @@ pub struct Defaults {
     pub user: Option<String>,
     /// Absent: the user's home.
     pub workdir: Option<String>,
-    /// Run at every boot: no memory is kept in which it would still run.
+    /// Runs at every boot: no memory is kept in which it would still run.
     pub start_command: Option<String>,
-    /// Succeeds when what the start command started can be used.
+    /// Succeeds when the program that the start command started can be used.
     pub ready_command: Option<String>,
 }
 
-/// Variables and commands may hold secrets.
+/// Without variables and commands, which may contain secrets.
 impl fmt::Debug for Defaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Defaults").field("user", &self.user).field("workdir", &self.workdir).finish_non_exhaustive()
     }
 }
 
-/// What a sandbox of a template gets unless its create says otherwise.
+/// Resources of a template's sandboxes, unless the create call has others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     pub cpu_count: u32,
@@ -47,7 +47,7 @@ pub struct Size {
     pub disk_mb: u32,
 }
 
-/// A template with every build of it.
+/// A template with all its builds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TemplateRecord {
     pub id: String,
@@ -75,9 +75,9 @@ pub struct Build {
     pub files: BuildFiles,
     pub defaults: Defaults,
     pub size: Size,
-    /// The sandbox it is a snapshot of.
+    /// The sandbox that it is a snapshot of.
     pub of: Option<String>,
-    /// Tags it gets when it is ready.
+    /// Tags that it gets when it is ready.
     pub wanted_tags: Vec<String>,
     pub created_at: Timestamp,
     pub finished_at: Option<Timestamp>,
@@ -86,7 +86,7 @@ pub struct Build {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuildStatus {
-    /// Asked for, not started.
+    /// Requested, not started.
     Waiting,
     Building,
     Ready,
@@ -95,14 +95,14 @@ pub enum BuildStatus {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuildFiles {
-    /// None yet, or nothing but the base itself.
+    /// No files yet, or the base without changes.
     Base,
     Kept(FilesId),
-    /// No tag led to them any more.
+    /// The files were removed because no tag led to them.
     Removed,
 }
 
-/// Why a build failed: `step` is its number from 1 on, `base` or `finalize`.
+/// Why a build failed: `step` is the number of the step, from 1, or `base` or `finalize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildFailure {
     pub message: String,
@@ -110,7 +110,7 @@ pub struct BuildFailure {
 }
 
 impl TemplateRecord {
-    /// The names by which it can be asked for, namespace included.
+    /// Its names, with the namespace.
     pub fn names(&self) -> Vec<String> {
         self.name.iter().map(|name| format!("{NAMESPACE}/{name}")).collect()
     }
@@ -123,12 +123,12 @@ impl TemplateRecord {
         self.builds.iter_mut().find(|build| build.id == id)
     }
 
-    /// The build that `tag` stands for.
+    /// The build that `tag` points to.
     pub fn tagged(&self, tag: &str) -> Option<&Build> {
         self.build(self.tags.get(tag)?.build)
     }
 
-    /// Whether sandboxes can be made from it.
+    /// Whether sandboxes can be created from it.
     pub fn is_usable(&self) -> bool {
         !self.tags.is_empty()
     }
@@ -141,7 +141,7 @@ impl TemplateRecord {
         self.builds.iter().any(|build| build.of.as_deref() == Some(sandbox.as_str()))
     }
 
-    /// The reference under which `tag` of it is handed out.
+    /// The reference of its tag `tag`.
     pub fn reference(&self, tag: &str) -> String {
         match &self.name {
             Some(name) => format!("{NAMESPACE}/{name}:{tag}"),
@@ -149,13 +149,13 @@ impl TemplateRecord {
         }
     }
 
-    /// The tag that stands for the whole: the default one, else the newest.
+    /// The tag that represents the template: the default one, else the newest.
     pub fn leading_tag(&self) -> &str {
         let newest = || self.tags.iter().max_by_key(|(_, tag)| tag.created_at).map(|(name, _)| name.as_str());
         if self.tags.contains_key(DEFAULT_TAG) { DEFAULT_TAG } else { newest().unwrap_or(DEFAULT_TAG) }
     }
 
-    /// Everything kept for it.
+    /// All its files.
     pub fn files(&self) -> impl Iterator<Item = &FilesId> {
         self.builds.iter().filter_map(|build| match &build.files {
             BuildFiles::Kept(files) => Some(files),

@@ -1,21 +1,21 @@
-//! Template references: `[namespace/]alias[:tag]` or a template ID.
+//! Template references: `[namespace/]alias[:tag]` or a template id.
 
-/// The only namespace there is: a server has one owner.
+/// The only namespace: a server has one owner.
 pub const NAMESPACE: &str = "local";
-/// The tag that stands for no tag.
+/// The tag of references without one.
 pub const DEFAULT_TAG: &str = "default";
 const LONGEST: usize = 128;
 
-/// A reference in its parts, lower-cased.
+/// The parts of a reference, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     pub namespace: Option<String>,
-    /// A name or an ID.
+    /// A name or an id.
     pub alias: String,
     pub tag: Option<String>,
 }
 
-/// Why a reference leads nowhere.
+/// Why a reference cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("invalid template reference '{0}': expected [namespace/]alias[:tag] or a template ID")]
@@ -47,7 +47,7 @@ impl Reference {
             .ok_or_else(malformed)
     }
 
-    /// The name as it was asked for, without the tag.
+    /// The name as it was requested, without the tag.
     pub fn name(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{namespace}/{}", self.alias),
@@ -55,7 +55,7 @@ impl Reference {
         }
     }
 
-    /// Whether the namespace, if there is one, is ours.
+    /// Whether the namespace, if there is one, is that of this server.
     pub fn is_local(&self) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == NAMESPACE)
     }
@@ -65,7 +65,7 @@ impl Reference {
     }
 }
 
-/// Whether the text can be a tag. The form of build IDs is theirs alone.
+/// Whether the text can be a tag. Texts in the form of build ids cannot.
 pub fn is_tag(text: &str) -> bool {
     text.len() <= LONGEST && is_word(text, ".") && uuid::Uuid::parse_str(text).is_err()
 }

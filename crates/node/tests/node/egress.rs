@@ -1,9 +1,9 @@
-//! What sandboxes may reach: handed to their machines, kept, changed, told.
+//! Egress rules: given to machines, recorded, changed, logged.
 
 use std::time::Duration;
 
 use engine::net::{Decision, Protocol, Rules};
-use sandbar_node::lifecycle::Kept;
+use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::{Closing, Egress, EgressLists, NewSandbox, SandboxError, SandboxId};
 
 use crate::support::{Lab, new_sandbox};
@@ -29,8 +29,8 @@ async fn rules_are_kept_over_pause_restart_and_fork() {
     let id = node.create(new, None).await.expect("it is made").id;
     assert_eq!(lab.engine.egress_of(&id), rules(&allow, &deny));
 
-    // From files alone it boots anew; with memory it goes on as it is.
-    for kept in [Kept::Files, Kept::Memory] {
+    // From files alone it boots again; with memory it continues.
+    for kept in [PauseMode::Filesystem, PauseMode::Full] {
         node.pause(&id, kept, false).await.expect("it pauses");
         node.connect(&id, MINUTE, kept).await.expect("it resumes");
         assert_eq!(lab.engine.egress_of(&id), rules(&allow, &deny), "{kept:?}");
@@ -58,9 +58,9 @@ async fn a_change_replaces_everything_also_while_paused() {
     let id = node.create(new, None).await.expect("it is made").id;
     let closed = rules(&["1.1.1.1"], &[]).map(Rules::deny_everything);
     assert_eq!(lab.engine.egress_of(&id), closed, "off, but for what is allowed");
-    node.pause(&id, Kept::Memory, false).await.expect("it pauses");
+    node.pause(&id, PauseMode::Full, false).await.expect("it pauses");
     node.set_egress(&id, Egress::default(), None).await.expect("it is cleared");
-    node.connect(&id, MINUTE, Kept::Memory).await.expect("it resumes");
+    node.connect(&id, MINUTE, PauseMode::Full).await.expect("it resumes");
     assert_eq!(lab.engine.egress_of(&id), Some(Rules::default()));
     let unknown = node.set_egress(&SandboxId::random(), Egress::default(), None).await;
     assert!(matches!(unknown, Err(SandboxError::NotFound(_))), "{unknown:?}");

@@ -1,4 +1,4 @@
-//! A node over an engine in memory.
+//! Tests of a node with an engine in memory.
 
 mod egress;
 mod life;

@@ -1,5 +1,5 @@
-//! Files that are missing, records that are missing, clocks that leap: nothing is booted empty,
-//! nothing is deleted.
+//! Missing files, missing records and clocks that are set: the server boots nothing empty and
+//! deletes nothing.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
 use jiff::SignedDuration;
-use sandbar_node::lifecycle::Kept;
+use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Records, Trash};
 use sandbar_node::{
-    Closing, CreateError, FilesId, FilesOwner, NewSandbox, Node, OnMissing, OpenError, RecoverError, Recovered,
-    SandboxError, SandboxId, Standing, VolumeError,
+    Closing, CreateError, FilesId, FilesOwner, NewSandbox, Node, OnMissing, OpenError, PersistedState, RecoverError,
+    Recovered, SandboxError, SandboxId, VolumeError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-async fn paused(node: &Node, kept: Kept) -> SandboxId {
+async fn paused(node: &Node, kept: PauseMode) -> SandboxId {
     let id = node.create(new_sandbox(), None).await.expect("it is made").id;
     node.pause(&id, kept, false).await.expect("it is paused");
     id
@@ -35,17 +35,21 @@ fn assert_missing(error: &SandboxError, expected: &FilesOwner) {
 async fn a_sandbox_without_files_is_not_booted_empty() {
     let lab = Lab::new();
     let node = lab.open().await;
-    let id = paused(&node, Kept::Files).await;
+    let id = paused(&node, PauseMode::Filesystem).await;
     lab.engine.lose_files(&FilesId::from(&id));
     let owner = FilesOwner::Sandbox(id.clone());
     let boots = lab.engine.boots().len();
-    assert_missing(&node.connect(&id, 60 * SECOND, Kept::Memory).await.expect_err("no files"), &owner);
-    assert_missing(&node.resume(&id, 60 * SECOND, Kept::Files, None).await.expect_err("no files"), &owner);
-    assert_missing(&node.wake(&id).await.err().expect("no files"), &owner);
+    assert_missing(&node.connect(&id, 60 * SECOND, PauseMode::Full).await.expect_err("no files"), &owner);
+    assert_missing(&node.resume(&id, 60 * SECOND, PauseMode::Filesystem, None).await.expect_err("no files"), &owner);
+    assert_missing(&node.auto_resume(&id).await.err().expect("no files"), &owner);
     assert_missing(&node.fork(&id, 60 * SECOND, 1).await.expect_err("no files"), &owner);
     assert_eq!(lab.engine.boots().len(), boots, "nothing was booted");
     assert!(lab.engine.files().is_empty(), "nothing was made in their place");
-    assert_eq!(node.get(&id).map(|seen| seen.standing), Some(Standing::Paused(Kept::Files)), "it is still listed");
+    assert_eq!(
+        node.get(&id).map(|seen| seen.standing),
+        Some(PersistedState::Paused(PauseMode::Filesystem)),
+        "it is still listed"
+    );
     node.kill(&id).await.expect("and can be ended");
     assert!(node.get(&id).is_none());
 }
@@ -54,7 +58,7 @@ async fn a_sandbox_without_files_is_not_booted_empty() {
 async fn snapshots_and_volumes_without_files_say_so() {
     let lab = Lab::new();
     let node = lab.open().await;
-    let id = paused(&node, Kept::Files).await;
+    let id = paused(&node, PauseMode::Filesystem).await;
     let snapshot = node.snapshot(&id, Some("state")).await.expect("a snapshot");
     let files = lab.engine.copies().pop().expect("it is a copy").1;
     lab.engine.lose_files(&files);
@@ -79,7 +83,7 @@ async fn snapshots_and_volumes_without_files_say_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_records_forgot_can_be_brought_back() {
+async fn files_without_a_record_can_be_recovered() {
     let mut lab = Lab::new();
     let node = lab.open().await;
     let mut new = new_sandbox();
@@ -102,10 +106,10 @@ async fn what_the_records_forgot_can_be_brought_back() {
 
     assert_eq!(node.recover(id.as_str()).await.expect("it is back"), Recovered::Sandbox(id.clone()));
     let seen = node.get(&id).expect("it is there");
-    assert_eq!(seen.standing, Standing::Paused(Kept::Files));
+    assert_eq!(seen.standing, PersistedState::Paused(PauseMode::Filesystem));
     assert_eq!((&seen.record.metadata, seen.record.resources), (&before.metadata, before.resources));
     assert_ne!(seen.record.access_token, before.access_token);
-    node.connect(&id, 60 * SECOND, Kept::Memory).await.expect("it resumes");
+    node.connect(&id, 60 * SECOND, PauseMode::Full).await.expect("it resumes");
     let log = node.log(&id).await.expect("a log");
     assert!(!log.is_empty());
 
@@ -121,7 +125,7 @@ async fn what_the_records_forgot_can_be_brought_back() {
     assert!(matches!(node.recover("cache").await, Err(RecoverError::NotFound(_))));
     node.close(Closing::Keep).await.expect("it closes");
 
-    // And a normal start raises no alarm.
+    // A normal start reports nothing.
     let node = lab.open().await;
     assert!(node.recoverable().await.expect("a list").is_empty());
     assert!(node.get(&id).is_some());
@@ -133,7 +137,7 @@ async fn the_trash_is_emptied_after_its_days_and_not_before() {
     let stranded = lab.engine.strand_files();
     let node = lab.open().await;
     assert_eq!(node.recoverable().await.expect("a list").len(), 1);
-    // The memory engine stamps by the real clock, so the node's own is brought near it first.
+    // The memory engine uses the real clock, so the node's own is set to it first.
     lab.clock.jump(jiff::Timestamp::now().duration_since(node.now()));
     tokio::time::sleep(6 * 24 * 3600 * SECOND).await;
     assert_eq!(node.recoverable().await.expect("a list").len(), 1, "after six days");
@@ -145,11 +149,12 @@ async fn the_trash_is_emptied_after_its_days_and_not_before() {
 #[tokio::test]
 async fn a_new_database_beside_used_files_is_refused() {
     let lab = Lab::new();
-    // The files are in memory, so that a directory without the database is another one. Connections
-    // that were dropped close later, and would remove files of a database that took the name.
+    // The files are in memory, so a directory without the database is another directory.
+    // Connections that were dropped close later and would remove files of a database of the same
+    // name.
     let (old, data) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let node = open_at(&lab, old.path(), OnMissing::Refuse).await.expect("an empty directory is no reason to refuse");
-    let id = paused(&node, Kept::Files).await;
+    let id = paused(&node, PauseMode::Filesystem).await;
     node.close(Closing::Keep).await.expect("it closes");
     drop(node);
     let open = |on_missing| open_at(&lab, data.path(), on_missing);
@@ -164,16 +169,16 @@ async fn a_new_database_beside_used_files_is_refused() {
     }
     assert_eq!(Node::count_recorded_files(data.path()).await.expect("a number"), 0);
 
-    // Accepted: everything can be brought back.
+    // Accepted: everything can be recovered.
     let node = open(OnMissing::Accept).await.expect("it was accepted");
     assert_eq!(node.recover(id.as_str()).await.expect("it is back"), Recovered::Sandbox(id.clone()));
     node.close(Closing::Keep).await.expect("it closes");
     drop(node);
 
-    // The old database again: it names the same sandbox, and nothing is in doubt.
+    // The old database again: it names the same sandbox, so nothing is missing.
     assert_eq!(Node::count_recorded_files(old.path()).await.expect("a number"), 1);
     let node = open_at(&lab, old.path(), OnMissing::Refuse).await.expect("it opens");
-    node.connect(&id, 60 * SECOND, Kept::Memory).await.expect("it resumes");
+    node.connect(&id, 60 * SECOND, PauseMode::Full).await.expect("it resumes");
     assert!(node.recoverable().await.expect("a list").is_empty());
 }
 
@@ -185,21 +190,21 @@ async fn open_at(lab: &Lab, data: &Path, on_missing: OnMissing) -> Result<Arc<No
 async fn an_older_database_loses_nothing() {
     let mut lab = Lab::new();
     let node = lab.open().await;
-    let old = paused(&node, Kept::Files).await;
+    let old = paused(&node, PauseMode::Filesystem).await;
     let yesterday = MemoryRecords::default();
     for record in lab.records.all().await.expect("records") {
         yesterday.insert(&record, None).await.expect("a copy");
     }
-    let new = paused(&node, Kept::Memory).await;
+    let new = paused(&node, PauseMode::Full).await;
     node.kill(&old).await.expect("it is killed");
     node.close(Closing::Keep).await.expect("it closes");
 
     lab.records = Arc::new(yesterday);
     let node = lab.open().await;
-    let error = node.connect(&old, 60 * SECOND, Kept::Memory).await.expect_err("its files went with it");
+    let error = node.connect(&old, 60 * SECOND, PauseMode::Full).await.expect_err("its files went with it");
     assert_missing(&error, &FilesOwner::Sandbox(old));
     node.recover(new.as_str()).await.expect("it is back");
-    node.connect(&new, 60 * SECOND, Kept::Memory).await.expect("it resumes");
+    node.connect(&new, 60 * SECOND, PauseMode::Full).await.expect("it resumes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,24 +212,24 @@ async fn a_clock_that_leaps_ends_no_sandbox_early() {
     let lab = Lab::new();
     let node = lab.open().await;
     let killed = node.create(new_sandbox(), None).await.expect("it is made").id;
-    let frozen = node.create(pausing(Kept::Memory), None).await.expect("it is made").id;
+    let frozen = node.create(pausing(PauseMode::Full), None).await.expect("it is made").id;
     for by in [2 * HOUR, -5 * HOUR] {
         tokio::time::sleep(10 * SECOND).await;
         lab.clock.jump(by);
         tokio::time::sleep(10 * SECOND).await;
         for id in [&killed, &frozen] {
             let seen = node.get(id).expect("it lives");
-            assert_eq!(seen.standing, Standing::Running);
+            assert_eq!(seen.standing, PersistedState::Running);
             let left = seen.record.end_at.duration_since(node.now()).as_secs();
             assert!((15..=60).contains(&left), "what is shown follows the clock: {left} s");
-            let told = u64::try_from(seen.record.end_at.as_millisecond()).expect("after 1970");
-            eventually("the guest is told", || lab.leases_of(id.as_str()).last() == Some(&Some(told))).await;
+            let lease = u64::try_from(seen.record.end_at.as_millisecond()).expect("after 1970");
+            eventually("the guest is told", || lab.leases_of(id.as_str()).last() == Some(&Some(lease))).await;
         }
     }
     tokio::time::sleep(25 * SECOND).await;
     eventually("the lease ends by the time that has passed", || node.get(&killed).is_none()).await;
     let standing = || node.get(&frozen).map(|seen| seen.standing);
-    eventually("the other is paused", || standing() == Some(Standing::Paused(Kept::Memory))).await;
+    eventually("the other is paused", || standing() == Some(PersistedState::Paused(PauseMode::Full))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,11 +243,11 @@ async fn a_clock_that_is_wrong_at_start_ends_nothing_for_good() {
     assert!(node.get(&id).is_none(), "by the clock its lease has ended");
     lab.clock.jump(-24 * HOUR);
     node.recover(id.as_str()).await.expect("its files are in the trash");
-    node.connect(&id, 60 * SECOND, Kept::Memory).await.expect("it resumes");
+    node.connect(&id, 60 * SECOND, PauseMode::Full).await.expect("it resumes");
 
-    // A clock that is behind ends nothing at all.
+    // A clock that is behind ends no sandbox.
     node.close(Closing::Keep).await.expect("it closes");
     lab.clock.jump(-24 * HOUR);
     let node = lab.open().await;
-    assert_eq!(node.get(&id).map(|seen| seen.standing), Some(Standing::Running));
+    assert_eq!(node.get(&id).map(|seen| seen.standing), Some(PersistedState::Running));
 }

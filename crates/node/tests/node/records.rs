@@ -1,4 +1,4 @@
-//! What every implementation of `Records` promises, checked on each.
+//! Contract of `Records`, checked on every implementation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sandbar_node::lifecycle::Kept;
+use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, FilesId, Ingress, Layer, OnTimeout, Record, Repeatable, Resources, SandboxId, Secret,
-    Standing, Token, template,
+    Created, Egress, EgressLists, FilesId, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record,
+    Resources, SandboxId, Secret, Token, template,
 };
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
@@ -31,7 +31,7 @@ fn record() -> Record {
     Record {
         id: SandboxId::random(),
         template: template::Template { id: template::BASE_ID.to_owned(), alias: Some("base".to_owned()) },
-        standing: Standing::Running,
+        standing: PersistedState::Running,
         instance: Some(Instance { pid: u32::MAX, start_time: 1 << 60 }),
         started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
         end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
@@ -43,7 +43,7 @@ fn record() -> Record {
         egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
         ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
         volumes: Vec::new(),
-        on_timeout: OnTimeout::Pause(Kept::Files),
+        on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
         auto_resume: true,
         metadata: pair("a b", "c&d \u{1F980}"),
         env_vars: pair("NAME", "multi\nline"),
@@ -62,7 +62,7 @@ fn record() -> Record {
 async fn keeps_every_field(records: &dyn Records) {
     let mut one = record();
     let other = Record {
-        standing: Standing::Paused(Kept::Memory),
+        standing: PersistedState::Paused(PauseMode::Full),
         on_timeout: OnTimeout::Kill,
         traffic_token: Some(Token::random()),
         access_token: None,
@@ -78,30 +78,32 @@ async fn keeps_every_field(records: &dyn Records) {
     records.insert(&one, None).await.expect("it is stored");
     records.insert(&other, None).await.expect("it is stored");
     assert!(records.insert(&one, None).await.is_err(), "an ID is stored once");
-    one.standing = Standing::Paused(Kept::Files);
+    one.standing = PersistedState::Paused(PauseMode::Filesystem);
     one.instance = None;
     one.end_at = Timestamp::from_microsecond(1_767_323_346_000_001).expect("in range");
-    records.update(&one).await.expect("it is changed");
+    records.put(&one).await.expect("it is changed");
     let mut all = records.all().await.expect("they are read");
     all.sort_by_key(|record| record.id != one.id);
     assert_eq!(all, [one.clone(), other.clone()]);
 
     records.remove(&one.id).await.expect("it is forgotten");
     records.remove(&one.id).await.expect("forgetting twice succeeds");
-    records.update(&one).await.expect("changing what is unknown succeeds");
     assert_eq!(records.all().await.expect("they are read"), [other]);
+    // As after a removal that failed at its end, which the caller takes for not done.
+    records.put(&one).await.expect("it is stored");
+    assert_eq!(records.all().await.expect("they are read").len(), 2, "an acknowledged change is there");
 }
 
 async fn remembers_creations(records: &dyn Records) {
     let one = record();
-    let repeatable = Repeatable { key: "key-1".to_owned(), fingerprint: "f1".to_owned() };
+    let idempotency = IdempotencyKey { key: "key-1".to_owned(), fingerprint: "f1".to_owned() };
     assert_eq!(records.creation("key-1").await.expect("it is read"), None);
-    records.insert(&one, Some(&repeatable)).await.expect("it is stored");
+    records.insert(&one, Some(&idempotency)).await.expect("it is stored");
     let expected = Some(("f1".to_owned(), Created::from(&one)));
     assert_eq!(records.creation("key-1").await.expect("it is read"), expected);
 
     let other = record();
-    assert!(records.insert(&other, Some(&repeatable)).await.is_err(), "a key is stored once");
+    assert!(records.insert(&other, Some(&idempotency)).await.is_err(), "a key is stored once");
     assert_eq!(records.all().await.expect("they are read").len(), 1, "both are stored or neither");
 
     records.remove(&one.id).await.expect("it is forgotten");
@@ -166,7 +168,7 @@ async fn remembers_secrets(records: &dyn Records) {
     (one.value, one.version) = ("second".to_owned().into(), 2);
     records.put_secret(&one).await.expect("it is replaced");
     assert_eq!(records.secrets().await.expect("they are read"), [one.clone()]);
-    assert!(!format!("{one:?}").contains("second"), "values show themselves to nobody");
+    assert!(!format!("{one:?}").contains("second"), "values are not shown");
     records.remove_secret("sec_1").await.expect("it is forgotten");
     records.remove_secret("sec_1").await.expect("forgetting twice succeeds");
     assert_eq!(records.secrets().await.expect("they are read"), []);

@@ -1,13 +1,14 @@
-//! Snapshots and forks over an engine in memory: what is copied from where, and what is left when things fail.
+//! Snapshots and forks with an engine in memory: which files are copied, and what is left after
+//! failures.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, new_sandbox};
-use sandbar_node::lifecycle::Kept;
+use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::ports::EngineError;
 use sandbar_node::template::{ChangeError, Reference, TemplateError};
-use sandbar_node::{FilesId, NewSandbox, Node, SandboxError, SandboxId, SnapshotError, SnapshotQuery, Standing};
+use sandbar_node::{FilesId, NewSandbox, Node, PersistedState, SandboxError, SandboxId, SnapshotError, SnapshotQuery};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,7 +16,7 @@ async fn create(node: &Node) -> SandboxId {
     node.create(new_sandbox(), None).await.expect("it is made").id
 }
 
-fn of(name: &str) -> SnapshotQuery {
+fn named(name: &str) -> SnapshotQuery {
     SnapshotQuery { of: None, name: Some(Reference::parse(name).expect("a name")), limit: 100, after: None }
 }
 
@@ -31,7 +32,7 @@ async fn a_snapshot_is_what_new_sandboxes_begin_with() {
     let snapshot = node.snapshot(&source, None).await.expect("it is taken");
     assert!(snapshot.id.ends_with(":default") && snapshot.names.is_empty(), "{snapshot:?}");
     assert!(!lab.engine.is_frozen(&source));
-    assert_eq!(node.get(&source).map(|seen| seen.standing), Some(Standing::Running));
+    assert_eq!(node.get(&source).map(|seen| seen.standing), Some(PersistedState::Running));
     let (from, files) = lab.engine.copies().pop().expect("a copy");
     assert_eq!(from, FilesId::from(&source));
     let log = node.log(&source).await.expect("a log");
@@ -70,8 +71,8 @@ async fn a_name_has_several_states_and_its_tags_keep_them() {
     assert!(!lab.engine.files().contains(&before), "nothing leads to the first state any more");
     assert_eq!(node.snapshot(&other, Some("work:v2")).await.expect("it is taken").id, "local/work:v2");
 
-    assert_eq!(node.snapshots(&of("work")).snapshots.len(), 1);
-    assert_eq!(node.snapshots(&of("nothing")).snapshots.len(), 0);
+    assert_eq!(node.snapshots(&named("work")).snapshots.len(), 1);
+    assert_eq!(node.snapshots(&named("nothing")).snapshots.len(), 0);
     let by = |id: &SandboxId| SnapshotQuery { of: Some(id.clone()), ..all(100) };
     assert_eq!(node.snapshots(&by(&one)).snapshots.len(), 1);
     assert_eq!(node.snapshots(&by(&SandboxId::random())).snapshots.len(), 0);
@@ -110,7 +111,7 @@ async fn forks_are_of_one_moment_and_have_lives_of_their_own() {
     let lab = Lab::new();
     let node = lab.open().await;
     let source = create(&node).await;
-    for paused in [None, Some(Kept::Memory), Some(Kept::Files)] {
+    for paused in [None, Some(PauseMode::Full), Some(PauseMode::Filesystem)] {
         if let Some(kept) = paused {
             node.pause(&source, kept, false).await.expect("it pauses");
         }
@@ -132,7 +133,7 @@ async fn forks_are_of_one_moment_and_have_lives_of_their_own() {
             node.kill(&child.id).await.expect("it ends");
         }
         if paused.is_some() {
-            node.connect(&source, 600 * SECOND, Kept::Memory).await.expect("it resumes");
+            node.connect(&source, 600 * SECOND, PauseMode::Full).await.expect("it resumes");
         }
     }
 }
@@ -164,7 +165,7 @@ async fn children_that_do_not_start_leave_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_server_keeps_snapshots_and_removes_what_was_half_made() {
+async fn a_restart_keeps_snapshots_and_removes_incomplete_ones() {
     let lab = Lab::new();
     let node = lab.open().await;
     let source = create(&node).await;

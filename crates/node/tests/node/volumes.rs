@@ -1,4 +1,4 @@
-//! Volumes: made once, kept over restarts, and not removed from under a sandbox.
+//! Volumes: created once, kept over restarts, and not removed while a sandbox mounts them.
 
 use std::io::Write;
 
@@ -54,16 +54,16 @@ async fn a_volume_that_a_sandbox_has_stays() {
     assert_eq!(node.get(&id).expect("it runs").record.volumes, [mount]);
     assert!(matches!(node.delete_volume(&volume.id).await, Err(VolumeError::InUse { .. })));
     node.kill(&id).await.expect("it ends");
-    node.delete_volume(&volume.id).await.expect("nobody uses it");
+    node.delete_volume(&volume.id).await.expect("no sandbox uses it");
 }
 
 #[tokio::test]
-async fn a_volume_that_is_deleted_on_the_way_is_told() {
+async fn creating_with_a_deleted_volume_fails() {
     let lab = Lab::new();
     let node = lab.open().await;
     let volume = node.create_volume("data").await.expect("it is made");
     let mount = node.volume_mount("data", "/data").expect("it is there");
-    node.delete_volume(&volume.id).await.expect("nobody has it yet");
+    node.delete_volume(&volume.id).await.expect("no sandbox has it yet");
     let refused =
         node.create(NewSandbox { volumes: vec![mount], ..new_sandbox() }, None).await.expect_err("it is gone");
     assert!(matches!(&refused, CreateError::Sandbox(SandboxError::VolumeGone(name)) if name == "data"), "{refused}");

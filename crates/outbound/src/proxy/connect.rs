@@ -6,10 +6,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Credentials, Destination, ProxyError};
 
-/// Longer heads are no proxy's.
-const MOST_HEAD_BYTES: usize = 16 << 10;
+/// Limit of the response head.
+const MAX_HEAD_BYTES: usize = 16 << 10;
 
-pub(super) async fn ask<S>(
+pub(super) async fn request_tunnel<S>(
     stream: &mut S,
     credentials: Option<&Credentials>,
     to: &Destination,
@@ -26,7 +26,7 @@ where
     head.push_str("\r\n");
     stream.write_all(head.as_bytes()).await?;
     stream.flush().await?;
-    match status(&head_of_answer(stream).await?) {
+    match status(&read_response_head(stream).await?) {
         Some(200..=299) => Ok(()),
         Some(407) => Err(ProxyError::Credentials),
         Some(status) => Err(ProxyError::Refused(format!("status {status}"))),
@@ -34,11 +34,11 @@ where
     }
 }
 
-/// Byte by byte: what follows the head is the target's.
-async fn head_of_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, ProxyError> {
+/// Reads byte by byte, because the bytes after the head belong to the target.
+async fn read_response_head<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, ProxyError> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        if head.len() >= MOST_HEAD_BYTES {
+        if head.len() >= MAX_HEAD_BYTES {
             return Err(ProxyError::NotAProxy("HTTP"));
         }
         head.push(stream.read_u8().await?);

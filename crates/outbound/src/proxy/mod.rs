@@ -1,5 +1,5 @@
-//! Tunnels through a proxy of the sandbox's owner: SOCKS5 or HTTP CONNECT, with credentials, over TLS if asked for. What
-//! goes wrong with one is an error: nothing is ever sent past it.
+//! Tunnels through a proxy of the sandbox's owner: SOCKS5 or HTTP CONNECT, with credentials,
+//! optionally over TLS. A failing proxy is an error; no traffic bypasses it.
 
 mod connect;
 mod socks;
@@ -18,14 +18,14 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::stream::Outside;
-use crate::trust::{Trust, add_pem, verifying};
+use crate::trust::{Trust, add_pem, client_config};
 
-/// From the connection to the proxy to the one through it.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// What SOCKS5 has room for.
-const LONGEST_CREDENTIAL: usize = 255;
-const LONGEST_NAME: usize = 253;
-const LONGEST_CERTIFICATES: usize = 8192;
+/// From the connection to the proxy to the established tunnel.
+const TUNNEL_TIMEOUT: Duration = Duration::from_secs(30);
+/// SOCKS5's length limit.
+const MAX_CREDENTIAL_BYTES: usize = 255;
+const MAX_NAME_BYTES: usize = 253;
+const MAX_CERTIFICATE_BYTES: usize = 8192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -33,7 +33,7 @@ enum Kind {
     Connect,
 }
 
-/// A proxy and how it is spoken to, known to make sense. Credentials show themselves to the proxy only.
+/// A validated proxy configuration. Only the proxy receives the credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     kind: Kind,
@@ -52,13 +52,13 @@ struct Credentials {
 /// How TLS with a proxy is verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProxyTls {
-    /// In place of the proxy's own name.
+    /// Replaces the proxy's own name.
     pub server_name: Option<String>,
-    /// PEM certificates that count in place of the host's roots.
+    /// PEM certificates that replace the host's roots.
     pub certificates: Option<String>,
 }
 
-/// Where a tunnel leads. A name is resolved by the proxy.
+/// The target of a tunnel. The proxy resolves a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     Name(String),
@@ -69,17 +69,17 @@ pub enum Destination {
 pub enum InvalidProxy {
     #[error("address: '{0}' is not host:port, nor that after socks5://, http:// or https://")]
     Address(String),
-    #[error("{0} is longer than {LONGEST_CREDENTIAL} bytes or has control characters")]
+    #[error("{0} is longer than {MAX_CREDENTIAL_BYTES} bytes or has control characters")]
     Credential(&'static str),
     #[error("a password needs a username")]
     PasswordAlone,
     #[error("tls.serverName: '{0}' is not a name or an address")]
     ServerName(String),
-    #[error("tls.caCert needs 1 to {LONGEST_CERTIFICATES} bytes of PEM certificates")]
+    #[error("tls.caCert needs 1 to {MAX_CERTIFICATE_BYTES} bytes of PEM certificates")]
     Certificates,
 }
 
-/// A tunnel could not be made.
+/// A tunnel that could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     #[error("it cannot be verified: {0}")]
@@ -98,14 +98,14 @@ pub enum ProxyError {
 
 impl Proxy {
     /// # Errors
-    /// Says which part is wrong, without repeating a credential.
+    /// The variant of [`InvalidProxy`] for the invalid part; the message repeats no credential.
     pub fn new(
         address: &str,
         username: Option<&str>,
         password: Option<&str>,
         tls: Option<ProxyTls>,
     ) -> Result<Self, InvalidProxy> {
-        let wrong = || InvalidProxy::Address(without_credentials(address));
+        let wrong = || InvalidProxy::Address(strip_credentials(address));
         let (scheme, place) = address.split_once("://").unwrap_or(("socks5", address));
         let (kind, implied) = match scheme.to_ascii_lowercase().as_str() {
             "socks5" | "socks5h" => (Kind::Socks5, None),
@@ -120,7 +120,7 @@ impl Proxy {
             return Err(wrong());
         }
         let credential = |what, text: &str| {
-            let fits = text.len() <= LONGEST_CREDENTIAL && !text.chars().any(char::is_control);
+            let fits = text.len() <= MAX_CREDENTIAL_BYTES && !text.chars().any(char::is_control);
             fits.then(|| text.to_owned()).ok_or(InvalidProxy::Credential(what))
         };
         let credentials = match (username.filter(|name| !name.is_empty()), password.filter(|word| !word.is_empty())) {
@@ -133,11 +133,11 @@ impl Proxy {
         };
         let tls = tls.or(implied);
         if let Some(ProxyTls { server_name, certificates }) = &tls {
-            if let Some(name) = server_name.as_ref().filter(|name| name.len() > LONGEST_NAME || !is_host(name)) {
+            if let Some(name) = server_name.as_ref().filter(|name| name.len() > MAX_NAME_BYTES || !is_host(name)) {
                 return Err(InvalidProxy::ServerName(name.clone()));
             }
             if let Some(text) = certificates {
-                let fits = text.len() <= LONGEST_CERTIFICATES;
+                let fits = text.len() <= MAX_CERTIFICATE_BYTES;
                 let readable = fits && add_pem(&mut RootCertStore::empty(), text.as_bytes()).is_some();
                 readable.then_some(()).ok_or(InvalidProxy::Certificates)?;
             }
@@ -145,7 +145,7 @@ impl Proxy {
         Ok(Self { kind, host: host.to_owned(), port, credentials, tls })
     }
 
-    /// A name or an address.
+    /// A host name or IP address.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -154,7 +154,10 @@ impl Proxy {
         self.port
     }
 
-    /// Makes a tunnel of `stream`, a fresh connection to the proxy.
+    /// Establishes a tunnel over `stream`, a fresh connection to the proxy.
+    ///
+    /// # Errors
+    /// [`ProxyError::Late`] after 30 seconds, or the variant for the proxy's refusal.
     pub async fn tunnel(
         &self,
         stream: TcpStream,
@@ -162,10 +165,10 @@ impl Proxy {
         to: &Destination,
         port: u16,
     ) -> Result<Outside, ProxyError> {
-        timeout(PATIENCE, self.make(stream, trust, to, port)).await.map_err(|_| ProxyError::Late)?
+        timeout(TUNNEL_TIMEOUT, self.open_tunnel(stream, trust, to, port)).await.map_err(|_| ProxyError::Late)?
     }
 
-    async fn make(
+    async fn open_tunnel(
         &self,
         mut stream: TcpStream,
         trust: &Arc<Trust>,
@@ -173,7 +176,7 @@ impl Proxy {
         port: u16,
     ) -> Result<Outside, ProxyError> {
         let Some(tls) = &self.tls else {
-            self.ask(&mut stream, to, port).await?;
+            self.request_tunnel(&mut stream, to, port).await?;
             return Ok(Outside::Tcp(stream));
         };
         let wrong = |what: &dyn fmt::Display| ProxyError::Tls(what.to_string());
@@ -183,7 +186,7 @@ impl Proxy {
             Some(text) => {
                 let mut roots = RootCertStore::empty();
                 add_pem(&mut roots, text.as_bytes()).ok_or_else(|| wrong(&InvalidProxy::Certificates))?;
-                verifying(roots, &[])
+                client_config(roots, &[])
             }
             None => {
                 let trust = Arc::clone(trust);
@@ -196,23 +199,23 @@ impl Proxy {
         };
         let connected = TlsConnector::from(Arc::new(config)).connect(server, stream).await;
         let mut stream = connected.map_err(|error| wrong(&error))?;
-        self.ask(&mut stream, to, port).await?;
+        self.request_tunnel(&mut stream, to, port).await?;
         Ok(Outside::Tls(Box::new(stream)))
     }
 
-    async fn ask<S>(&self, stream: &mut S, to: &Destination, port: u16) -> Result<(), ProxyError>
+    async fn request_tunnel<S>(&self, stream: &mut S, to: &Destination, port: u16) -> Result<(), ProxyError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         match self.kind {
-            Kind::Socks5 => socks::ask(stream, self.credentials.as_ref(), to, port).await,
-            Kind::Connect => connect::ask(stream, self.credentials.as_ref(), to, port).await,
+            Kind::Socks5 => socks::request_tunnel(stream, self.credentials.as_ref(), to, port).await,
+            Kind::Connect => connect::request_tunnel(stream, self.credentials.as_ref(), to, port).await,
         }
     }
 }
 
-/// Errors show the address, where some write their password.
-fn without_credentials(address: &str) -> String {
+/// Strips credentials from the address, because errors show it.
+fn strip_credentials(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
     let place = rest.rsplit('@').next().unwrap_or(rest);
     if scheme.is_empty() { place.to_owned() } else { format!("{scheme}://{place}") }
@@ -223,7 +226,7 @@ fn is_host(text: &str) -> bool {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
     };
-    IpAddr::from_str(text).is_ok() || text.len() <= LONGEST_NAME && text.split('.').all(label)
+    IpAddr::from_str(text).is_ok() || text.len() <= MAX_NAME_BYTES && text.split('.').all(label)
 }
 
 impl fmt::Debug for Proxy {

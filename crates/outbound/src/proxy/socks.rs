@@ -15,7 +15,7 @@ const V4: u8 = 1;
 const NAME: u8 = 3;
 const V6: u8 = 4;
 
-pub(super) async fn ask<S>(
+pub(super) async fn request_tunnel<S>(
     stream: &mut S,
     credentials: Option<&Credentials>,
     to: &Destination,
@@ -25,7 +25,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let method = if credentials.is_some() { PASSWORD } else { NO_CREDENTIALS };
-    // A proxy that wants none may say so although we have some.
+    // A proxy may accept no authentication although we offer credentials.
     let greeting: &[u8] =
         if credentials.is_some() { &[VERSION, 2, NO_CREDENTIALS, PASSWORD] } else { &[VERSION, 1, NO_CREDENTIALS] };
     send(stream, greeting).await?;
@@ -63,9 +63,9 @@ where
         return Err(ProxyError::NotAProxy("SOCKS5"));
     }
     if reply != 0 {
-        return Err(ProxyError::Refused(meaning(reply).to_owned()));
+        return Err(ProxyError::Refused(describe_reply(reply).to_owned()));
     }
-    // From where it connects, which nobody needs.
+    // The proxy's bound address, which is not used.
     let length = match kind {
         V4 => 4,
         V6 => 16,
@@ -104,7 +104,7 @@ async fn receive<const COUNT: usize, S: AsyncRead + Unpin>(stream: &mut S) -> Re
     Ok(bytes)
 }
 
-fn meaning(reply: u8) -> &'static str {
+fn describe_reply(reply: u8) -> &'static str {
     match reply {
         1 => "it failed",
         2 => "its rules do not allow it",

@@ -1,4 +1,4 @@
-//! What can be a proxy, and that credentials stay hidden.
+//! Validation of proxy settings; credentials stay out of errors and `Debug`.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn proxy(address: &str) -> Result<Proxy, InvalidProxy> {
 }
 
 #[test]
-fn addresses_are_read() {
+fn proxy_addresses_are_parsed() {
     for (address, kind, host, tls) in [
         ("proxy.example.com:1080", Kind::Socks5, "proxy.example.com", false),
         ("socks5://1.2.3.4:1080", Kind::Socks5, "1.2.3.4", false),
@@ -26,7 +26,7 @@ fn addresses_are_read() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_proxy_settings_are_refused() {
     let long = "x".repeat(256);
     assert_eq!(Proxy::new("a:1", None, Some("p"), None), Err(InvalidProxy::PasswordAlone));
     assert_eq!(Proxy::new("a:1", Some("u"), Some(&long), None), Err(InvalidProxy::Credential("password")));

@@ -1,4 +1,4 @@
-//! Bodies about secrets. Values go in and never come out.
+//! Bodies of the secret calls. The server never returns a value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ impl fmt::Debug for NewSecret {
     }
 }
 
-/// A new value; metadata replaces the stored one when given.
+/// A new value; given metadata replaces the stored metadata.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretUpdate {
     pub value: String,
@@ -35,7 +35,7 @@ impl fmt::Debug for SecretUpdate {
     }
 }
 
-/// What may be known of a secret.
+/// A secret without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretInfo {

@@ -1,4 +1,5 @@
-//! Bodies about templates: requesting, feeding, starting and watching a build, and what there is.
+//! Bodies of the template calls: request a build, upload its files, start it, watch it, list
+//! templates.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use super::{LogLevel, null_is_empty};
 
-/// `POST /v3/templates`: asks for a build; `name` may hold a tag.
+/// `POST /v3/templates`: requests a build; `name` may include a tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NewBuild {
@@ -41,7 +42,8 @@ pub struct RequestedBuild {
     pub aliases: Vec<String>,
 }
 
-/// `GET /templates/{id}/files/{hash}`: whether an archive is there, and where it goes if not.
+/// `GET /templates/{id}/files/{hash}`: whether the server has the archive, and the upload URL if
+/// not.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUpload {
     pub present: bool,
@@ -51,14 +53,15 @@ pub struct FileUpload {
     pub headers: Option<BTreeMap<String, String>>,
 }
 
-/// The URL is signed.
+/// Redacts the signed URL.
 impl fmt::Debug for FileUpload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileUpload").field("present", &self.present).finish_non_exhaustive()
     }
 }
 
-/// `POST /v2/templates/{id}/builds/{buildID}`: what to build. One of `from_image` and `from_template`.
+/// `POST /v2/templates/{id}/builds/{buildID}`: starts a build. Exactly one of `from_image` and
+/// `from_template` is set.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStart {
@@ -76,8 +79,9 @@ pub struct BuildStart {
     pub ready_cmd: Option<String>,
 }
 
-/// `POST /sandbar/templates/{id}/builds/{buildID}`: what E2B's own call cannot carry. The last stage becomes the template; the others
-/// are there to begin with or to copy from. Steps are counted across all of them.
+/// `POST /sandbar/templates/{id}/builds/{buildID}`: starts a build that E2B's call cannot express.
+/// The last stage becomes the template; the others are bases or copy sources. Steps are numbered
+/// across all stages.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StagedBuildStart {
@@ -89,7 +93,8 @@ pub struct StagedBuildStart {
     pub ready_cmd: Option<String>,
 }
 
-/// One stage, with at most one of the four origins; without any it begins as the default image.
+/// One stage with at most one of the four origins; without an origin it starts from the default
+/// image.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStage {
@@ -97,7 +102,7 @@ pub struct BuildStage {
     pub from_image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_template: Option<String>,
-    /// An earlier one, counted from 0.
+    /// Index of an earlier stage, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_stage: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +112,7 @@ pub struct BuildStage {
     pub steps: Vec<Step>,
 }
 
-/// An archive that was uploaded as those of copies are.
+/// An archive uploaded like the archives of copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ArchiveOrigin {
@@ -115,31 +120,31 @@ pub struct ArchiveOrigin {
     pub format: ArchiveFormat,
 }
 
-/// What an archive holds.
+/// The content of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArchiveFormat {
     /// An image, as an OCI layout or as `docker save` writes it.
     Image,
-    /// A tree of files.
+    /// A file tree.
     Files,
 }
 
-/// Registries have passwords, and arguments may hold secrets.
+/// Redacts registry passwords and arguments, which may contain secrets.
 impl fmt::Debug for StagedBuildStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StagedBuildStart").field("stages", &self.stages.len()).finish_non_exhaustive()
     }
 }
 
-/// Registries have passwords, and arguments may hold secrets.
+/// Redacts registry passwords and arguments, which may contain secrets.
 impl fmt::Debug for BuildStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BuildStage").field("from_image", &self.from_image).finish_non_exhaustive()
     }
 }
 
-/// Registries have passwords, and arguments may hold secrets.
+/// Redacts registry passwords and arguments, which may contain secrets.
 impl fmt::Debug for BuildStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BuildStart")
@@ -163,7 +168,7 @@ pub struct Step {
     pub files_hash: Option<String>,
     #[serde(default)]
     pub force: bool,
-    /// A COPY takes its source from this stage instead of an archive; see [`StagedBuildStart`].
+    /// A COPY reads its source from this stage instead of an archive; see [`StagedBuildStart`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_stage: Option<usize>,
     /// A COPY unpacks a source that is a tar archive; see [`StagedBuildStart`].
@@ -171,7 +176,7 @@ pub struct Step {
     pub unpack: bool,
 }
 
-/// Arguments may hold secrets.
+/// Redacts the arguments, which may contain secrets.
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Step").field("kind", &self.kind).finish_non_exhaustive()
@@ -185,7 +190,7 @@ pub enum BuildStatus {
     Building,
     Ready,
     Error,
-    /// Templates that were never built since the server knows statuses.
+    /// Templates built before the server recorded statuses.
     #[serde(other)]
     Unknown,
 }
@@ -199,7 +204,7 @@ pub struct BuildLogEntry {
     pub step: Option<String>,
 }
 
-/// Why a build failed. `step` is its number from 1 on, `base` or `finalize`.
+/// Why a build failed. `step` is the step's number from 1, `base` or `finalize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildFailure {
@@ -287,7 +292,7 @@ pub struct TeamUser {
     pub email: Option<String>,
 }
 
-/// `GET /templates/{id}`; servers leave out what the list says of the newest build.
+/// `GET /templates/{id}`; servers omit the fields that the list takes from the latest build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateWithBuilds {
     #[serde(flatten)]

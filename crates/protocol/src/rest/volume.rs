@@ -1,4 +1,4 @@
-//! Bodies about volumes: their control calls, and what is in them.
+//! Bodies of the volume calls: control plane and content.
 
 use std::fmt;
 
@@ -16,18 +16,18 @@ pub struct Volume {
     pub name: String,
 }
 
-/// A volume with what opens its content.
+/// A volume with the token of its content API.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeAndToken {
     #[serde(flatten)]
     pub volume: Volume,
     pub token: String,
-    /// Where the content is, when not at the usual place.
+    /// Host of the content API, when it is not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
 }
 
-/// The token is a secret.
+/// Redacts the token.
 impl fmt::Debug for VolumeAndToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VolumeAndToken").field("volume", &self.volume).finish_non_exhaustive()
@@ -62,7 +62,7 @@ pub struct VolumeEntry {
     pub target: Option<String>,
 }
 
-/// `PATCH …/path`: what is absent stays.
+/// `PATCH …/path`: absent fields stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeEntryUpdate {
@@ -74,7 +74,7 @@ pub struct VolumeEntryUpdate {
     pub mode: Option<u32>,
 }
 
-/// Any failure of the content calls; here `code` is a text.
+/// The body of every error response of the content API; here `code` is a string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeErrorBody {
     pub code: String,

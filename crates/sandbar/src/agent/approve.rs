@@ -1,22 +1,23 @@
-//! Asks on the terminal whether a call may be made.
+//! Asks the user at the terminal whether a tool call is allowed.
 
 use crate::sandbox::show::printable;
-use agent::approval::{Answer, Approver, Question};
+use agent::approval::{ApprovalAnswer, Approver, Question};
 use async_trait::async_trait;
 use std::io::{BufRead as _, Write as _, stderr, stdin};
 
-/// Whoever sits at the terminal.
-pub(super) struct Terminal;
+/// Reads each answer from standard input.
+pub(super) struct TerminalApprover;
 
 #[async_trait]
-impl Approver for Terminal {
-    async fn ask(&self, question: Question) -> Answer {
-        // A read cannot be broken off; when the run ends meanwhile, the program ends with it.
-        tokio::task::spawn_blocking(move || ask(&question)).await.unwrap_or(Answer::Deny(None))
+impl Approver for TerminalApprover {
+    async fn ask(&self, question: Question) -> ApprovalAnswer {
+        // A blocking read cannot be cancelled. When the run ends before the answer, the program
+        // exits and ends the read.
+        tokio::task::spawn_blocking(move || ask(&question)).await.unwrap_or(ApprovalAnswer::Deny(None))
     }
 }
 
-fn ask(question: &Question) -> Answer {
+fn ask(question: &Question) -> ApprovalAnswer {
     let Question { tool, input, .. } = question;
     let what =
         input["command"].as_str().or_else(|| input["path"].as_str()).map_or_else(|| input.to_string(), str::to_owned);
@@ -25,10 +26,10 @@ fn ask(question: &Question) -> Answer {
     let mut line = String::new();
     match stdin().lock().read_line(&mut line) {
         Ok(_) => match line.trim() {
-            "y" | "Y" | "yes" => Answer::Allow,
-            "" | "n" | "N" | "no" => Answer::Deny(None),
-            reason => Answer::Deny(Some(reason.to_owned())),
+            "y" | "Y" | "yes" => ApprovalAnswer::Allow,
+            "" | "n" | "N" | "no" => ApprovalAnswer::Deny(None),
+            reason => ApprovalAnswer::Deny(Some(reason.to_owned())),
         },
-        Err(_) => Answer::Deny(None),
+        Err(_) => ApprovalAnswer::Deny(None),
     }
 }

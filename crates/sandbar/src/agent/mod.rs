@@ -1,4 +1,5 @@
-//! `sandbar run` and `sandbar runs`: the agent loop on a workspace, watched, stopped and continued from here.
+//! `sandbar run` and `sandbar runs`: start, watch, stop and resume runs of the agent loop on a
+//! workspace.
 
 mod approve;
 mod drive;
@@ -12,14 +13,14 @@ pub(crate) use run::{DEFAULT_MODEL, Start};
 pub(crate) use runs::Runs;
 
 use crate::config::{Config, Overrides, variable};
-use crate::workspace::house::Place;
+use crate::workspace::app::WorkspaceLocation;
 use agent::model::{Choice, Keys, Model, Price, with_price};
 use agent::records::DatabaseRunRecords;
 use anyhow::Context as _;
 use sdk::Secret;
 use std::sync::Arc;
 
-/// What the environment has for providers of models.
+/// Reads the keys and URLs of model providers from the environment.
 pub(crate) fn keys() -> Keys {
     Keys {
         anthropic: variable("ANTHROPIC_API_KEY").map(Secret::from),
@@ -28,20 +29,20 @@ pub(crate) fn keys() -> Keys {
     }
 }
 
-/// Where runs and workspaces are remembered.
-fn records_url(place: &Place) -> anyhow::Result<Secret> {
-    let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
-    let config = Config::load(place.config.as_deref(), &overrides)?;
+/// The database of the records of runs and workspaces.
+fn records_url(location: &WorkspaceLocation) -> anyhow::Result<Secret> {
+    let overrides = Overrides { data: location.data.clone(), ..Overrides::default() };
+    let config = Config::load(location.config.as_deref(), &overrides)?;
     Ok(config.workspaces()?.records.location(&variable)?)
 }
 
-/// The model that is meant, at the price that was given with it, else at that of the configuration.
-fn model(place: &Place, choice: &Choice, price: Option<Price>) -> anyhow::Result<Arc<dyn Model>> {
+/// The chosen model, at `price` if the caller has one, else at the configured price.
+fn model(location: &WorkspaceLocation, choice: &Choice, price: Option<Price>) -> anyhow::Result<Arc<dyn Model>> {
     let model = choice.model(&keys())?;
     if let Some(price) = price {
         return Ok(with_price(model, price));
     }
-    let config = Config::load(place.config.as_deref(), &Overrides::default())?;
+    let config = Config::load(location.config.as_deref(), &Overrides::default())?;
     Ok(Prices::new(&config.models)?.apply(choice, model))
 }
 

@@ -1,4 +1,4 @@
-//! What models cost that the program does not know, or that cost something else here:
+//! Prices of models that the program does not know, or that differ from the known ones:
 //! `[models.NAME]` of the configuration.
 
 use agent::model::{Choice, Model, Price, with_price};
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// In dollars per million tokens.
+/// A model's prices in dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ModelConfig {
     input_usd: f64,
     output_usd: f64,
-    /// Absent: as input.
+    /// Absent: the price of input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cache_read_usd: Option<f64>,
-    /// Absent: as input.
+    /// Absent: the price of input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cache_write_usd: Option<f64>,
 }
@@ -30,7 +30,7 @@ impl ModelConfig {
     }
 }
 
-/// By a model's name, alone or as `--model` takes it.
+/// Prices by a model's name, either alone or in the form that `--model` takes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prices(BTreeMap<String, Price>);
 
@@ -43,7 +43,7 @@ impl Prices {
         models.iter().map(price).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    fn of(&self, choice: &Choice) -> Option<Price> {
+    fn find(&self, choice: &Choice) -> Option<Price> {
         let alone = match choice {
             Choice::Anthropic { model } | Choice::OpenAi { model, .. } => self.0.get(model),
             Choice::Scripted { .. } => None,
@@ -51,9 +51,9 @@ impl Prices {
         self.0.get(&choice.to_string()).or(alone).copied()
     }
 
-    /// The model at the price that was given for it, if one was.
+    /// Sets the configured price on a model, if there is one.
     pub(crate) fn apply(&self, choice: &Choice, model: Arc<dyn Model>) -> Arc<dyn Model> {
-        match self.of(choice) {
+        match self.find(choice) {
             Some(price) => with_price(model, price),
             None => model,
         }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_not_in_the_list_has_the_price_of_the_configuration() {
+    fn an_unknown_model_has_its_configured_price() {
         let text = "[\"qwen3-coder\"]\ninput_usd = 0.2\noutput_usd = 0.8\n\
                     [\"openai:dear@http://127.0.0.1:8000/v1\"]\ninput_usd = 5\noutput_usd = 9\ncache_read_usd = 0.5";
         let prices = prices(text).expect("prices");

@@ -1,9 +1,9 @@
-//! `sandbar run`: a goal, a workspace and a model.
+//! `sandbar run`: starts a run for a goal, in a workspace, with a model.
 
-use super::drive::{Begin, Drive};
+use super::drive::{Drive, RunStart};
 use super::{keys, records_url};
 use crate::sandbox::values::{self, Variable};
-use crate::workspace::house::{Ending, House, Place};
+use crate::workspace::app::{EndAction, WorkspaceApp, WorkspaceLocation};
 use crate::{logging, runtime};
 use agent::approval::{Decision, Policy, Rule};
 use agent::model::{Choice, Price};
@@ -14,11 +14,12 @@ use serde_json::json;
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use workspace::setup::{PROJECT_DIRECTORY, Repo, Setup};
 use workspace::{OpenError, Workspace, WorkspaceName};
 
-/// The model of who names none and has a key.
+/// The model when no `--model` is given and `ANTHROPIC_API_KEY` is set.
 pub(crate) const DEFAULT_MODEL: &str = "anthropic:claude-opus-5-5";
 
 /// Let a model work towards a goal, with the tools, in a workspace.
@@ -58,8 +59,8 @@ pub(crate) struct Start {
     /// What is checked out [default: what the repository has checked out]
     #[arg(long, value_name = "BRANCH", requires = "repo")]
     branch: Option<String>,
-    /// A variable that everything in a new workspace sees, and that is masked everywhere; NAME alone takes the value of this
-    /// program's own; may be repeated
+    /// A variable that everything in a new workspace sees, and that is masked everywhere; NAME
+    /// alone takes the value of this program's own; may be repeated
     #[arg(long, short, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
     /// Where the application is to listen
@@ -67,8 +68,9 @@ pub(crate) struct Start {
     port: u16,
     #[command(flatten)]
     limits: Limits,
-    /// Ask before calls of a tool, or those that a regular expression fits: TOOL[:PATTERN]; may be repeated. With --json-events
-    /// the question is an event that `sandbar runs answer` answers; where nobody can be asked, the answer is no
+    /// Ask before calls of a tool, or those that a regular expression fits: TOOL[:PATTERN]; may be
+    /// repeated. With --json-events the question is an event that `sandbar runs answer` answers;
+    /// where no user can be asked, the answer is no
     #[arg(long, value_name = "RULE", value_parser = rule(Decision::Ask))]
     ask: Vec<Rule>,
     /// Refuse such calls; may be repeated
@@ -84,10 +86,10 @@ pub(crate) struct Start {
     #[arg(long)]
     json_events: bool,
     #[command(flatten)]
-    place: Place,
+    location: WorkspaceLocation,
 }
 
-/// What a run may use.
+/// Limits of a run.
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct Limits {
@@ -111,7 +113,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Those that were given replace those there are.
+    /// Replaces the settings for which a flag was given. Returns whether any changed.
     pub(super) fn apply(&self, settings: &mut Settings) -> bool {
         let before = settings.clone();
         settings.max_cost_usd = self.budget_usd.or(settings.max_cost_usd);
@@ -149,17 +151,17 @@ impl Start {
     }
 
     async fn begin(self) -> anyhow::Result<ExitCode> {
-        let model = self.chosen()?;
-        // Before anything is made: a key that is missing is better known now.
-        let ready = super::model(&self.place, &model, self.limits.price)?;
+        let model = self.choose_model()?;
+        // Before a workspace is created: a missing key fails the command early.
+        let ready = super::model(&self.location, &model, self.limits.price)?;
         if self.limits.budget_usd.is_some() && ready.price().is_none() {
             return Err(RunError::NoPrice(ready.name().to_owned()).into());
         }
         let id = RunId::new();
         let json = self.json_events || !stdout().is_terminal();
-        let url = records_url(&self.place)?;
-        let house = House::open(&self.place, true).await?;
-        let workspace = self.workspace(&house, &id).await?;
+        let url = records_url(&self.location)?;
+        let app = WorkspaceApp::open(&self.location, true).await?;
+        let workspace = self.workspace(&app, &id).await?;
         let mut settings = Settings::default();
         self.limits.apply(&mut settings);
         let rules = self.deny.into_iter().chain(self.ask).collect();
@@ -173,13 +175,14 @@ impl Start {
             policy: Policy { rules, otherwise: Decision::Allow },
             details: json!({ "preview_port": self.port, "price": self.limits.price }),
         };
-        let (preview_port, heard, mcp) = (self.port, self.json_events, self.mcp);
-        let ending = Ending::new(self.keep_running);
-        let drive = Drive { house, url, workspace, model: ready, preview_port, json, heard, mcp, ending };
-        drive.run(id, Begin::New(Box::new(plan))).await
+        let (preview_port, has_event_reader, mcp) = (self.port, self.json_events, self.mcp);
+        let end_action = EndAction::new(self.keep_running);
+        let app = Arc::new(app);
+        let drive = Drive { app, url, workspace, model: ready, preview_port, json, has_event_reader, mcp, end_action };
+        drive.run(id, RunStart::New(Box::new(plan))).await
     }
 
-    fn chosen(&self) -> anyhow::Result<Choice> {
+    fn choose_model(&self) -> anyhow::Result<Choice> {
         let model = match &self.model {
             Some(model) => model.clone(),
             None if keys().anthropic.is_some() => DEFAULT_MODEL.parse()?,
@@ -188,7 +191,7 @@ impl Start {
                  --model scripted:examples/scripts/web-app.yaml needs no key"
             ),
         };
-        // The run may be resumed from another directory.
+        // Absolute: the run may be resumed from another directory.
         Ok(match model {
             Choice::Scripted { file } => {
                 let whole =
@@ -199,19 +202,19 @@ impl Start {
         })
     }
 
-    /// The workspace that is meant, made if there is none.
-    async fn workspace(&self, house: &House, id: &RunId) -> anyhow::Result<Workspace> {
+    /// Opens the named workspace, or creates it.
+    async fn workspace(&self, app: &WorkspaceApp, id: &RunId) -> anyhow::Result<Workspace> {
         let name = match &self.workspace {
             Some(name) => name.clone(),
             None => id.as_str().replace('_', "-").parse().context("a name for the workspace")?,
         };
-        match house.workspaces().show(&name).await {
+        match app.workspaces().show(&name).await {
             Ok(_) if self.repo.is_some() => {
                 bail!("there is a workspace {name} already; --repo is for a new one")
             }
-            Ok(_) => return house.enter(&name).await,
+            Ok(_) => return app.enter(&name).await,
             Err(OpenError::NotFound(_)) => {}
-            Err(error) => return Err(crate::workspace::house::explain(error)),
+            Err(error) => return Err(crate::workspace::app::explain(error)),
         }
         let repo = match (self.repo.clone(), &self.branch) {
             (Some(repo), Some(branch)) => Some(repo.branch(branch.clone())),
@@ -220,8 +223,8 @@ impl Start {
         let env = values::secrets(&self.env)?;
         let setup = Setup { repo, env, job: Some(id.to_string()), ..Setup::default() };
         eprintln!("sandbar: setting up workspace {name}");
-        let created = house.workspaces().create(&name, setup).await;
+        let created = app.workspaces().create(&name, setup).await;
         let _held = created.with_context(|| format!("workspace {name} could not be set up"))?;
-        house.enter(&name).await
+        app.enter(&name).await
     }
 }

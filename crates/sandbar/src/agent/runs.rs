@@ -1,13 +1,13 @@
-//! `sandbar runs`: what became of runs, and going on with them.
+//! `sandbar runs`: lists, shows, resumes and cancels runs, and answers their questions.
 
-use super::drive::{Begin, Drive};
+use super::drive::{Drive, RunStart};
 use super::run::Limits;
 use super::view::View;
 use super::{open_records, records_url};
 use crate::sandbox::show::{Colour, Show, local_time, printable};
-use crate::workspace::house::{Ending, House, Place};
+use crate::workspace::app::{EndAction, WorkspaceApp, WorkspaceLocation};
 use crate::{logging, runtime};
-use agent::approval::{self, Answer, Desk};
+use agent::approval::{self, ApprovalAnswer, ApprovalQueue};
 use agent::model::{Choice, Price};
 use agent::records::{RunRecord, RunState};
 use agent::{RunId, RunRecords, StopReason};
@@ -23,10 +23,11 @@ use std::time::Duration;
 use workspace::WorkspaceName;
 use workspace::ledger::Usd;
 
-/// A process that drives a run shows itself every second; one that was silent for so long is gone.
-const SILENCE: Duration = Duration::from_secs(10);
-/// For a run to end that was asked to.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// A process that drives a run updates its record every second. A record that is older than this
+/// belongs to a process that has died.
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Until a cancelled run has to end.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// List runs of the agent, look at them, go on with them.
 #[derive(Args)]
@@ -44,7 +45,7 @@ pub(crate) struct Runs {
     #[arg(long, global = true)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    location: WorkspaceLocation,
     #[command(subcommand)]
     command: Command,
 }
@@ -70,7 +71,7 @@ struct Reply {
     /// The call's id, as the event `approval_asked` names it
     call: String,
     answer: Word,
-    /// What the model is told
+    /// The reason that the model gets
     #[arg(long, value_name = "TEXT")]
     because: Option<String>,
 }
@@ -100,38 +101,38 @@ struct Resume {
 impl Runs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
-        runtime::block_on(self.done())
+        runtime::block_on(self.execute())
     }
 
-    async fn done(self) -> anyhow::Result<ExitCode> {
+    async fn execute(self) -> anyhow::Result<ExitCode> {
         let show = Show::new(self.json);
         match self.command {
-            Command::List => list(&self.place, show).await?,
-            Command::Show { run } => show_one(&self.place, show, &run).await?,
-            Command::Cancel { run } => cancel(&self.place, show, &run).await?,
-            Command::Answer(reply) => reply.give(&self.place, show).await?,
-            Command::Resume(resume) => return resume.run(&self.place, self.json).await,
+            Command::List => list(&self.location, show).await?,
+            Command::Show { run } => show_one(&self.location, show, &run).await?,
+            Command::Cancel { run } => cancel(&self.location, show, &run).await?,
+            Command::Answer(reply) => reply.send(&self.location, show).await?,
+            Command::Resume(resume) => return resume.run(&self.location, self.json).await,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn missing(id: &RunId) -> anyhow::Error {
+fn not_found(id: &RunId) -> anyhow::Error {
     anyhow!("there is no run {id}; `sandbar runs list` shows those there are")
 }
 
-/// Running, interrupted, or why it ended.
+/// `running`, `interrupted`, or the reason why the run ended.
 fn state(run: &RunRecord) -> &'static str {
     let silent = Duration::try_from(Timestamp::now().duration_since(run.head.seen_at)).unwrap_or_default();
     match (run.head.state, run.head.stop_reason) {
         (RunState::Finished, Some(reason)) => reason.as_str(),
         (RunState::Finished, None) => "finished",
-        (RunState::Running, _) if silent > SILENCE => "interrupted",
+        (RunState::Running, _) if silent > LIVENESS_TIMEOUT => "interrupted",
         (RunState::Running, _) => "running",
     }
 }
 
-fn facts(run: &RunRecord) -> Value {
+fn to_json(run: &RunRecord) -> Value {
     json!({
         "run_id": run.id,
         "state": match run.head.state { RunState::Finished => "finished", RunState::Running => state(run) },
@@ -147,7 +148,7 @@ fn facts(run: &RunRecord) -> Value {
     })
 }
 
-fn painted(show: Show, run: &RunRecord) -> String {
+fn paint_state(show: Show, run: &RunRecord) -> String {
     let state = state(run);
     let colour = match state {
         "completed" => Colour::Green,
@@ -157,10 +158,10 @@ fn painted(show: Show, run: &RunRecord) -> String {
     show.paint(colour, state)
 }
 
-async fn list(place: &Place, show: Show) -> anyhow::Result<()> {
-    let runs = open_records(&records_url(place)?).await?.runs().await?;
+async fn list(location: &WorkspaceLocation, show: Show) -> anyhow::Result<()> {
+    let runs = open_records(&records_url(location)?).await?.runs().await?;
     if show.json {
-        return Ok(show.object(&runs.iter().map(facts).collect::<Vec<_>>())?);
+        return Ok(show.object(&runs.iter().map(to_json).collect::<Vec<_>>())?);
     }
     if runs.is_empty() {
         eprintln!("no run; `sandbar run --goal …` begins one");
@@ -169,7 +170,7 @@ async fn list(place: &Place, show: Show) -> anyhow::Result<()> {
     let row = |run: &RunRecord| {
         vec![
             run.id.to_string(),
-            painted(show, run),
+            paint_state(show, run),
             run.head.turns.to_string(),
             Usd::from_nanos(run.head.cost_nanos).to_string(),
             local_time(&run.created_at.to_string()),
@@ -181,39 +182,43 @@ async fn list(place: &Place, show: Show) -> anyhow::Result<()> {
     Ok(show.table(&["RUN", "STATE", "TURNS", "COST", "BEGUN", "WORKSPACE", "GOAL"], &rows)?)
 }
 
-async fn show_one(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
-    let records = open_records(&records_url(place)?).await?;
-    let run = records.run(id).await?.ok_or_else(|| missing(id))?;
+async fn show_one(location: &WorkspaceLocation, show: Show, id: &RunId) -> anyhow::Result<()> {
+    let records = open_records(&records_url(location)?).await?;
+    let run = records.run(id).await?.ok_or_else(|| not_found(id))?;
     let entries = records.entries(id, 0).await?;
     if show.json {
-        let mut facts = facts(&run);
-        facts["events"] = entries.iter().map(|entry| json!(entry.happened)).collect();
-        return Ok(show.object(&facts)?);
+        let mut object = to_json(&run);
+        object["events"] = entries.iter().map(|entry| json!(entry.happened)).collect();
+        return Ok(show.object(&object)?);
     }
     let mut view = View::new(false);
-    entries.iter().try_for_each(|entry| view.recorded(&entry.happened))?;
+    entries.iter().try_for_each(|entry| view.print_recorded(&entry.happened))?;
     if run.head.state == RunState::Running {
-        show.line(format!("{}; last heard of at {}", painted(show, &run), local_time(&run.head.seen_at.to_string())))?;
+        show.line(format!(
+            "{}; last heard of at {}",
+            paint_state(show, &run),
+            local_time(&run.head.seen_at.to_string())
+        ))?;
     }
     Ok(())
 }
 
-async fn cancel(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
-    let records = open_records(&records_url(place)?).await?;
-    let run = records.run(id).await?.ok_or_else(|| missing(id))?;
+async fn cancel(location: &WorkspaceLocation, show: Show, id: &RunId) -> anyhow::Result<()> {
+    let records = open_records(&records_url(location)?).await?;
+    let run = records.run(id).await?.ok_or_else(|| not_found(id))?;
     let mut run = run;
     if state(&run) == "running" {
-        records.ask_to_cancel(id).await?;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        records.request_cancel(id).await?;
+        let deadline = tokio::time::Instant::now() + CANCEL_TIMEOUT;
         while state(&run) == "running" && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            run = records.run(id).await?.ok_or_else(|| missing(id))?;
+            run = records.run(id).await?.ok_or_else(|| not_found(id))?;
         }
     }
     if show.json {
-        show.object(&facts(&run))?;
+        show.object(&to_json(&run))?;
     } else {
-        show.line(format!("{id} {}", painted(show, &run)))?;
+        show.line(format!("{id} {}", paint_state(show, &run)))?;
     }
     match state(&run) {
         "running" => bail!("run {id} was asked to stop and has not yet"),
@@ -222,21 +227,21 @@ async fn cancel(place: &Place, show: Show, id: &RunId) -> anyhow::Result<()> {
 }
 
 impl Reply {
-    async fn give(self, place: &Place, show: Show) -> anyhow::Result<()> {
+    async fn send(self, location: &WorkspaceLocation, show: Show) -> anyhow::Result<()> {
         let Self { run, call, answer, because } = self;
         let answer = match (answer, because) {
-            (Word::Allow, None) => Answer::Allow,
+            (Word::Allow, None) => ApprovalAnswer::Allow,
             (Word::Allow, Some(_)) => bail!("--because is for deny: an allowed call needs no reason"),
-            (Word::Deny, because) => Answer::Deny(because),
+            (Word::Deny, because) => ApprovalAnswer::Deny(because),
         };
-        let records: Arc<dyn RunRecords> = Arc::new(open_records(&records_url(place)?).await?);
-        records.run(&run).await?.ok_or_else(|| missing(&run))?;
-        match Desk::new(records).reply(&run, &call, &answer).await? {
+        let records: Arc<dyn RunRecords> = Arc::new(open_records(&records_url(location)?).await?);
+        records.run(&run).await?.ok_or_else(|| not_found(&run))?;
+        match ApprovalQueue::new(records).reply(&run, &call, &answer).await? {
             approval::Reply::Taken => {}
             approval::Reply::NoQuestion => bail!("no question was asked about call {call} in {run}"),
             approval::Reply::TooLate => bail!("the question about call {call} was answered before, or the run went on"),
         }
-        let allowed = matches!(answer, Answer::Allow);
+        let allowed = matches!(answer, ApprovalAnswer::Allow);
         if show.json {
             return Ok(show.object(&json!({ "run_id": run, "id": call, "allowed": allowed }))?);
         }
@@ -245,12 +250,12 @@ impl Reply {
 }
 
 impl Resume {
-    async fn run(self, place: &Place, json: bool) -> anyhow::Result<ExitCode> {
+    async fn run(self, location: &WorkspaceLocation, json: bool) -> anyhow::Result<ExitCode> {
         let Self { run: id, limits, mcp, keep_running, json_events } = self;
         let json = json || json_events || !stdout().is_terminal();
-        let url = records_url(place)?;
+        let url = records_url(location)?;
         let records = open_records(&url).await?;
-        let run = records.run(&id).await?.ok_or_else(|| missing(&id))?;
+        let run = records.run(&id).await?.ok_or_else(|| not_found(&id))?;
         if run.head.stop_reason == Some(StopReason::Completed) {
             bail!("run {id} has completed; there is nothing to go on with");
         }
@@ -261,28 +266,28 @@ impl Resume {
             changed = true;
         }
         if changed {
-            records.replan(&id, &plan).await?;
+            records.update_plan(&id, &plan).await?;
         }
         let model: Choice = plan.model.parse().context("the run's model")?;
         let price: Option<Price> = serde_json::from_value(plan.details["price"].clone()).context("the run's price")?;
-        let model = super::model(place, &model, price)?;
+        let model = super::model(location, &model, price)?;
         let name = plan.workspace.as_deref().context("the run has no workspace to go on in")?;
         let name: WorkspaceName = name.parse().context("the run's workspace")?;
         let preview_port =
             plan.details["preview_port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(3000);
-        let house = House::open(place, true).await?;
-        let workspace = house.enter(&name).await?;
+        let app = WorkspaceApp::open(location, true).await?;
+        let workspace = app.enter(&name).await?;
         let drive = Drive {
-            house,
+            app: Arc::new(app),
             url,
             workspace,
             model,
             preview_port,
             json,
-            heard: json_events,
+            has_event_reader: json_events,
             mcp,
-            ending: Ending::new(keep_running),
+            end_action: EndAction::new(keep_running),
         };
-        drive.run(id, Begin::Again).await
+        drive.run(id, RunStart::Resume).await
     }
 }

@@ -1,4 +1,4 @@
-//! What a run looks like: JSON lines for programs, and for people a page that grows.
+//! Prints the events of a run: as JSON lines for programs, as coloured text for people.
 
 use crate::sandbox::show::{Colour, Show, local_time, printable};
 use agent::{Event, Happened};
@@ -6,13 +6,13 @@ use serde_json::Value;
 use std::io::{self, Write as _, stdout};
 use std::time::Duration;
 
-/// Of the output of a call that failed, when it is looked at later.
+/// Lines of a failed call's output that are printed for a recorded run.
 const LAST_LINES: usize = 10;
 
 pub(super) struct View {
     show: Show,
     json: bool,
-    /// Text of the model is being written and has no line end yet.
+    /// The last text of the model did not end its line.
     open: bool,
 }
 
@@ -28,15 +28,16 @@ impl View {
         if happened.dropped > 0 {
             self.line(&self.dim(&format!("… {} pieces were left out", happened.dropped)))?;
         }
-        self.human(happened)
+        self.print_for_people(happened)
     }
 
-    /// As it was, after the fact: without deltas, with whole texts.
-    pub(super) fn recorded(&mut self, happened: &Happened) -> io::Result<()> {
+    /// Prints an event of the journal, which has whole messages in place of deltas.
+    pub(super) fn print_recorded(&mut self, happened: &Happened) -> io::Result<()> {
         match &happened.event {
             Event::Message { text } if !self.json => self.text(&format!("{text}\n")),
             Event::ToolCallFinished { is_error: true, output, images, .. } if !self.json && images.is_empty() => {
-                // What was told while it ran is not recorded; of what failed the end says why.
+                // Output deltas are not recorded. The end of a failed call's output says why it
+                // failed.
                 let lines: Vec<&str> = output.lines().collect();
                 lines[lines.len().saturating_sub(LAST_LINES)..].iter().try_for_each(|line| self.output(line))?;
                 self.event(happened)
@@ -45,13 +46,13 @@ impl View {
         }
     }
 
-    fn human(&mut self, happened: &Happened) -> io::Result<()> {
+    fn print_for_people(&mut self, happened: &Happened) -> io::Result<()> {
         match &happened.event {
             Event::RunStarted { run_id, model, workspace, resumed, goal } => {
                 let again = if *resumed { "goes on: " } else { "" };
                 let workspace = workspace.as_deref().map_or_else(String::new, |name| format!(" · workspace {name}"));
                 self.line(&format!("{} · {}{workspace}", self.show.paint(Colour::Blue, run_id), printable(model)))?;
-                self.line(&format!("{again}{}", shown(goal)))
+                self.line(&format!("{again}{}", first_line(goal)))
             }
             Event::TurnStarted {} => {
                 let time = local_time(&happened.ts.to_string());
@@ -59,7 +60,7 @@ impl View {
             }
             Event::TextDelta { text } => self.text(text),
             Event::ThinkingDelta { text } => self.text(&self.dim(&keep_lines(text))),
-            // Its pieces have been shown.
+            // Its deltas were printed before.
             Event::Message { .. } | Event::Observed {} => Ok(()),
             Event::ToolCallStarted { tool, args, .. } => {
                 self.line(&format!("{} {}", self.show.paint(Colour::Blue, &format!("▸ {tool}")), subject(args)))
@@ -70,8 +71,8 @@ impl View {
                     if *is_error { self.show.paint(Colour::Red, "✗") } else { self.show.paint(Colour::Green, "✓") };
                 let cut = if *truncated { " (cut)" } else { "" };
                 let took = self.dim(&format!("{tool} {}", took(*duration_ms)));
-                self.line(&format!("  {mark} {took} {}{cut}", shown(summary)))?;
-                // Where the pictures are.
+                self.line(&format!("  {mark} {took} {}{cut}", first_line(summary)))?;
+                // The remaining lines have the URLs of the images.
                 let mut more = output.lines().skip(1).filter(|_| !images.is_empty());
                 more.try_for_each(|line| self.output(line))
             }
@@ -86,7 +87,7 @@ impl View {
                 let text = format!("  {}; attempt {} in {}", printable(reason), attempt + 1, took(*wait_ms));
                 self.line(&self.show.paint(Colour::Yellow, &text))
             }
-            Event::Nudge { text } => self.line(&self.dim(&format!("» {}", shown(text)))),
+            Event::Nudge { text } => self.line(&self.dim(&format!("» {}", first_line(text)))),
             Event::Pruned { before, after, .. } => {
                 self.line(&self.dim(&format!("  old results removed: {before} → {after} tokens")))
             }
@@ -101,7 +102,7 @@ impl View {
             }
             Event::ApprovalAnswered { allowed, .. } => self.line(if *allowed { "  allowed" } else { "  denied" }),
             Event::PhaseStarted { phase, of, goal } => {
-                self.line(&self.show.paint(Colour::Blue, &format!("══ phase {phase} of {of}: {}", shown(goal))))
+                self.line(&self.show.paint(Colour::Blue, &format!("══ phase {phase} of {of}: {}", first_line(goal))))
             }
             Event::PhaseFinished { phase, commit, snapshot } => {
                 let named = [
@@ -138,16 +139,16 @@ impl View {
         }
     }
 
-    /// A line that a tool has said.
+    /// Prints a line of a tool's output.
     fn output(&mut self, line: &str) -> io::Result<()> {
-        self.line(&self.dim(&format!("  │ {}", shown(line))))
+        self.line(&self.dim(&format!("  │ {}", first_line(line))))
     }
 
     fn dim(&self, text: &str) -> String {
         self.show.paint(Colour::Dim, text)
     }
 
-    /// A line of its own.
+    /// Prints a whole line, after ending a line of the model's text.
     fn line(&mut self, text: &str) -> io::Result<()> {
         if std::mem::take(&mut self.open) {
             writeln!(stdout())?;
@@ -165,7 +166,7 @@ impl View {
     }
 }
 
-/// What a model says is no more to be trusted than what a sandbox says.
+/// Escapes control characters and keeps line ends: a model's text is as untrusted as a sandbox's.
 fn keep_lines(text: &str) -> String {
     text.split_inclusive('\n')
         .map(|line| match line.strip_suffix('\n') {
@@ -175,8 +176,8 @@ fn keep_lines(text: &str) -> String {
         .collect()
 }
 
-/// One line of at most so many characters.
-fn shown(text: &str) -> String {
+/// The first line of a text, shortened to `WIDTH` characters.
+fn first_line(text: &str) -> String {
     const WIDTH: usize = 160;
     let line = text.lines().next().unwrap_or_default().replace('\t', " ");
     let short: String = line.chars().take(WIDTH).collect();
@@ -184,10 +185,10 @@ fn shown(text: &str) -> String {
     format!("{}{more}", printable(&short))
 }
 
-/// What a call is about.
+/// The argument that identifies a call: its command, pattern or path.
 fn subject(args: &Value) -> String {
     let named = ["command", "pattern", "path", "url_path"].iter().find_map(|field| args[*field].as_str());
-    named.map_or_else(String::new, shown)
+    named.map_or_else(String::new, first_line)
 }
 
 fn took(millis: u64) -> String {

@@ -1,21 +1,21 @@
-//! What a backup consists of: one document per backup, written last, and objects that backups
-//! share.
+//! The parts of a backup: one manifest per backup, written last, and objects that backups share.
 //!
 //! ```text
-//! manifests/STAMP-SHA256.json   the document; its own digest is in its name
+//! manifests/STAMP-SHA256.json   the manifest; its own digest is in its name
 //! objects/SHA256                a file, or the copy of a database
 //! volumes/NAME/FINGERPRINT.tar.gz
 //! ```
 
 use anyhow::{Context as _, bail};
+use engine::FileIds;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
-use workspace::snapshot::{ObjectKey, Objects};
+use workspace::checkpoint::{ObjectKey, Objects};
 
 const FOLDER: &str = "manifests";
-/// Of this layout.
+/// Version of this layout.
 const FORMAT: u32 = 1;
 const STAMP_FORM: &str = "%Y%m%dT%H%M%SZ";
 
@@ -32,14 +32,14 @@ pub(super) enum Root {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileEntry {
     pub root: Root,
-    /// Below its root.
+    /// Relative to its root.
     pub path: String,
     pub mode: u32,
     pub bytes: u64,
-    /// Nanoseconds since 1970; with the size, the sign that a file was not changed since.
+    /// Nanoseconds since 1970. A file with the same size and time counts as unchanged.
     pub modified_ns: i64,
     pub sha256: String,
-    /// Copied by SQLite, not as bytes.
+    /// A SQLite database, which is copied by SQLite and not byte by byte.
     #[serde(default)]
     pub database: bool,
 }
@@ -49,10 +49,11 @@ pub(super) struct VolumeEntry {
     pub name: String,
     /// Digest of the names, sizes and times of all its files.
     pub fingerprint: String,
-    /// Of the archive.
+    /// Size of the archive.
     pub bytes: u64,
     pub sha256: String,
-    /// What the volume was charged of its limit; unknown in older backups, and where nothing is charged.
+    /// What the volume was charged of its limit; unknown in older backups, and where nothing is
+    /// charged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged_bytes: Option<u64>,
     /// Files changed while they were archived: each file of the archive is readable, together they
@@ -66,9 +67,12 @@ pub(super) struct Manifest {
     pub format: u32,
     pub program: String,
     pub created_at: Timestamp,
+    /// User and group ids of the files in volumes; unknown in older backups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<FileIds>,
     pub files: Vec<FileEntry>,
     pub volumes: Vec<VolumeEntry>,
-    /// What is kept elsewhere and is not in this backup.
+    /// Data outside of the copied directories, which this backup does not have.
     pub not_included: Vec<String>,
 }
 
@@ -94,8 +98,8 @@ pub(super) fn hex(digest: impl AsRef<[u8]>) -> String {
 
 impl Manifest {
     pub(super) fn new(files: Vec<FileEntry>, volumes: Vec<VolumeEntry>, not_included: Vec<String>) -> Self {
-        let program = env!("CARGO_PKG_VERSION").to_owned();
-        Self { format: FORMAT, program, created_at: Timestamp::now(), files, volumes, not_included }
+        let (program, ids) = (env!("CARGO_PKG_VERSION").to_owned(), Some(FileIds::of_this_process()));
+        Self { format: FORMAT, program, created_at: Timestamp::now(), ids, files, volumes, not_included }
     }
 
     pub(super) fn stamp(&self) -> String {
@@ -107,14 +111,14 @@ impl Manifest {
         self.volumes.iter().filter(|volume| volume.inconsistent).map(|volume| volume.name.clone()).collect()
     }
 
-    /// Every object it needs, with size and digest.
+    /// Every object of the backup, with size and digest.
     pub(super) fn objects(&self) -> BTreeMap<ObjectKey, (u64, &str)> {
         let files = self.files.iter().map(|file| (file.key(), (file.bytes, file.sha256.as_str())));
         let volumes = self.volumes.iter().map(|volume| (volume.key(), (volume.bytes, volume.sha256.as_str())));
         files.chain(volumes).collect()
     }
 
-    /// Makes the backup exist. All its objects are stored already.
+    /// Writes the manifest, which makes the backup exist. All its objects are stored before.
     pub(super) async fn store(&self, target: &Objects) -> anyhow::Result<()> {
         let text = serde_json::to_vec_pretty(self)?;
         let name = format!("{}-{}.json", self.stamp(), hex(Sha256::digest(&text)));
@@ -135,7 +139,7 @@ impl Manifest {
         Ok(named)
     }
 
-    /// The newest backup, or the one made at `stamp`; none where there are none.
+    /// The newest backup, or the one made at `stamp`; [`None`] when there is no backup.
     pub(super) async fn load(target: &Objects, stamp: Option<&str>) -> anyhow::Result<Option<Self>> {
         let all = Self::list(target).await?;
         let found = match stamp {

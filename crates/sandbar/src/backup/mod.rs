@@ -1,5 +1,5 @@
-//! `sandbar backup`, `sandbar restore` and `sandbar scrub`: copies of everything durable of a
-//! server, made while it runs; and whether what is kept is still whole.
+//! `sandbar backup`, `sandbar restore` and `sandbar scrub`: copies all durable data of a server
+//! while it runs, and verifies stored data by its checksums.
 
 mod manifest;
 mod restore;
@@ -12,7 +12,7 @@ pub(crate) use scrub::Scrub;
 pub(crate) use timer::{BackupConfig, ScrubConfig, Timers};
 
 use self::manifest::{FileEntry, Manifest, Root, VolumeEntry, hex};
-use self::source::{DurableFile, Frozen, OpenPool};
+use self::source::{DurableFile, Fingerprint, FrozenVolume, MAX_PATH_BYTES, OpenPool};
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use anyhow::{Context as _, bail};
@@ -32,22 +32,22 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tracing::warn;
 use url::Url;
+use workspace::checkpoint::{ObjectKey, Objects};
 use workspace::config::ObjectsConfig;
-use workspace::snapshot::{ObjectKey, Objects};
 
-/// Read and sent at once.
+/// Size of one read and one upload.
 const PIECE_BYTES: usize = 1 << 20;
-/// A file that changes while it is read is read again.
+/// Attempts to read a file that changes meanwhile.
 const READ_TRIES: usize = 3;
 /// GNU tar's exit code when files changed while it read them. Every other failure has another.
 const TAR_FILES_CHANGED: i32 = 1;
-/// A server that starts has the lock for as long as it deletes some subvolumes.
+/// A starting server holds the lock for as long as it deletes some subvolumes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where backups are kept.
 #[derive(Args)]
-pub(crate) struct Target {
+pub(crate) struct BackupTarget {
     /// A directory on another disk, or s3://BUCKET/PREFIX (credentials: AWS_ACCESS_KEY_ID,
     /// AWS_SECRET_ACCESS_KEY)
     #[arg(value_name = "DIR|s3://BUCKET/PREFIX")]
@@ -57,8 +57,8 @@ pub(crate) struct Target {
     endpoint: Option<String>,
 }
 
-impl Target {
-    /// A directory must exist already unless it is to be written.
+impl BackupTarget {
+    /// Opens the object store. A directory is created if `make` is set, else it must exist.
     fn open(&self, make: bool) -> anyhow::Result<Objects> {
         let url = match self.target.contains("://") {
             true => self.target.clone(),
@@ -99,7 +99,7 @@ By a timer of the server:
   interval_hours = 24")]
 pub(crate) struct Backup {
     #[command(flatten)]
-    target: Target,
+    target: BackupTarget,
     /// The data directory [default: $XDG_DATA_HOME/sandbar]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -118,11 +118,11 @@ struct Report {
     files: usize,
     databases: usize,
     volumes: usize,
-    /// Of the whole backup.
+    /// Size of the whole backup.
     bytes: u64,
-    /// What was not there before.
+    /// Bytes that the target did not have before.
     copied_bytes: u64,
-    /// Their files changed while they were archived; `sandbar restore` restores them nevertheless.
+    /// Volumes whose files changed while they were archived. `sandbar restore` restores them.
     inconsistent_volumes: Vec<String>,
     not_included: Vec<String>,
 }
@@ -137,11 +137,12 @@ impl Backup {
         }
         crate::data::check_owner(&config.data)?;
         let data = config.data.canonicalize()?;
-        // Before any thread exists: namespaces belong to the whole process.
+        // Before any thread is started: a thread that exists already would stay outside of the
+        // namespaces.
         engine::enter_private_mounts(&data).context("cannot make namespaces")?;
         let _lock = lock(&data)?;
         let report = runtime::block_on(async {
-            let work = Work::new(self.target.open(true)?).await?;
+            let work = BackupRun::new(self.target.open(true)?).await?;
             work.run(&config, &data).await
         })?;
         if self.json {
@@ -162,20 +163,21 @@ impl Backup {
     }
 }
 
-/// Two backups at once would delete each other's snapshots, and so would a server that starts.
+/// Locks the data directory against another backup and a starting server: each removes the frozen
+/// copies that it finds.
 fn lock(data: &Path) -> anyhow::Result<File> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match try_lock(data)? {
             Some(lock) => return Ok(lock),
-            // A server that starts has it while it removes what a killed backup left.
+            // A starting server holds it while it removes the leftovers of a killed backup.
             None if Instant::now() < deadline => std::thread::sleep(LOCK_INTERVAL),
             None => bail!("another backup of {} is under way", data.display()),
         }
     }
 }
 
-/// None while a backup has it.
+/// [`None`] while another process holds the lock.
 fn try_lock(data: &Path) -> anyhow::Result<Option<File>> {
     let file = File::options().create(true).truncate(false).write(true).open(data.join("backup.lock"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -185,8 +187,9 @@ fn try_lock(data: &Path) -> anyhow::Result<Option<File>> {
     }
 }
 
-/// Removes what a killed backup has left in a data directory and its pool, unless a backup runs. What cannot be removed is
-/// logged and left. The caller has the directory's lock, so that no backup begins to read the pool meanwhile.
+/// Removes what a killed backup has left in a data directory and its pool, unless a backup runs.
+/// Failures are logged. The caller holds the directory's lock, so that no backup starts to read the
+/// pool meanwhile.
 pub(crate) async fn remove_leftovers(data: &Path, engine: &Engine) {
     let lock = match try_lock(data) {
         Ok(Some(lock)) => lock,
@@ -202,16 +205,18 @@ pub(crate) async fn remove_leftovers(data: &Path, engine: &Engine) {
     drop(lock);
 }
 
-/// One backup in the making.
-struct Work {
+/// A backup while it is made.
+struct BackupRun {
     target: Objects,
-    /// What the last backup had, to find what has not changed.
+    /// Entries of the last backup, by which unchanged files are found.
     files: HashMap<(Root, String), FileEntry>,
     volumes: HashMap<String, VolumeEntry>,
+    /// Descriptions of files that an archive cannot have.
+    left_out: Vec<String>,
     report: Report,
 }
 
-impl Work {
+impl BackupRun {
     async fn new(target: Objects) -> anyhow::Result<Self> {
         let last = Manifest::load(&target, None).await?;
         let (files, volumes) = last.map(|last| (last.files, last.volumes)).unwrap_or_default();
@@ -219,12 +224,13 @@ impl Work {
             target,
             files: files.into_iter().map(|file| ((file.root, file.path.clone()), file)).collect(),
             volumes: volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(),
+            left_out: Vec::new(),
             report: Report::default(),
         })
     }
 
     async fn run(mut self, config: &Config, data: &Path) -> anyhow::Result<Report> {
-        let not_included = kept_elsewhere(config, data)?;
+        let mut not_included = find_external(config, data)?;
         let pool = OpenPool::open(data)?;
         let drafts = make_drafts(data)?;
         let (mut files, mut copied) = (Vec::new(), HashSet::new());
@@ -232,8 +238,8 @@ impl Work {
             files.push(self.copy_database(file, drafts.path()).await?);
             copied.insert((file.root, file.relative.clone()));
         }
-        // The copied records name volumes and files that exist by now: a listing from before the
-        // copies would miss a snapshot that was committed in between.
+        // After the databases are copied: the copied records name only volumes and files that exist
+        // by now. An earlier listing would miss a snapshot that was committed in between.
         let volumes = pool.freeze()?;
         for file in find_files(data)? {
             if !file.database {
@@ -250,6 +256,7 @@ impl Work {
         self.report.databases = copied.len();
         self.report.files = files.len() - copied.len();
         self.report.volumes = entries.len();
+        not_included.append(&mut self.left_out);
         let manifest = Manifest::new(files, entries, not_included);
         manifest.store(&self.target).await?;
         self.report.bytes = manifest.objects().values().map(|(bytes, _)| bytes).sum();
@@ -269,7 +276,7 @@ impl Work {
         Ok(entry)
     }
 
-    /// None for a file that was removed meanwhile.
+    /// Copies a file; [`None`] if it was removed meanwhile.
     async fn copy_file(&mut self, file: &DurableFile) -> anyhow::Result<Option<FileEntry>> {
         let found = entry(file);
         let last = self.files.get(&(file.root, file.relative.clone()));
@@ -307,12 +314,16 @@ impl Work {
         Ok(())
     }
 
-    /// None for a volume without a snapshot that was deleted meanwhile.
-    async fn copy_volume(&mut self, volume: &Frozen) -> anyhow::Result<Option<VolumeEntry>> {
-        let fingerprint = match volume.fingerprint() {
+    /// Archives a volume; [`None`] if it was read without a snapshot and deleted meanwhile.
+    async fn copy_volume(&mut self, volume: &FrozenVolume) -> anyhow::Result<Option<VolumeEntry>> {
+        let Fingerprint { digest: fingerprint, left_out } = match volume.fingerprint() {
             Err(_) if volume.was_deleted() => return Ok(None),
             fingerprint => fingerprint?,
         };
+        if left_out {
+            let what = format!("files of volume {} with paths of {MAX_PATH_BYTES} bytes or more", volume.name);
+            self.left_out.push(what);
+        }
         let last = self.volumes.get(&volume.name).filter(|last| last.fingerprint == fingerprint);
         if let Some(last) = last.cloned()
             && self.target.size(&last.key()).await? == Some(last.bytes)
@@ -324,32 +335,32 @@ impl Work {
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
         let tar = tar.as_mut().map_err(|error| anyhow::anyhow!("cannot run tar: {error}"))?;
         let output = tar.stdout.take().context("its output is piped")?;
-        let complaining = tokio::spawn(source::read_complaints(tar.stderr.take().context("its errors are piped")?));
+        let warnings = tokio::spawn(source::read_tar_warnings(tar.stderr.take().context("its errors are piped")?));
         let key = manifest::volume_key(&volume.name, &fingerprint);
         let (sha256, bytes) = self.send(key.clone(), output, None).await?;
         let ended = tar.wait().await?;
         let inconsistent = volume.is_live() && ended.code() == Some(TAR_FILES_CHANGED);
         if !ended.success() && !inconsistent {
-            let said = complaining.await.unwrap_or_default();
+            let stderr = warnings.await.unwrap_or_default();
             self.target.delete(&key).await?;
             if volume.was_deleted() {
                 return Ok(None);
             }
-            bail!("cannot archive volume {}: {}", volume.name, said.trim());
+            bail!("cannot archive volume {}: {}", volume.name, stderr.trim());
         }
         self.report.copied_bytes += bytes;
         let (name, charged_bytes) = (volume.name.clone(), volume.charged_bytes());
         Ok(Some(VolumeEntry { name, fingerprint, bytes, sha256, charged_bytes, inconsistent }))
     }
 
-    /// Stores what `content` gives, unless it is not `expected`; its digest and length.
+    /// Uploads `content`, and aborts when its digest is not `expected`. Returns digest and length.
     async fn send(
         &self,
         key: ObjectKey,
         mut content: impl AsyncRead + Unpin,
         expected: Option<&str>,
     ) -> anyhow::Result<(String, u64)> {
-        // An object of an earlier, broken-off backup may be there with other bytes.
+        // An interrupted backup may have left an object with other bytes under this key.
         self.target.delete(&key).await?;
         let mut upload = self.target.upload(key);
         let (mut hasher, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; PIECE_BYTES]);
@@ -382,14 +393,14 @@ fn find_files(data: &Path) -> anyhow::Result<Vec<DurableFile>> {
     Ok(found)
 }
 
-/// An empty directory for copies of databases. The backup's lock is held.
+/// Creates an empty directory for copies of databases. The caller holds the backup's lock.
 fn make_drafts(data: &Path) -> anyhow::Result<TempDir> {
     remove_drafts(data)?;
     let made = tempfile::Builder::new().prefix(source::DRAFTS).rand_bytes(0).tempdir_in(data);
     made.with_context(|| format!("cannot make {}", data.join(source::DRAFTS).display()))
 }
 
-/// Those of a backup that was killed. The backup's lock is held.
+/// Removes the drafts of a killed backup. The caller holds the backup's lock.
 fn remove_drafts(data: &Path) -> anyhow::Result<()> {
     match fs::remove_dir_all(data.join(source::DRAFTS)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -426,8 +437,8 @@ async fn digest(path: &Path) -> anyhow::Result<(String, u64)> {
     }
 }
 
-/// Records and snapshots that the configuration keeps outside of the directories that are copied.
-fn kept_elsewhere(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
+/// Names records and snapshots that the configuration keeps outside of the copied directories.
+fn find_external(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
     let workspaces = config.workspaces()?;
     let inside = [data.to_owned(), config::workspaces_directory()?];
     let is_inside = |path: &str| {
@@ -459,7 +470,7 @@ fn kept_elsewhere(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
     Ok(elsewhere.into_iter().collect())
 }
 
-/// A Postgres URL as a report may show it: parameters can have passwords, too.
+/// A Postgres URL without password and parameters, which can have passwords too.
 fn without_password(url: &str) -> String {
     let shown = Url::parse(url).ok().and_then(|mut url| {
         url.set_password(None).ok()?;

@@ -1,11 +1,12 @@
-//! `sandbar restore`: makes a data directory from a backup, once every byte of it was read and
-//! found to be what the manifest says. The directory appears under its name as a whole.
+//! `sandbar restore`: creates a data directory from a backup. Every object is read and compared
+//! with the manifest first; the finished directory gets its name by an atomic rename.
 
 use super::manifest::{FileEntry, Manifest, Root, VolumeEntry, hex};
-use super::{Target, source};
+use super::{BackupTarget, source};
 use crate::{config, data, runtime};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use engine::FileIds;
 use engine::pool::Pool;
 use futures::StreamExt as _;
 use serde::Serialize;
@@ -16,9 +17,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
-use workspace::snapshot::{ObjectKey, Objects};
+use workspace::checkpoint::{ObjectKey, Objects};
 
-/// Until the volume is used: then its record's limit applies.
+/// Limit of a restored volume until it is used; then the limit of its record applies.
 const VOLUME_LIMIT_BYTES: u64 = 256 << 30;
 
 /// Make a data directory from a backup; nothing is written before all of it was verified.
@@ -34,7 +35,7 @@ Then `sandbar up --data DIR` serves what was there: volumes, templates, sandboxe
 processes), workspaces, the studio with its jobs. The directory must be absent or empty.")]
 pub(crate) struct Restore {
     #[command(flatten)]
-    target: Target,
+    target: BackupTarget,
     /// The data directory to be made
     #[arg(long, value_name = "DIR", required_unless_present_any = ["list", "verify"])]
     data: Option<PathBuf>,
@@ -78,13 +79,17 @@ impl Restore {
         if let Some(data) = &self.data {
             check_empty(data)?;
             let parent = parent_of(data)?;
-            fs::create_dir_all(&parent).map_err(data::refused(&parent))?;
-            // Before any thread exists: namespaces belong to the whole process.
+            fs::create_dir_all(&parent).map_err(data::write_error(&parent))?;
+            // Before any thread is started: a thread that exists already would stay outside of the
+            // namespaces.
             engine::enter_private_mounts(data).context("cannot make namespaces")?;
         }
         runtime::block_on(async {
             let manifest = Manifest::load(&target, self.at.as_deref()).await?;
             let manifest = manifest.with_context(|| format!("there is no backup in {}", self.target.target))?;
+            if self.data.is_some() {
+                check_ids(&manifest)?;
+            }
             verify(&target, &manifest).await?;
             if let Some(data) = &self.data {
                 self.write(&target, &manifest, data).await?;
@@ -157,7 +162,7 @@ impl Restore {
                 eprintln!("volume {} of {}: {}", index + 1, manifest.volumes.len(), volume.name);
                 write_volume(target, volume, &pool).await?;
             }
-            // Only what is written out is charged.
+            // The file system charges a volume only for committed data.
             pool.commit().context("cannot write the pool out")?;
             for volume in &manifest.volumes {
                 engine::allow_for_restored(&pool, &volume.name, volume.charged_bytes)
@@ -177,7 +182,7 @@ impl Restore {
     }
 }
 
-/// A directory in the making, removed when it is dropped.
+/// A directory under a temporary name. Dropping it removes the directory unless it was published.
 struct Staged {
     path: PathBuf,
     place: PathBuf,
@@ -189,12 +194,12 @@ impl Staged {
         let parent = parent_of(place)?;
         let name = place.file_name().context("the data directory has no name")?.to_string_lossy().into_owned();
         let path = parent.join(format!(".{name}.restore-{}", std::process::id()));
-        fs::create_dir_all(&parent).map_err(data::refused(&parent))?;
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(data::refused(&path))?;
+        fs::create_dir_all(&parent).map_err(data::write_error(&parent))?;
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(data::write_error(&path))?;
         Ok(Self { path, place: parent.join(name), published: false })
     }
 
-    /// Gives it its name. An empty directory there makes way.
+    /// Syncs the directory and renames it to its place. An empty directory there is removed first.
     fn publish(mut self) -> anyhow::Result<()> {
         sync_tree(&self.path)?;
         match fs::remove_dir(&self.place) {
@@ -203,7 +208,7 @@ impl Staged {
             }
             _ => {}
         }
-        fs::rename(&self.path, &self.place).map_err(data::refused(&self.place))?;
+        fs::rename(&self.path, &self.place).map_err(data::write_error(&self.place))?;
         self.published = true;
         File::open(parent_of(&self.place)?)?.sync_all().context("cannot sync the parent directory")
     }
@@ -212,7 +217,8 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.published {
-            // The operator sees the name; nothing takes it for a data directory.
+            // A directory that stays has a name that says so; no command uses it as a data
+            // directory.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -241,7 +247,7 @@ fn check_unused(workspaces: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Also when it is absent.
+/// Whether a directory is absent or has no entries.
 fn is_empty(path: &Path) -> anyhow::Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_none()),
@@ -250,18 +256,43 @@ fn is_empty(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Every directory's entries; the files are synced one by one.
-fn sync_tree(path: &Path) -> anyhow::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sync_tree(&entry.path())?;
-        }
+/// Refuses a backup whose numeric owners mean other users to this process.
+fn check_ids(manifest: &Manifest) -> anyhow::Result<()> {
+    let here = FileIds::of_this_process();
+    let (made_by, fix) = match (manifest.ids, here) {
+        // A server with subordinate ids serves files of a single id as they are.
+        (None, _) | (Some(FileIds::Single), FileIds::Subordinate) => return Ok(()),
+        (Some(ids), here) if ids == here => return Ok(()),
+        (Some(FileIds::Root), _) => ("root", "run this command as root"),
+        (Some(FileIds::Subordinate), _) => (
+            "an ordinary user with subordinate ids",
+            "run this command as such a user (`sandbar doctor` says how one gets subordinate ids)",
+        ),
+        (Some(FileIds::Single), _) => ("an ordinary user", "run this command as the user who will run the server"),
+    };
+    if manifest.volumes.is_empty() {
+        return Ok(());
     }
-    File::open(path)?.sync_all().with_context(|| format!("cannot sync {}", path.display()))
+    bail!("the backup was made by the server of {made_by}: the owners of its files mean nothing here; {fix}")
 }
 
-/// Reads every object of the backup.
+/// Syncs the entries of every directory; files are synced when they are written. Volumes are left
+/// out: the pool commits them, and untrusted code decides how deep they are.
+fn sync_tree(root: &Path) -> anyhow::Result<()> {
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() && entry.path() != engine::pool::volumes_in(root) {
+                left.push(entry.path());
+            }
+        }
+        File::open(&folder)?.sync_all().with_context(|| format!("cannot sync {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Reads every object of the backup and compares it with the manifest.
 pub(super) async fn verify(target: &Objects, manifest: &Manifest) -> anyhow::Result<()> {
     for (key, (bytes, sha256)) in manifest.objects() {
         copy(target, key, bytes, sha256, |_| Ok(())).await?;
@@ -269,7 +300,7 @@ pub(super) async fn verify(target: &Objects, manifest: &Manifest) -> anyhow::Res
     Ok(())
 }
 
-/// Gives an object piece by piece to `take`, and fails if it is not what the manifest says.
+/// Passes an object in pieces to `take`. Fails when size or digest differ from the manifest's.
 async fn copy(
     target: &Objects,
     key: ObjectKey,
@@ -302,11 +333,11 @@ async fn write_file(target: &Objects, entry: &FileEntry, root: &Path) -> anyhow:
     }
     let path = root.join(relative);
     let folder = path.parent().context("it is below its root")?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(data::refused(folder))?;
-    let mut file = File::options().create_new(true).write(true).open(&path).map_err(data::refused(&path))?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(data::write_error(folder))?;
+    let mut file = File::options().create_new(true).write(true).open(&path).map_err(data::write_error(&path))?;
     copy(target, entry.key(), entry.bytes, &entry.sha256, |piece| file.write_all(piece)).await?;
     file.set_permissions(fs::Permissions::from_mode(entry.mode))?;
-    file.sync_all().map_err(data::refused(&path))
+    file.sync_all().map_err(data::write_error(&path))
 }
 
 async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> anyhow::Result<()> {
@@ -316,11 +347,11 @@ async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> any
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut tar = command.spawn().context("cannot run tar")?;
     let mut input = tar.stdin.take().context("its input is piped")?;
-    let complaining = tokio::spawn(source::read_complaints(tar.stderr.take().context("its errors are piped")?));
+    let warnings = tokio::spawn(source::read_tar_warnings(tar.stderr.take().context("its errors are piped")?));
     let mut pieces = std::pin::pin!(target.read(entry.key(), entry.bytes));
-    // Verified before; a store that fails now fails here.
+    // The content was verified before; only a failure of the store can end this early.
     while let Some(piece) = pieces.next().await {
-        // A tar that ended says why below.
+        // tar has exited; its status and stderr are read below.
         if input.write_all(&piece?).await.is_err() {
             break;
         }
@@ -328,7 +359,7 @@ async fn write_volume(target: &Objects, entry: &VolumeEntry, pool: &Pool) -> any
     drop(input);
     let ended = tar.wait().await?;
     if !ended.success() {
-        bail!("cannot unpack volume {}: {}", entry.name, complaining.await.unwrap_or_default().trim());
+        bail!("cannot unpack volume {}: {}", entry.name, warnings.await.unwrap_or_default().trim());
     }
     Ok(())
 }

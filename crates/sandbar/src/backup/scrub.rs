@@ -1,20 +1,21 @@
-//! `sandbar scrub`: re-reads what is kept and compares it with its checksums, so that a disk that
-//! forgets is found while a backup still has the data.
+//! `sandbar scrub`: reads all stored data again and compares it with its checksums, so that damage
+//! by a disk is found while a backup still has the data.
 
-use super::source::OpenPool;
+use super::source::{MAX_PATH_BYTES, OpenPool, Tree, is_too_long};
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use anyhow::{Context as _, bail};
 use clap::Args;
+use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use workspace::snapshot::{ObjectKey, Objects, ProjectId, SnapshotCondition, Snapshots};
+use workspace::checkpoint::{CheckpointCondition, Checkpoints, ObjectKey, Objects, ProjectId};
 
-/// Of a btrfs subvolume's root directory, and of the pool's own.
+/// Inode number of the root directory of every btrfs subvolume.
 const SUBVOLUME_INODE: u64 = 256;
 
 /// Re-read databases, pool and snapshots of workspaces, and compare them with their checksums.
@@ -22,10 +23,12 @@ const SUBVOLUME_INODE: u64 = 256;
 #[command(after_help = "\
 Examples:
   sandbar scrub
-  sandbar scrub --json | jq '.flaws'    {databases, poolBytes, snapshots, flaws: [{what, flaw}]}
+  sandbar scrub --json | jq '.flaws'    {databases, poolBytes, snapshots, flaws: [{what, flaw}],
+                                         notChecked}
 
-Exit code 0 when all is whole, 1 when something is not: it is named. The server may run meanwhile. A \
-pool on btrfs is checked by its checksums; one of plain directories by reading every file.
+Exit code 0 when no damage was found, 1 when some was: it is named. The server may run meanwhile. A \
+pool on btrfs is checked by its checksums. One of plain directories, as ordinary users have it, has \
+none: every file is read, and the report says that a changed byte is not found there.
 
 By a timer of the server:
   [scrub]
@@ -55,6 +58,8 @@ struct Report {
     pool_bytes: u64,
     snapshots: usize,
     flaws: Vec<Flaw>,
+    /// Data without a checksum, which was not compared.
+    not_checked: Vec<String>,
 }
 
 impl Report {
@@ -73,7 +78,8 @@ impl Scrub {
         }
         crate::data::check_owner(&config.data)?;
         let data = config.data.canonicalize()?;
-        // Before any thread exists: namespaces belong to the whole process.
+        // Before any thread is started: a thread that exists already would stay outside of the
+        // namespaces.
         engine::enter_private_mounts(&data).context("cannot make namespaces")?;
         let report = runtime::block_on(async {
             let mut report = Report::default();
@@ -86,7 +92,8 @@ impl Scrub {
             println!("{}", serde_json::to_string(&report)?);
         } else {
             report.flaws.iter().for_each(|Flaw { what, flaw }| println!("damaged: {what}: {flaw}"));
-            let Report { databases, pool_bytes, snapshots, flaws } = &report;
+            report.not_checked.iter().for_each(|what| println!("not checked: {what}"));
+            let Report { databases, pool_bytes, snapshots, flaws, .. } = &report;
             println!(
                 "{databases} databases, {pool_bytes} bytes of the pool, {snapshots} snapshots: {} flaws",
                 flaws.len()
@@ -119,13 +126,20 @@ fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
     let is_btrfs = root.metadata()?.ino() == SUBVOLUME_INODE && data.join("pool.img").exists();
     if !is_btrfs {
         report.pool_bytes = read_all(root, report)?;
+        if !engine::pool::is_btrfs(root)? {
+            report.not_checked.push(format!(
+                "the content of the pool's files in {}: their file system has no checksums, so that only files that \
+                 cannot be read are found",
+                root.display()
+            ));
+        }
         return Ok(());
     }
     let done = Command::new("btrfs").args(["scrub", "start", "-B", "-R", "-r"]).arg(root).output();
     let done = done.context("cannot run `btrfs` (package btrfs-progs)")?;
-    let said = String::from_utf8_lossy(&done.stdout);
+    let stdout = String::from_utf8_lossy(&done.stdout);
     let counter = |name: &str| {
-        let line = said.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix(':'))?;
+        let line = stdout.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix(':'))?;
         line.trim().parse::<u64>().ok()
     };
     report.pool_bytes = counter("data_bytes_scrubbed").unwrap_or(0) + counter("tree_bytes_scrubbed").unwrap_or(0);
@@ -136,7 +150,7 @@ fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     if report.flaws.len() > before {
-        // btrfs counts blocks. A read fails with EIO in the files that have them.
+        // btrfs counts damaged blocks only. Reading all files finds which of them fail with EIO.
         read_all(root, report)?;
     } else if !done.status.success() {
         report.note("the pool", String::from_utf8_lossy(&done.stderr).trim());
@@ -144,43 +158,55 @@ fn scrub_pool(data: &Path, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads every file, and notes those that cannot be read; how many bytes could. For a file system
-/// without checksums this finds what the device has lost.
+/// Reads every file and reports those that cannot be read. Returns how many bytes were read. On a
+/// file system without checksums this finds read errors of the device only.
 fn read_all(root: &Path, report: &mut Report) -> anyhow::Result<u64> {
-    let (mut left, mut read) = (vec![root.to_owned()], 0);
+    let (tree, mut left, mut read, mut too_long) = (Tree::open(root)?, vec![PathBuf::new()], 0, false);
     while let Some(folder) = left.pop() {
-        let entries = match fs::read_dir(&folder) {
+        let entries = match fs::read_dir(tree.path(&folder)) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
-                report.note(in_pool(root, &folder), error);
+                report.note(in_pool(&folder), error);
                 continue;
             }
         };
         for entry in entries {
             let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                left.push(entry.path());
+            let (kind, path) = (entry.file_type()?, folder.join(entry.file_name()));
+            if is_too_long(&path) {
+                too_long = true;
+            } else if kind.is_dir() {
+                left.push(path);
             } else if kind.is_file() {
-                match File::open(entry.path()).and_then(|mut file| io::copy(&mut file, &mut io::sink())) {
+                match File::open(tree.path(&path)).and_then(read_from_disk) {
                     Ok(bytes) => read += bytes,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => report.note(in_pool(root, &entry.path()), error),
+                    Err(error) => report.note(in_pool(&path), error),
                 }
             }
         }
     }
+    if too_long {
+        report.not_checked.push(format!("files of the pool with paths of {MAX_PATH_BYTES} bytes or more"));
+    }
     Ok(read)
 }
 
-/// A file of the pool as the report names it: by its volume and its path there.
-fn in_pool(root: &Path, path: &Path) -> String {
-    format!("the pool's {}", path.strip_prefix(root).unwrap_or(path).display())
+/// Reads a file to its end and returns its length. Clean pages are dropped from the page cache
+/// before, so that the device is read.
+fn read_from_disk(mut file: File) -> io::Result<u64> {
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    io::copy(&mut file, &mut io::sink())
 }
 
-/// The snapshots of workspaces, and those of the studio's jobs. A store that does not answer is a
-/// flaw, too.
+/// The name of a pool's file in the report: its volume and its path there.
+fn in_pool(path: &Path) -> String {
+    format!("the pool's {}", path.display())
+}
+
+/// Verifies the checkpoints of workspaces and of the studio's jobs. A store that does not answer is
+/// reported as a flaw.
 async fn scrub_snapshots(config: &Config, data: &Path, report: &mut Report) {
     let mut stores = Vec::new();
     let of_workspaces = config.workspaces().and_then(|workspaces| Ok(workspaces.objects.open(&config::variable)?));
@@ -210,18 +236,18 @@ async fn scrub_store(objects: Objects, report: &mut Report) -> anyhow::Result<()
         .collect();
     projects.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     projects.dedup_by(|a, b| a.as_str() == b.as_str());
-    let snapshots = Snapshots::new(objects);
+    let snapshots = Checkpoints::new(objects);
     for project in projects {
         for one in snapshots.list(&project).await? {
             report.snapshots += 1;
             let name = format!("snapshot {} of {}", one.stamp, project.as_str());
             match snapshots.verify(&project, one.stamp).await? {
-                Some(SnapshotCondition::Damaged { reason }) => report.note(name, reason),
-                Some(SnapshotCondition::Whole { verified: false, .. }) => {
+                Some(CheckpointCondition::Damaged { reason }) => report.note(name, reason),
+                Some(CheckpointCondition::Whole { verified: false, .. }) => {
                     report.note(name, "its archive could not be verified");
                 }
                 // Verified, or pruned meanwhile.
-                Some(SnapshotCondition::Whole { .. }) | None => {}
+                Some(CheckpointCondition::Whole { .. }) | None => {}
             }
         }
     }

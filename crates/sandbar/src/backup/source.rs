@@ -1,19 +1,21 @@
 //! What is backed up: the files of a data directory, and the volumes of its pool.
 //!
-//! A running server has the pool mounted in a mount namespace of its own, which its process leads
-//! to. On btrfs a volume is read from a read-only snapshot; elsewhere as it is, which is consistent
-//! for paused sandboxes, templates and volumes without a writer. A backup that was killed leaves
+//! A running server has the pool's image mounted in its own mount namespace, which is reached
+//! through `/proc/PID/root`; volumes that are plain directories are read at their path. On btrfs a
+//! volume is read from a read-only snapshot. Elsewhere the volume itself is read, which is
+//! consistent for paused sandboxes, templates and volumes without a writer. A killed backup leaves
 //! its snapshots (`.backup-NAME`) in the pool until the next backup or the next start of the server
 //! removes them.
 
 use super::manifest::{Root, hex};
-use crate::data::{self, DataDirectory, Found};
+use crate::data::{self, DataDirectory, FoundServer};
 use anyhow::{Context as _, bail};
 use engine::pool::{FrozenCopy, Pool, is_frozen_copy};
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -21,9 +23,10 @@ use std::process::Command;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStderr;
 
-/// Where copies of databases are made before they are stored; the backup's lock protects it.
+/// Directory of copies of databases before they are uploaded; the backup's lock protects it.
 pub(super) const DRAFTS: &str = "backup.drafts";
-/// Remade by every server, of the running process only, or specific to this machine.
+/// Not backed up: created by every server, valid for the running process only, or specific to this
+/// machine.
 const VOLATILE: [&str; 16] = [
     "lock",
     "server.json",
@@ -47,7 +50,11 @@ const VOLATILE: [&str; 16] = [
 const SQLITE_COMPANIONS: [&[u8]; 3] = [b"-wal", b"-shm", b"-journal"];
 /// Endings of files that are written under a temporary name before an atomic rename.
 const DRAFT_ENDINGS: [&[u8]; 2] = [b".new", b".part"];
-const MAX_COMPLAINT_BYTES: u64 = 16 << 10;
+/// Limit of a path below its volume. The kernel accepts paths of at most 4,095 bytes, of which the
+/// volume's own path needs some. Programs in sandboxes can create longer paths by relative steps:
+/// files below them are left out, and everything else is backed up.
+pub(super) const MAX_PATH_BYTES: usize = 3_900;
+const MAX_WARNING_BYTES: u64 = 16 << 10;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// A file to be copied.
@@ -87,8 +94,8 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
     Ok(found)
 }
 
-/// Whether a regular file is one of SQLite's beside a database, or a draft. Directories have names
-/// that users choose, such as `travel-journal`: no ending says anything about them.
+/// Whether a regular file is a companion of a SQLite database or a draft. Names of directories are
+/// not checked: users choose them, for example `travel-journal`.
 fn is_transient(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let database = SQLITE_COMPANIONS.iter().find_map(|end| name.strip_suffix(*end));
@@ -101,30 +108,33 @@ fn is_database(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *SQLITE_MAGIC
 }
 
-/// The pool of a data directory, readable, and who keeps it so.
+/// The pool of a data directory, readable, and what keeps it open.
 pub(super) struct OpenPool {
     root: Option<PathBuf>,
-    /// Of a directory without a server: nothing else may open it meanwhile.
+    /// Held for a directory without a server, so that no other process opens the pool.
     _own: Option<(Pool, DataDirectory)>,
 }
 
 impl OpenPool {
-    /// The caller has a mount namespace of its own.
+    /// Opens the pool. The caller has entered its own mount namespace.
     pub(super) fn open(data: &Path) -> anyhow::Result<Self> {
         let has_image = data.join("pool.img").exists();
         let below = if has_image { data.join("pool") } else { data.join("volumes") };
         let root = match data::find_server(data).with_context(|| format!("cannot look into {}", data.display()))? {
-            Found::Serving(note) => {
+            // Not through `/proc/PID/root`: the server of an ordinary user may be in another user
+            // namespace than this command, and the kernel refuses the access.
+            FoundServer::Serving(_) if !has_image => below,
+            FoundServer::Serving(note) => {
                 let seen = Path::new("/proc").join(note.pid.to_string()).join("root");
                 let root = seen.join(below.strip_prefix("/").unwrap_or(&below));
                 root.read_dir().with_context(|| format!("cannot read the pool of process {}", note.pid))?;
                 root
             }
-            Found::Busy => bail!("the server in {} is starting or stopping; try again", data.display()),
-            Found::Nobody | Found::Dead { .. } if !has_image && !below.is_dir() => {
+            FoundServer::Busy => bail!("the server in {} is starting or stopping; try again", data.display()),
+            FoundServer::Absent | FoundServer::Dead { .. } if !has_image && !below.is_dir() => {
                 return Ok(Self { root: None, _own: None });
             }
-            Found::Nobody | Found::Dead { .. } => {
+            FoundServer::Absent | FoundServer::Dead { .. } => {
                 let Ok(directory) = DataDirectory::take(data)? else {
                     bail!("a server has just started in {}; try again", data.display())
                 };
@@ -139,35 +149,35 @@ impl OpenPool {
         self.root.as_deref()
     }
 
-    /// A consistent view of every volume. Snapshots vanish when it is dropped.
-    pub(super) fn freeze(&self) -> anyhow::Result<Vec<Frozen>> {
+    /// Takes a consistent view of every volume. Dropping it deletes the snapshots.
+    pub(super) fn freeze(&self) -> anyhow::Result<Vec<FrozenVolume>> {
         let Some(root) = &self.root else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for entry in fs::read_dir(root).with_context(|| format!("cannot read {}", root.display()))? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             if is_frozen_copy(&name) {
-                // Of a backup that was killed.
+                // Left by a killed backup; dropping it deletes it.
                 drop(FrozenCopy::adopt(root, &name)?);
             } else if !name.starts_with('.') && entry.file_type()?.is_dir() {
                 names.push(name);
             }
         }
         names.sort();
-        names.into_iter().filter_map(|name| Frozen::take(root, name).transpose()).collect()
+        names.into_iter().filter_map(|name| FrozenVolume::take(root, name).transpose()).collect()
     }
 }
 
-/// One volume as it was at one moment.
-pub(super) struct Frozen {
+/// A volume at one moment.
+pub(super) struct FrozenVolume {
     pub name: String,
     path: PathBuf,
-    /// None where volumes are plain directories: files can change while they are read.
+    /// [`None`] where volumes are plain directories: files can change while they are read.
     copy: Option<FrozenCopy>,
 }
 
-impl Frozen {
-    /// None for a volume that was removed meanwhile.
+impl FrozenVolume {
+    /// Takes a snapshot if the pool can; [`None`] for a volume that was removed meanwhile.
     fn take(root: &Path, name: String) -> anyhow::Result<Option<Self>> {
         let copy = match FrozenCopy::take(root, &name) {
             Ok(copy) => copy,
@@ -178,7 +188,7 @@ impl Frozen {
         Ok(Some(Self { name, path, copy }))
     }
 
-    /// Whether the volume itself is read, which sandboxes can change meanwhile.
+    /// Whether the volume itself is read, while sandboxes can change it.
     pub(super) fn is_live(&self) -> bool {
         self.copy.is_none()
     }
@@ -188,57 +198,91 @@ impl Frozen {
         self.copy.as_ref().and_then(FrozenCopy::charged_bytes)
     }
 
-    /// Whether a volume that is read itself was deleted meanwhile.
+    /// Whether a live volume was deleted meanwhile.
     pub(super) fn was_deleted(&self) -> bool {
         self.is_live() && !self.path.exists()
     }
 
-    /// Digest of every name, kind, size, owner and time below: equal when nothing was changed,
-    /// because a change of content or attributes sets an inode's change time. Entries that vanish
-    /// meanwhile are skipped.
-    pub(super) fn fingerprint(&self) -> anyhow::Result<String> {
-        let mut hasher = Sha256::new();
+    /// A digest of the name, kind, size, owner and times of every entry. It is equal when nothing
+    /// was changed, because a change of content or attributes sets an inode's change time. Entries
+    /// that vanish meanwhile are skipped.
+    pub(super) fn fingerprint(&self) -> anyhow::Result<Fingerprint> {
+        let (mut hasher, mut left_out) = (Sha256::new(), false);
         if self.is_live() {
-            // A file that came and went directly below changes nothing else. With the directory's
-            // times the next fingerprint differs: no later backup reuses an inconsistent archive.
+            // A file that was created and removed directly below changes only the directory's
+            // times. With these the next fingerprint differs, so that no later backup reuses an
+            // inconsistent archive.
             hash_entry(&mut hasher, Path::new(""), &self.path.symlink_metadata()?);
         }
-        let mut left = vec![self.path.clone()];
+        let tree = Tree::open(&self.path)?;
+        let mut left = vec![PathBuf::new()];
         while let Some(folder) = left.pop() {
-            let Some(listed) = unless_vanished(fs::read_dir(&folder), &folder)? else { continue };
+            let Some(listed) = unless_vanished(fs::read_dir(tree.path(&folder)), &folder)? else { continue };
             let mut entries = listed.collect::<Result<Vec<_>, _>>()?;
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
-                let path = entry.path();
-                let Some(found) = unless_vanished(path.symlink_metadata(), &path)? else { continue };
-                hash_entry(&mut hasher, path.strip_prefix(&self.path).expect("it was found below"), &found);
+                let path = folder.join(entry.file_name());
+                if is_too_long(&path) {
+                    left_out = true;
+                    continue;
+                }
+                let Some(found) = unless_vanished(tree.path(&path).symlink_metadata(), &path)? else { continue };
+                hash_entry(&mut hasher, &path, &found);
                 if found.is_dir() {
                     left.push(path);
                 }
             }
         }
-        Ok(hex(hasher.finalize()))
+        Ok(Fingerprint { digest: hex(hasher.finalize()), left_out })
     }
 
     /// The command whose output is the volume as an archive, with owners, attributes and devices.
     pub(super) fn archive(&self) -> Command {
         let mut command = Command::new("tar");
+        // In this locale `?` matches one byte.
+        command.env("LC_ALL", "C").args(["--anchored", "--wildcards", "--wildcards-match-slash"]);
+        command.arg(format!("--exclude={}*", "?".repeat(MAX_PATH_BYTES)));
         command.args(["--create", "--gzip", "--format=posix", "--numeric-owner", "--acls", "--xattrs"]);
         command.args(["--xattrs-include=*", "--sparse", "--file=-", "--directory"]).arg(&self.path).arg(".");
         command
     }
 }
 
-/// What tar says of an archive, shortened: it has a line for every file that it complains about.
-pub(super) async fn read_complaints(mut pipe: ChildStderr) -> String {
+/// The result of [`FrozenVolume::fingerprint`].
+pub(super) struct Fingerprint {
+    pub digest: String,
+    /// Some paths are longer than [`MAX_PATH_BYTES`].
+    pub left_out: bool,
+}
+
+/// An open directory. Its entries are reached by short paths through its descriptor.
+pub(super) struct Tree(File);
+
+impl Tree {
+    pub(super) fn open(root: &Path) -> anyhow::Result<Self> {
+        Ok(Self(File::open(root).with_context(|| format!("cannot read {}", root.display()))?))
+    }
+
+    pub(super) fn path(&self, relative: &Path) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(relative)
+    }
+}
+
+/// Whether a path, relative to its volume, is too long for an archive, where `./` precedes it.
+pub(super) fn is_too_long(relative: &Path) -> bool {
+    "./".len() + relative.as_os_str().len() >= MAX_PATH_BYTES
+}
+
+/// Reads tar's warnings, shortened: tar prints a line for every affected file.
+pub(super) async fn read_tar_warnings(mut pipe: ChildStderr) -> String {
     let mut text = Vec::new();
-    // Without an end that is read, tar would wait for this process.
-    let _ = (&mut pipe).take(MAX_COMPLAINT_BYTES).read_to_end(&mut text).await;
+    // The rest is read too: a full pipe would block tar.
+    let _ = (&mut pipe).take(MAX_WARNING_BYTES).read_to_end(&mut text).await;
     let _ = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await;
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// None for a file or directory that does not exist any more.
+/// [`None`] for a file or directory that does not exist any more.
 fn unless_vanished<T>(result: io::Result<T>, path: &Path) -> anyhow::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -255,7 +299,7 @@ fn hash_entry(hasher: &mut Sha256, relative: &Path, found: &Metadata) {
     times.into_iter().for_each(|time| hasher.update(time.to_le_bytes()));
 }
 
-/// Puts an archive's files where [`Frozen::archive`] took them from.
+/// The command that extracts the archive of [`FrozenVolume::archive`] into a volume.
 pub(super) fn unpack(volume: &Path) -> Command {
     let mut command = Command::new("tar");
     command.args(["--extract", "--gzip", "--numeric-owner", "--same-owner", "--preserve-permissions", "--acls"]);

@@ -1,5 +1,5 @@
-//! Backups and scrubs that the server starts by itself. Each runs as a process of its own: a backup
-//! that fails or takes hours costs the server nothing.
+//! Backups and scrubs that the server starts at an interval. Each runs as a child process, so that
+//! one that fails or takes hours does not affect the server.
 
 use crate::config::Config;
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,9 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tracing::{error, info};
 
-/// After one that failed.
+/// Before a failed backup or scrub is retried.
 const RETRY_BACKOFF: Duration = Duration::from_secs(3600);
-/// After the server has started: it has other things to do first.
+/// After the start of the server, which has other work first.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 
 /// `[backup]`: where the server's backups go, and how often.
@@ -23,26 +23,26 @@ pub(crate) struct BackupConfig {
     /// A directory, or `s3://BUCKET/PREFIX`; absent: no backups by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Of an S3 server that is not AWS.
+    /// URL of an S3 server that is not AWS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Absent: 24.
+    /// Hours between two backups; absent: 24.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_hours: Option<f64>,
 }
 
-/// `[scrub]`: how often the server re-reads what it keeps.
+/// `[scrub]`: how often the server verifies stored data.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ScrubConfig {
-    /// Absent: never.
+    /// Hours between two scrubs; absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_hours: Option<f64>,
 }
 
 const DEFAULT_BACKUP_HOURS: f64 = 24.0;
 
-/// The tasks that start them. Dropping it ends them, and what they have started.
+/// The tasks that start backups and scrubs. Dropping it ends them and kills their child processes.
 pub(crate) struct Timers(#[expect(dead_code, reason = "held: its tasks end with it")] JoinSet<()>);
 
 impl Timers {
@@ -68,8 +68,8 @@ impl Timers {
     }
 }
 
-/// Runs this program with `arguments` every `hours`, counted from the last success, whose time
-/// `note` has.
+/// Runs this program with `arguments` every `hours`, counted from the last success, whose time is
+/// the modification time of `note`.
 async fn repeat(name: &'static str, arguments: Vec<String>, hours: f64, note: PathBuf) {
     let interval = Duration::try_from_secs_f64(hours * 3600.0).unwrap_or(RETRY_BACKOFF);
     tokio::time::sleep(FIRST_DELAY.min(interval)).await;
@@ -98,9 +98,9 @@ async fn run(arguments: &[String]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let done = command.output().await.map_err(|error| error.to_string())?;
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match done.status.success() {
-        true => Ok(said(&done.stdout)),
-        false => Err([said(&done.stdout), said(&done.stderr)].join(" ")),
+        true => Ok(text(&done.stdout)),
+        false => Err([text(&done.stdout), text(&done.stderr)].join(" ")),
     }
 }

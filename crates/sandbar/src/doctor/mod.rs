@@ -1,9 +1,9 @@
-//! `sandbar doctor`: what sandboxes need of this machine, what was found, and the exact fix for what is missing; then the
-//! providers, records and objects of workspaces.
+//! `sandbar doctor`: checks what sandboxes need of this machine and prints a fix for what is
+//! missing; then checks the providers, records and objects of workspaces.
 
-mod places;
+mod dependencies;
 
-use self::places::{ExposedSnapshot, Place};
+use self::dependencies::{Dependency, ExposedSnapshot};
 use crate::config::{Config, Overrides};
 use crate::runtime;
 use browser::BrowserConfig;
@@ -14,7 +14,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What this machine's snapshots and forks do not have, so that nobody learns it from a loss.
+/// A limit of snapshots and forks that users should know before they depend on them.
 const KEPT: &str = "snapshots and forks have a sandbox's files, not its memory: its processes are not in them";
 
 /// Check this machine: what sandboxes need, what was found, and how to get what is missing.
@@ -52,12 +52,16 @@ impl Doctor {
             }
         };
         let mut report = engine::probe::probe(&config.data);
+        report.layers.push(try_unpacker());
         report.layers.push(try_browser());
-        let looked = runtime::block_on(async {
-            Ok(tokio::join!(places::look(&config, self.config.as_deref()), places::find_exposed(&config)))
+        let checked = runtime::block_on(async {
+            Ok(tokio::join!(
+                dependencies::check_all(&config, self.config.as_deref()),
+                dependencies::find_exposed(&config)
+            ))
         });
-        let (places, exposed) = match looked {
-            Ok(looked) => looked,
+        let (dependencies, exposed) = match checked {
+            Ok(checked) => checked,
             Err(error) => {
                 eprintln!("sandbar: {error:#}");
                 return ExitCode::FAILURE;
@@ -65,24 +69,36 @@ impl Doctor {
         };
         if self.json {
             let findings =
-                Findings { report: &report, limits: [KEPT], workspaces: &places, exposed_snapshots: &exposed };
+                Findings { report: &report, limits: [KEPT], workspaces: &dependencies, exposed_snapshots: &exposed };
             println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
             let colours = colours_on(&stdout());
             print!("{}{}", describe(&report, colours), describe_differences(&report, colours));
             println!("note: {KEPT}\n\nworkspaces:");
-            print!("{}{}", describe_places(&places, colours), describe_exposed(&exposed, colours));
+            print!("{}{}", describe_dependencies(&dependencies, colours), describe_exposed(&exposed, colours));
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Whether pages that screenshots are taken of meet a browser without the host's files. Tried.
+/// Whether images are unpacked by a process without privileges: starts one that reads an archive.
+fn try_unpacker() -> Layer {
+    let tried = images::try_unpacker().map_err(anyhow::Error::from);
+    let found = match &tried {
+        Ok(()) => {
+            "images are read and unpacked by a process of its own, with no right but to write that tree".to_owned()
+        }
+        Err(error) => format!("templates of images cannot be built: {error:#}"),
+    };
+    Layer { name: "image unpacker", on: tried.is_ok(), found }
+}
+
+/// Whether the browser of screenshots runs without access to the host's files: starts one.
 fn try_browser() -> Layer {
-    // Another user may have to pass through it.
+    // Not below the data directory: the browser's user has to enter it.
     let directory = std::env::temp_dir().join(format!("sandbar-doctor-{}", std::process::id()));
-    let tried = browser::try_own_root(&BrowserConfig::new(&directory));
-    // What stays is empty, and the system's to clean.
+    let tried = browser::check_own_root(&BrowserConfig::new(&directory));
+    // A directory that stays is empty; the system cleans its temporary directory.
     let _ = std::fs::remove_dir_all(&directory);
     let found = match &tried {
         Ok(()) => "screenshots: a root with programs, fonts and its profile only, and no other process".to_owned(),
@@ -96,52 +112,52 @@ struct Findings<'a> {
     #[serde(flatten)]
     report: &'a Report,
     limits: [&'static str; 1],
-    workspaces: &'a [Place],
+    workspaces: &'a [Dependency],
     /// Snapshots that have the variables of their workspaces in plain text.
     exposed_snapshots: &'a [ExposedSnapshot],
 }
 
-/// Colours are for people at a terminal who have not asked to be spared (<https://no-color.org>).
+/// Whether a stream is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
 pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn painted(colours: bool, code: &str, text: &str) -> String {
+fn colour_text(colours: bool, code: &str, text: &str) -> String {
     if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-fn describe_places(places: &[Place], colours: bool) -> String {
-    let width = places.iter().map(|place| place.name.len()).max().unwrap_or(0);
-    let line = |Place { what, name, ok, found }: &Place| {
-        let mark = if *ok { painted(colours, "32", "ok     ") } else { painted(colours, "33", "absent ") };
+fn describe_dependencies(dependencies: &[Dependency], colours: bool) -> String {
+    let width = dependencies.iter().map(|dependency| dependency.name.len()).max().unwrap_or(0);
+    let line = |Dependency { what, name, ok, found }: &Dependency| {
+        let mark = if *ok { colour_text(colours, "32", "ok     ") } else { colour_text(colours, "33", "absent ") };
         format!("{mark} {what:8}  {name:width$}  {found}\n")
     };
-    places.iter().map(line).collect()
+    dependencies.iter().map(line).collect()
 }
 
-/// Snapshots of older programs that have secrets in them, and how to be rid of them.
+/// Lists snapshots of older versions that have secrets in them, with commands that delete them.
 fn describe_exposed(exposed: &[ExposedSnapshot], colours: bool) -> String {
     if exposed.is_empty() {
         return String::new();
     }
-    let head = painted(colours, "33", "snapshots that have the --env variables of their workspaces in plain text:");
+    let head = colour_text(colours, "33", "snapshots that have the --env variables of their workspaces in plain text:");
     let lines: String = exposed.iter().map(|ExposedSnapshot { fix, .. }| format!("  {fix}\n")).collect();
     format!("\n{head}\n{lines}")
 }
 
-/// What an ordinary user's server does not have; nothing for root's.
+/// Lists the limitations of a rootless server; empty for root.
 pub(crate) fn describe_differences(report: &Report, colours: bool) -> String {
     if report.differences.is_empty() {
         return String::new();
     }
-    let head = painted(colours, "33", "not root; for its sandboxes that means:");
+    let head = colour_text(colours, "33", "not root; for its sandboxes that means:");
     let lines: String = report.differences.iter().map(|difference| format!("  - {difference}\n")).collect();
     format!("{head}\n{lines}")
 }
 
-/// The report as people read it; `colours` only on a terminal.
+/// The report for people; `colours` only on a terminal.
 pub(crate) fn describe(report: &Report, colours: bool) -> String {
-    let paint = |code: &str, text: &str| painted(colours, code, text);
+    let paint = |code: &str, text: &str| colour_text(colours, code, text);
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for check in &report.checks {
@@ -165,7 +181,7 @@ pub(crate) fn describe(report: &Report, colours: bool) -> String {
 fn describe_layers(report: &Report, colours: bool) -> String {
     let width = report.layers.iter().map(|layer| layer.name.len()).max().unwrap_or(0);
     let line = |Layer { name, on, found }: &Layer| {
-        let mark = if *on { painted(colours, "32", "on     ") } else { painted(colours, "33", "off    ") };
+        let mark = if *on { colour_text(colours, "32", "on     ") } else { colour_text(colours, "33", "off    ") };
         format!("{mark} {name:width$}  {found}\n")
     };
     report.layers.iter().map(line).collect()

@@ -1,12 +1,12 @@
-//! `sandbar down`: ends the server, if one runs, and every sandbox of the data directory. The files of workspaces are saved
-//! before.
+//! `sandbar down`: saves the files of workspaces, then ends the server, if one runs, and every
+//! sandbox of the data directory.
 
 mod save;
 
-use self::save::{Kept, Target, Unsaved};
+use self::save::{SaveReport, SaveTarget, Unsaved};
 use crate::config::{Config, Overrides};
-use crate::data::{self, Busy, DataDirectory, Found, ServerNote};
-use crate::workspace::house::Place;
+use crate::data::{self, Busy, DataDirectory, FoundServer, ServerNote};
+use crate::workspace::app::WorkspaceLocation;
 use crate::{runtime, up};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
@@ -16,15 +16,16 @@ use sdk::model::ListedSandbox;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a server that ends its sandboxes.
-const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// For the kernel to clear up after a server that was killed.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// For a workspace that somebody works in.
-const WAIT: Duration = Duration::from_secs(20);
+/// For a server to end its sandboxes and exit.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// For the kernel to release the lock of a killed server.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// For the lease of a workspace that another process has open.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// End the server and all its sandboxes; their files go with them, but those of workspaces are saved first.
+/// End the server and all its sandboxes; their files go with them, but those of workspaces are
+/// saved first.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -52,49 +53,51 @@ pub(crate) struct Down {
     json: bool,
 }
 
-/// Takes the data directory; a server that has it is told to end its sandboxes and itself. Gives that server's process.
+/// Locks the data directory. A server that has it gets SIGUSR1, by which it ends its sandboxes and
+/// exits. Returns that server's process id.
 fn take_from_server(path: &Path) -> anyhow::Result<(DataDirectory, Option<u32>)> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut told = None;
+    let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+    let mut signalled = None;
     loop {
         match DataDirectory::take(path)? {
-            Ok(directory) => return Ok((directory, told)),
-            Err(Busy(Some(note))) if told.is_none() => {
+            Ok(directory) => return Ok((directory, signalled)),
+            Err(Busy(Some(note))) if signalled.is_none() => {
                 let pid =
                     i32::try_from(note.pid).ok().and_then(Pid::from_raw).context("the server's note is damaged")?;
                 kill_process(pid, Signal::USR1).with_context(|| format!("cannot reach process {}", note.pid))?;
-                told = Some(note.pid);
+                signalled = Some(note.pid);
             }
-            // Just starting, or on its way out.
-            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Err(_) => bail!("the server in {} did not end within {PATIENCE:?}", path.display()),
+            // Starting or stopping.
+            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
+            Err(_) => bail!("the server in {} did not end within {SHUTDOWN_TIMEOUT:?}", path.display()),
         }
     }
 }
 
-/// The server that serves from a directory, once it is neither starting nor stopping.
-fn server_of(path: &Path) -> anyhow::Result<Option<ServerNote>> {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits until the server of a directory is neither starting nor stopping, and returns its note.
+fn wait_for_server(path: &Path) -> anyhow::Result<Option<ServerNote>> {
+    let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     loop {
         match data::find_server(path).with_context(|| format!("cannot look into {}", path.display()))? {
-            Found::Serving(note) => return Ok(Some(note)),
-            Found::Nobody | Found::Dead { .. } => return Ok(None),
-            Found::Busy if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Found::Busy => bail!("the server in {} neither serves nor ends", path.display()),
+            FoundServer::Serving(note) => return Ok(Some(note)),
+            FoundServer::Absent | FoundServer::Dead { .. } => return Ok(None),
+            FoundServer::Busy if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
+            FoundServer::Busy => bail!("the server in {} neither serves nor ends", path.display()),
         }
     }
 }
 
-/// The sandboxes that are workspaces' own, if the server tells.
+/// The sandboxes of workspaces as the server lists them, or why it does not.
 type Rows = anyhow::Result<Vec<ListedSandbox>>;
 
-/// The server of a directory and what it says. One that was killed has the directory for a moment longer.
-fn serving(path: &Path) -> anyhow::Result<Option<(ServerNote, Rows)>> {
-    let deadline = Instant::now() + FAREWELL;
+/// The server of a directory with its sandboxes of workspaces. Failed calls are retried for
+/// [`EXIT_TIMEOUT`]: the lock of a killed server is released late.
+fn query_server(path: &Path) -> anyhow::Result<Option<(ServerNote, Rows)>> {
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     loop {
-        let Some(server) = server_of(path)? else { return Ok(None) };
-        match runtime::block_on(save::sandboxes(&server)) {
-            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+        let Some(server) = wait_for_server(path)? else { return Ok(None) };
+        match runtime::block_on(save::list_workspace_sandboxes(&server)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             rows => return Ok(Some((server, rows))),
         }
     }
@@ -105,18 +108,20 @@ impl Down {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
         if !config.data.exists() {
-            self.report(None, 0, &Kept::default());
+            self.report(None, 0, &SaveReport::default());
             return Ok(());
         }
         data::check_owner(&config.data)?;
-        // Before any thread exists: namespaces belong to the whole process.
+        // Before any thread is started: a thread that exists already would stay outside of the
+        // namespaces.
         engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
-        let place = Place { config: self.config.clone(), data: Some(config.data.clone()), wait: WAIT };
-        let target = Target { place, database: data::known_database(&config.data) };
+        let location =
+            WorkspaceLocation { config: self.config.clone(), data: Some(config.data.clone()), wait: LEASE_TIMEOUT };
+        let target = SaveTarget { location, database: data::known_database(&config.data) };
         let expected = data::expected_server(&config.data);
-        let serving = serving(&config.data)?;
+        let serving = query_server(&config.data)?;
         if serving.is_none() {
-            // One may be started to save what is there.
+            // A server may be started here to save the workspaces.
             data::expect_none(&config.data);
         }
         let done = self.end(&config, &target, serving);
@@ -126,27 +131,27 @@ impl Down {
         done
     }
 
-    fn end(&self, config: &Config, target: &Target, mut serving: Option<(ServerNote, Rows)>) -> anyhow::Result<()> {
+    fn end(&self, config: &Config, target: &SaveTarget, mut serving: Option<(ServerNote, Rows)>) -> anyhow::Result<()> {
         if serving.is_none()
             && !self.yes
             && has_workspaces(config)?
             && runtime::block_on(save::start_server(config, target))?
         {
-            serving = self::serving(&config.data)?;
+            serving = query_server(&config.data)?;
         }
-        let careful = !self.yes && !serving.as_ref().is_some_and(|(server, _)| server.ephemeral);
+        let save_first = !self.yes && !serving.as_ref().is_some_and(|(server, _)| server.ephemeral);
         let mut kept = match serving {
-            Some((server, rows)) => self.keep(target, &server, rows, careful)?,
-            None => Kept::default(),
+            Some((server, rows)) => self.keep(target, &server, rows, save_first)?,
+            None => SaveReport::default(),
         };
         let (directory, server) = take_from_server(&config.data)?;
         let by_server = directory.take_ended();
-        // A server ended its own; what an earlier one left behind is ended here.
+        // The server has ended its sandboxes; this ends those that an earlier server left behind.
         let left = runtime::block_on(async {
             let on_missing = if self.yes { OnMissing::Accept } else { OnMissing::Refuse };
             let node = up::open_node(config, &directory, on_missing).await?;
-            let found = workspaces_in(&node, if careful { save::UNKNOWN } else { save::AS_ASKED });
-            if careful && !found.is_empty() {
+            let found = workspaces_in(&node, if save_first { save::UNKNOWN } else { save::AS_ASKED });
+            if save_first && !found.is_empty() {
                 node.close(Closing::Keep).await.context("cannot leave the sandboxes as they are")?;
                 return Err(refusal(&found));
             }
@@ -154,7 +159,7 @@ impl Down {
             node.close(Closing::End).await.context("cannot end the sandboxes")
         })?;
         runtime::block_on(async {
-            save::note_ended(target, &kept).await;
+            save::record_ended(target, &kept).await;
             Ok(())
         })?;
         up::remove_shared_files(directory.path());
@@ -163,36 +168,42 @@ impl Down {
         Ok(())
     }
 
-    /// Saves the files of the workspaces that a server has, if that is wanted.
-    fn keep(&self, target: &Target, server: &ServerNote, rows: Rows, careful: bool) -> anyhow::Result<Kept> {
+    /// Saves the files of the server's workspaces if `save_first` is set.
+    fn keep(
+        &self,
+        target: &SaveTarget,
+        server: &ServerNote,
+        rows: Rows,
+        save_first: bool,
+    ) -> anyhow::Result<SaveReport> {
         let rows = match rows {
-            Ok(rows) if careful => rows,
+            Ok(rows) if save_first => rows,
             Ok(rows) => {
-                return Ok(Kept {
+                return Ok(SaveReport {
                     saved: Vec::new(),
-                    unsaved: rows.iter().map(|row| Unsaved::as_asked(row, server.ephemeral)).collect(),
+                    unsaved: rows.iter().map(|row| Unsaved::from_request(row, server.ephemeral)).collect(),
                 });
             }
-            Err(_) if !careful => return Ok(Kept::default()),
+            Err(_) if !save_first => return Ok(SaveReport::default()),
             Err(error) => {
                 let context = "the server does not say whether it has workspaces; --yes ends it all the same";
                 return Err(error.context(context));
             }
         };
         if rows.is_empty() {
-            return Ok(Kept::default());
+            return Ok(SaveReport::default());
         }
         let kept = runtime::block_on(save::save(target, rows, self.json))?;
         if kept.unsaved.is_empty() { Ok(kept) } else { Err(refusal(&kept.unsaved)) }
     }
 
-    fn report(&self, server: Option<u32>, sandboxes: usize, kept: &Kept) {
-        let Kept { saved, unsaved } = kept;
+    fn report(&self, server: Option<u32>, sandboxes: usize, kept: &SaveReport) {
+        let SaveReport { saved, unsaved } = kept;
         if self.json {
-            let told = serde_json::json!({
+            let report = serde_json::json!({
                 "server": server, "sandboxesEnded": sandboxes, "saved": saved, "unsaved": unsaved,
             });
-            println!("{told}");
+            println!("{report}");
             return;
         }
         for saved in saved {
@@ -214,8 +225,8 @@ fn refusal(unsaved: &[Unsaved]) -> anyhow::Error {
     anyhow!("nothing was ended: the files of these workspaces could not be saved:{lines}\n--yes ends them unsaved")
 }
 
-/// Whether sandboxes of workspaces are there without a server. The records of workspaces do not tell: those that name a sandbox of a
-/// server like this one may mean another machine's, or one that is gone.
+/// Whether the data directory has sandboxes of workspaces while no server runs. The records of
+/// workspaces cannot answer that: a sandbox that they name may be on another machine, or gone.
 fn has_workspaces(config: &Config) -> anyhow::Result<bool> {
     let Ok(directory) = DataDirectory::take(&config.data)? else { return Ok(true) };
     runtime::block_on(async {
@@ -226,7 +237,7 @@ fn has_workspaces(config: &Config) -> anyhow::Result<bool> {
     })
 }
 
-/// Sandboxes of workspaces that are there without a server, and why their files are not saved.
+/// Lists the sandboxes of workspaces of a node, with the reason why their files are not saved.
 fn workspaces_in(node: &Node, reason: &str) -> Vec<Unsaved> {
     let unsaved = |seen: &Seen| {
         let workspace = seen.record.metadata.get(workspace::METADATA)?.clone();

@@ -1,12 +1,12 @@
-//! What `sandbar down` does first: the files of workspaces whose sandboxes are about to end are saved, so that each comes
-//! back with all of them.
+//! Saves the files of workspaces before `sandbar down` ends their sandboxes, so that each can be
+//! restored with all its files.
 
 use crate::config::{Config, Overrides};
 use crate::data::ServerNote;
 use crate::local_server::{LocalFinder, LocalStarter};
 use crate::sandbox::show::printable;
 use crate::studio;
-use crate::workspace::house::{Due, House, Place};
+use crate::workspace::app::{DueScreenshots, WorkspaceApp, WorkspaceLocation};
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sdk::model::ListedSandbox;
@@ -21,16 +21,16 @@ use workspace::provider::LocalServer;
 use workspace::records::WorkspaceState;
 use workspace::{LastFiles, METADATA, OpenError, Settings, WorkspaceName, WorkspaceView, Workspaces};
 
-/// For the server to list its sandboxes.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// For the server's answer to a list request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Workspaces that are saved at once: one that cannot be saved, or is large, holds up few others.
-const AT_ONCE: usize = 4;
+/// Workspaces that are saved concurrently, so that a large or a failing one delays few others.
+const MAX_CONCURRENT: usize = 4;
 
-/// Why somebody else's workspace is not saved.
+/// The reason for a workspace of another user.
 pub(super) const UNKNOWN: &str = "this user's records know no such workspace";
 
-/// Why one is not saved of which nobody wanted it.
+/// The reason for a workspace that the caller did not want to save.
 pub(super) const AS_ASKED: &str = "--yes";
 
 /// A workspace whose files are in a snapshot.
@@ -42,7 +42,7 @@ pub(super) struct Saved {
     pub(super) snapshot: String,
 }
 
-/// A sandbox whose files nobody has.
+/// A sandbox whose files are not in a snapshot.
 #[derive(Debug, Serialize)]
 pub(super) struct Unsaved {
     pub(super) workspace: String,
@@ -52,10 +52,10 @@ pub(super) struct Unsaved {
 }
 
 impl Unsaved {
-    /// Nobody wanted it to be saved.
-    pub(super) fn as_asked(row: &ListedSandbox, ephemeral: bool) -> Self {
+    /// The caller, or an ephemeral server, did not want it to be saved.
+    pub(super) fn from_request(row: &ListedSandbox, ephemeral: bool) -> Self {
         let reason = if ephemeral { "the server is ephemeral" } else { AS_ASKED };
-        Self { workspace: named(row), sandbox: row.sandbox_id.clone(), reason: reason.to_owned() }
+        Self { workspace: workspace_of(row), sandbox: row.sandbox_id.clone(), reason: reason.to_owned() }
     }
 }
 
@@ -66,98 +66,103 @@ impl fmt::Display for Unsaved {
     }
 }
 
-fn named(row: &ListedSandbox) -> String {
+fn workspace_of(row: &ListedSandbox) -> String {
     row.metadata.get(METADATA).cloned().unwrap_or_default()
 }
 
-/// Whose workspaces are saved.
-pub(super) struct Target {
-    pub(super) place: Place,
-    /// The studio's, where its server was given one.
+/// The records whose workspaces are saved.
+pub(super) struct SaveTarget {
+    pub(super) location: WorkspaceLocation,
+    /// The studio's database, if one was given to its server.
     pub(super) database: Option<Secret>,
 }
 
-/// How it went.
+/// What was saved, and what was not.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct SaveReport {
     pub(super) saved: Vec<Saved>,
     pub(super) unsaved: Vec<Unsaved>,
 }
 
-/// The server's sandboxes that are workspaces' own.
-pub(super) async fn sandboxes(server: &ServerNote) -> anyhow::Result<Vec<ListedSandbox>> {
+/// Lists the server's sandboxes that belong to workspaces.
+pub(super) async fn list_workspace_sandboxes(server: &ServerNote) -> anyhow::Result<Vec<ListedSandbox>> {
     let builder = Client::builder().ignore_environment().api_key(server.api_key.as_str()).api_url(&server.url);
-    let client = builder.sandbox_url(&server.url).deadline(ANSWER_TIME).build()?;
+    let client = builder.sandbox_url(&server.url).deadline(ANSWER_TIMEOUT).build()?;
     let all: Vec<ListedSandbox> = client.list(ListQuery::new()).try_collect().await?;
     Ok(all.into_iter().filter(|row| row.metadata.contains_key(METADATA)).collect())
 }
 
-/// Starts the server of a data directory, if the records know of workspaces on this machine: without a server their files
-/// cannot be reached. Says whether it did.
-pub(super) async fn start_server(config: &Config, target: &Target) -> anyhow::Result<bool> {
-    let place = &target.place;
-    let house = House::open(place, true).await.context("cannot look for workspaces; --yes does without")?;
-    let views = house.workspaces().list().await;
-    house.close(Due::LeftOut).await;
+/// Starts the server of a data directory if the records have workspaces on this machine: their
+/// files can be read through a server only. Returns whether it did.
+pub(super) async fn start_server(config: &Config, target: &SaveTarget) -> anyhow::Result<bool> {
+    let location = &target.location;
+    let app = WorkspaceApp::open(location, true).await.context("cannot look for workspaces; --yes does without")?;
+    let views = app.workspaces().list().await;
+    app.close(DueScreenshots::Skip).await;
     let mut views = views?;
-    if let Some(studio) = studio_of(target, Search::Start).await? {
+    if let Some(studio) = open_studio_workspaces(target, ServerSearch::Start).await? {
         views.extend(studio.list().await?);
     }
     let local = config.local_providers()?;
     if !views.iter().any(|view| view.sandbox.is_some() && local.contains(&view.provider)) {
         return Ok(false);
     }
-    let started = LocalStarter::new(config, place.config.as_deref())?.endpoint().await;
+    let started = LocalStarter::new(config, location.config.as_deref())?.endpoint().await;
     started.context("workspaces cannot be saved without a server; --yes ends them unsaved")?;
     Ok(true)
 }
 
-/// Saves the workspaces that these sandboxes belong to. What cannot be saved is said, and nothing is ended.
-pub(super) async fn save(target: &Target, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<Kept> {
-    let house =
-        House::open(&target.place, silent).await.context("cannot look for the workspaces of these sandboxes")?;
-    let kept = match studio_of(target, Search::Start).await {
-        Ok(studio) => save_in(&house, studio.as_ref(), rows).await,
+/// Saves the workspaces of these sandboxes, and reports those that cannot be saved. Ends nothing.
+pub(super) async fn save(target: &SaveTarget, rows: Vec<ListedSandbox>, silent: bool) -> anyhow::Result<SaveReport> {
+    let app = WorkspaceApp::open(&target.location, silent)
+        .await
+        .context("cannot look for the workspaces of these sandboxes")?;
+    let kept = match open_studio_workspaces(target, ServerSearch::Start).await {
+        Ok(studio) => save_in(&app, studio.as_ref(), rows).await,
         Err(error) => Err(error),
     };
-    house.close(Due::LeftOut).await;
+    app.close(DueScreenshots::Skip).await;
     kept
 }
 
-/// How the server of this machine is come by.
+/// How the server of this machine is found.
 #[derive(Clone, Copy)]
-enum Search {
-    /// It is started when there is none.
+enum ServerSearch {
+    /// Starts a server if none runs.
     Start,
-    Look,
+    FindOnly,
 }
 
-/// The studio of this server keeps the workspaces of its jobs in records of its own.
-async fn studio_of(target: &Target, server: Search) -> anyhow::Result<Option<Workspaces>> {
-    let Target { place, database } = target;
-    let overrides = Overrides { data: place.data.clone(), ..Overrides::default() };
-    let config = Config::load(place.config.as_deref(), &overrides)?;
+/// Opens the workspaces of the studio's jobs, which have their own records.
+async fn open_studio_workspaces(target: &SaveTarget, server: ServerSearch) -> anyhow::Result<Option<Workspaces>> {
+    let SaveTarget { location, database } = target;
+    let overrides = Overrides { data: location.data.clone(), ..Overrides::default() };
+    let config = Config::load(location.config.as_deref(), &overrides)?;
     let local: Arc<dyn LocalServer> = match server {
-        Search::Start => Arc::new(LocalStarter::new(&config, place.config.as_deref())?),
-        Search::Look => Arc::new(LocalFinder::new(&config)),
+        ServerSearch::Start => Arc::new(LocalStarter::new(&config, location.config.as_deref())?),
+        ServerSearch::FindOnly => Arc::new(LocalFinder::new(&config)),
     };
-    let settings = Settings { lease_wait: place.wait, ..Settings::default() };
-    studio::workspaces_of(&config, &local, settings, database.as_ref()).await
+    let settings = Settings { lease_timeout: location.wait, ..Settings::default() };
+    studio::open_workspaces(&config, &local, settings, database.as_ref()).await
 }
 
-async fn save_in(house: &House, studio: Option<&Workspaces>, rows: Vec<ListedSandbox>) -> anyhow::Result<Kept> {
-    let orphans = house.workspaces().orphans().await?;
+async fn save_in(
+    app: &WorkspaceApp,
+    studio: Option<&Workspaces>,
+    rows: Vec<ListedSandbox>,
+) -> anyhow::Result<SaveReport> {
+    let orphans = app.workspaces().orphans().await?;
     let orphans: HashSet<String> = orphans.into_iter().map(|orphan| orphan.sandbox).collect();
-    let mut kept = Kept::default();
+    let mut kept = SaveReport::default();
     let saves = rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)).map(|row| async move {
-        let named = named(&row);
+        let named = workspace_of(&row);
         let saved = match studio {
             Some(studio) if is_known(studio, &named).await? => save_build(studio, &named, &row.sandbox_id).await,
-            _ => save_one(house, &named, &row.sandbox_id).await,
+            _ => save_one(app, &named, &row.sandbox_id).await,
         };
         anyhow::Ok((row, named, saved))
     });
-    let mut saves = futures::stream::iter(saves).buffered(AT_ONCE);
+    let mut saves = futures::stream::iter(saves).buffered(MAX_CONCURRENT);
     while let Some(done) = saves.next().await {
         let (row, named, saved) = done?;
         match saved {
@@ -171,10 +176,10 @@ async fn save_in(house: &House, studio: Option<&Workspaces>, rows: Vec<ListedSan
     Ok(kept)
 }
 
-/// None when there is nothing of anybody's in it.
-async fn save_one(house: &House, named: &str, sandbox: &str) -> anyhow::Result<Option<Saved>> {
+/// Saves a workspace; [`None`] when it has no files worth saving.
+async fn save_one(app: &WorkspaceApp, named: &str, sandbox: &str) -> anyhow::Result<Option<Saved>> {
     let name: WorkspaceName = named.parse()?;
-    let view = match house.workspaces().show(&name).await {
+    let view = match app.workspaces().show(&name).await {
         Ok(view) => view,
         Err(OpenError::NotFound(_)) => anyhow::bail!(UNKNOWN),
         Err(error) => return Err(error.into()),
@@ -182,13 +187,13 @@ async fn save_one(house: &House, named: &str, sandbox: &str) -> anyhow::Result<O
     if view.state == WorkspaceState::SettingUp {
         return Ok(None);
     }
-    let workspace = house.enter(&name).await?;
-    // Whoever had it until now may have put it into another sandbox.
-    let own = house.workspaces().show(&name).await?;
+    let workspace = app.enter(&name).await?;
+    // The process that had the lease before may have moved it to another sandbox.
+    let own = app.workspaces().show(&name).await?;
     if !is_in(&own, sandbox) && !is_in(&view, sandbox) {
         anyhow::bail!("the workspace is in another sandbox, and this one may have newer files");
     }
-    house.doing(format!("saving the files of {name}"));
+    app.show_step(format!("saving the files of {name}"));
     let saved = workspace.keep_files().await?;
     Ok(saved.map(|stamp| Saved { workspace: name, sandbox: sandbox.to_owned(), snapshot: stamp.to_string() }))
 }
@@ -202,7 +207,8 @@ async fn is_known(studio: &Workspaces, named: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// The same for a build of the studio's. One that is being built is somebody's, and is not taken away from them.
+/// Saves the workspace of a studio's job. The lease of a job that is being built is not taken from
+/// its worker.
 async fn save_build(studio: &Workspaces, named: &str, sandbox: &str) -> anyhow::Result<Option<Saved>> {
     let name: WorkspaceName = named.parse()?;
     let workspace = studio.open(&name).await?;
@@ -215,55 +221,55 @@ fn is_in(view: &WorkspaceView, sandbox: &str) -> bool {
     view.sandbox.as_deref() == Some(sandbox)
 }
 
-/// A sandbox that is no more.
-struct Ended<'a> {
+/// A sandbox that was ended.
+struct EndedSandbox<'a> {
     workspace: String,
     sandbox: &'a str,
     files: LastFiles,
 }
 
-/// Notes in this user's records and in the studio's which sandboxes are no more: they cost nothing from now on. What cannot be noted
-/// is found out when the workspace is next used.
-pub(super) async fn note_ended(target: &Target, kept: &Kept) {
+/// Records in this user's records and in the studio's which sandboxes were ended, so that they cost
+/// nothing from now on. A failure is logged; the next use of the workspace finds the end by itself.
+pub(super) async fn record_ended(target: &SaveTarget, kept: &SaveReport) {
     let saved = kept.saved.iter().map(|Saved { workspace, sandbox, .. }| {
         let files = LastFiles::Saved;
-        Ended { workspace: workspace.to_string(), sandbox, files }
+        EndedSandbox { workspace: workspace.to_string(), sandbox, files }
     });
     let unsaved = kept.unsaved.iter().map(|Unsaved { workspace, sandbox, .. }| {
         let files = LastFiles::Unsaved;
-        Ended { workspace: workspace.clone(), sandbox, files }
+        EndedSandbox { workspace: workspace.clone(), sandbox, files }
     });
-    let ended: Vec<Ended<'_>> = saved.chain(unsaved).collect();
+    let ended: Vec<EndedSandbox<'_>> = saved.chain(unsaved).collect();
     if ended.is_empty() {
         return;
     }
-    match House::looking(&target.place).await {
-        Ok(house) => {
-            note_in(house.workspaces(), &ended).await;
-            house.close(Due::LeftOut).await;
+    match WorkspaceApp::open_without_start(&target.location).await {
+        Ok(app) => {
+            record_ended_in(app.workspaces(), &ended).await;
+            app.close(DueScreenshots::Skip).await;
         }
         Err(error) => warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
     }
-    match studio_of(target, Search::Look).await {
-        Ok(Some(studio)) => note_in(&studio, &ended).await,
+    match open_studio_workspaces(target, ServerSearch::FindOnly).await {
+        Ok(Some(studio)) => record_ended_in(&studio, &ended).await,
         Ok(None) => {}
         Err(error) => warn!(error = format!("{error:#}"), "the end of the studio's sandboxes was not noted"),
     }
 }
 
-/// Notes it of the workspaces that these records know.
-async fn note_in(workspaces: &Workspaces, ended: &[Ended<'_>]) {
-    for Ended { workspace, sandbox, files } in ended {
+/// Records the end of sandboxes of the workspaces that these records have.
+async fn record_ended_in(workspaces: &Workspaces, ended: &[EndedSandbox<'_>]) {
+    for EndedSandbox { workspace, sandbox, files } in ended {
         let noted = async {
             let name: WorkspaceName = workspace.parse()?;
             match workspaces.show(&name).await {
                 Ok(view) if is_in(&view, sandbox) => {}
-                // Another user's, or another one of that name.
+                // Another user's workspace, or another one of that name.
                 Ok(_) | Err(OpenError::NotFound(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
             let opened = workspaces.open(&name).await?;
-            let noted = opened.note_ended(sandbox, *files).await;
+            let noted = opened.record_killed(sandbox, *files).await;
             opened.close().await;
             Ok::<_, anyhow::Error>(noted?)
         };

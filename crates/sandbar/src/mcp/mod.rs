@@ -1,24 +1,24 @@
-//! `sandbar mcp`: the tools for MCP clients, over this program's standard streams or over HTTP.
+//! `sandbar mcp`: serves the tools to MCP clients, over this program's standard streams or over
+//! HTTP.
 //!
-//! Over standard streams stdout belongs to the protocol; everything for people goes to stderr.
+//! Over standard streams stdout carries the protocol; messages for people go to stderr.
 
-mod beside;
-mod residence;
-mod stay;
+mod shared_server;
+mod single_sandbox;
+mod workspace_source;
 
-pub(crate) use beside::Beside;
+pub(crate) use shared_server::SharedMcpServer;
 
 use crate::sandbox::endpoint::Endpoint;
 use crate::sandbox::interrupt::Stops;
-use crate::screenshots::Pictures;
-use crate::workspace::house::{Due, Ending, House, Wait};
+use crate::screenshots::ScreenshotService;
+use crate::workspace::app::{DueScreenshots, EndAction, Wait, WorkspaceApp};
 use crate::{logging, runtime};
 use anyhow::{Context as _, bail};
 use clap::Args;
-use mcp::{Access, Server, Settings, Token, Workplaces};
-use residence::Residence;
+use mcp::{Access, SandboxProvider, Server, Settings, Token};
 use sdk::SandboxId;
-use stay::Stay;
+use single_sandbox::SingleSandbox;
 use std::io::{Write as _, stdout};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use workspace::WorkspaceName;
 use workspace::setup::PROJECT_DIRECTORY;
+use workspace_source::WorkspaceSource;
 
-/// A token of the user's own choice.
+/// The variable with a token that the user chose.
 const TOKEN: &str = "SANDBAR_MCP_TOKEN";
 
 /// Offer the tools to an MCP client, in a sandbox.
@@ -61,7 +62,8 @@ pub(crate) struct Mcp {
     /// What a new sandbox is made from
     #[arg(long, value_name = "TEMPLATE", default_value = "base")]
     template: String,
-    /// A session that lives on when the client leaves: directory, variables, background tasks [default: a new one]
+    /// A session that lives on when the client leaves: directory, variables, background tasks
+    /// [default: a new one]
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Serve HTTP at this address instead of standard streams
@@ -87,32 +89,34 @@ impl Mcp {
         let stop = stop_on_signals()?;
         let Self { sandbox, workspace, wait, keep_running, template, session, http, token_file, allow_host, endpoint } =
             self;
-        let serve = async |workplaces: Arc<dyn Workplaces>, notes: Option<String>| {
-            let server = Server::new(workplaces, Settings { session, notes, ..Settings::default() });
+        let serve = async |provider: Arc<dyn SandboxProvider>, notes: Option<String>| {
+            let server = Server::new(provider, Settings { session, notes, ..Settings::default() });
             match http {
-                None => anyhow::Ok(server.stdio(stop).await?),
+                None => anyhow::Ok(server.serve_stdio(stop).await?),
                 Some(address) => Ok(listen(server, address, &allow_host, token_file.as_deref(), stop).await??),
             }
         };
         let Some(name) = workspace else {
-            let pictures = Pictures::new(&endpoint.config()?);
-            let done = serve(Arc::new(Stay::new(endpoint, Arc::clone(&pictures), template, sandbox)), None).await;
-            pictures.close().await;
+            let screenshots = ScreenshotService::new(&endpoint.config()?);
+            let done =
+                serve(Arc::new(SingleSandbox::new(endpoint, Arc::clone(&screenshots), template, sandbox)), None).await;
+            screenshots.close().await;
             return done;
         };
-        let house = Arc::new(House::quiet(&endpoint, wait.wait).await?);
-        let notes = describe_place(&house, &name).await;
-        let ending = Ending::new(keep_running);
-        let done = serve(Arc::new(Residence::new(Arc::clone(&house), name, ending)), Some(notes)).await;
-        house.close(Due::Taken).await;
+        let app = Arc::new(WorkspaceApp::for_endpoint(&endpoint, wait.wait).await?);
+        let notes = describe_workspace(&app, &name).await;
+        let end_action = EndAction::new(keep_running);
+        let done = serve(Arc::new(WorkspaceSource::new(Arc::clone(&app), name, end_action)), Some(notes)).await;
+        app.close(DueScreenshots::Take).await;
         done
     }
 }
 
-/// What an agent has to know of a workspace before it works there: where it begins, what is kept, and for how long.
-async fn describe_place(house: &House, name: &WorkspaceName) -> String {
-    let limits = match house.workspaces().show(name).await {
-        Ok(view) => house.workspaces().orchestrator().provider(&view.provider).ok().map(|found| found.limits()),
+/// Tells an agent what it has to know of a workspace: the first directory, what checkpoints keep,
+/// and the provider's limits.
+async fn describe_workspace(app: &WorkspaceApp, name: &WorkspaceName) -> String {
+    let limits = match app.workspaces().show(name).await {
+        Ok(view) => app.workspaces().orchestrator().provider(&view.provider).ok().map(|found| found.limits()),
         Err(_) => None,
     };
     let limits = limits.map_or_else(String::new, |limits| format!(" Limits of its provider: {limits}."));
@@ -130,21 +134,25 @@ async fn listen(
     token_file: Option<&Path>,
     stop: CancellationToken,
 ) -> anyhow::Result<Result<(), mcp::ServeError>> {
-    let Open { listener, access, said } = open(address, names, token_file).await?;
-    writeln!(stdout(), "{said}")?;
+    let HttpListener { listener, access, message } = open_listener(address, names, token_file).await?;
+    writeln!(stdout(), "{message}")?;
     stdout().flush()?;
-    Ok(server.http(listener, access, stop).await)
+    Ok(server.serve_http(listener, access, stop).await)
 }
 
-/// A place where clients can connect.
-struct Open {
+/// A listener for HTTP clients.
+struct HttpListener {
     listener: TcpListener,
     access: Access,
-    /// What they need to know, in two lines.
-    said: String,
+    /// The URL and the token, in two lines.
+    message: String,
 }
 
-async fn open(address: SocketAddr, names: &[String], token_file: Option<&Path>) -> anyhow::Result<Open> {
+async fn open_listener(
+    address: SocketAddr,
+    names: &[String],
+    token_file: Option<&Path>,
+) -> anyhow::Result<HttpListener> {
     let token = token(token_file)?;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr().context("cannot tell the address")?;
@@ -153,9 +161,9 @@ async fn open(address: SocketAddr, names: &[String], token_file: Option<&Path>) 
             "sandbar: {address} can be reached from elsewhere, and HTTP is not encrypted: others may read the token"
         );
     }
-    let access = names.iter().fold(Access::new(token.clone(), address), |access, name| access.host(name));
-    let said = format!("URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose());
-    Ok(Open { listener, access, said })
+    let access = names.iter().fold(Access::new(token.clone(), address), |access, name| access.with_host(name));
+    let message = format!("URL: http://{address}{}\nAuthorization: Bearer {}", Server::PATH, token.expose());
+    Ok(HttpListener { listener, access, message })
 }
 
 fn token(file: Option<&Path>) -> anyhow::Result<Token> {
@@ -174,7 +182,7 @@ fn token(file: Option<&Path>) -> anyhow::Result<Token> {
     }
 }
 
-/// A token that the first signal cancels. The task ends with the program.
+/// A token that the first signal cancels. The second signal exits the process.
 fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let mut stops = Stops::install()?;
     let stop = CancellationToken::new();
@@ -182,7 +190,7 @@ fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     tokio::spawn(async move {
         stops.next().await;
         cancel.cancel();
-        // Whoever asks again does not want to wait.
+        // The user sent a second signal: exit without waiting.
         let again = stops.next().await;
         std::process::exit(i32::from(again.code()));
     });

@@ -1,12 +1,13 @@
-//! Questions before something is lost.
+//! Asks the user to confirm a command that deletes something.
 
 use anyhow::{Context as _, bail};
 use std::io::{IsTerminal, Write, stderr, stdin};
 
-/// Asks whether to do it. Where nobody can be asked, that is an error which says how to do without: `this would {what}`.
-pub(crate) fn confirmed(what: &str, question: &str) -> anyhow::Result<bool> {
+/// Asks a yes-or-no question on the terminal. Without a terminal it fails with `this would {what}`
+/// and names `--yes`.
+pub(crate) fn confirm(what: &str, question: &str) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
-        bail!("this would {what} and nobody can be asked; add --yes to do it");
+        bail!("this would {what} and no user can be asked; add --yes to do it");
     }
     let mut screen = stderr();
     write!(screen, "{question} [y/N] ")?;

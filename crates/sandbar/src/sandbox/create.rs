@@ -1,4 +1,4 @@
-//! `sandbar sandbox create`.
+//! `sandbar sandbox create`: creates a sandbox and prints its id.
 
 use super::Session;
 use super::show::span;
@@ -26,7 +26,8 @@ pub(crate) struct Create {
     /// A pair that `list` can filter by; may be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<Pair>,
-    /// A variable that every command sees; NAME alone takes the value of this program's own; may be repeated
+    /// A variable that every command sees; NAME alone takes the value of this program's own; may be
+    /// repeated
     #[arg(long, short, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
     /// Pause at the end of its time instead of being killed

@@ -1,9 +1,9 @@
-//! Which service to talk to, and with which key: flags, then `E2B_*` variables, then the server of the local data
-//! directory, so that nothing need be set while `sandbar up` runs.
+//! Chooses the service and its key: flags first, then `E2B_*` variables, then the server of the
+//! local data directory, so that nothing need be set while `sandbar up` runs.
 
 use super::values;
 use crate::config::{Config, Overrides};
-use crate::data::{self, Found};
+use crate::data::{self, FoundServer};
 use anyhow::{Context, bail};
 use clap::Args;
 use sdk::{Client, ClientBuilder, Secret};
@@ -70,7 +70,7 @@ impl Endpoint {
         Ok(Some(Secret::from(key)))
     }
 
-    /// The server that runs here, unless the caller means another one.
+    /// Uses the local server, unless the caller named another service.
     fn local(&self, builder: ClientBuilder) -> anyhow::Result<ClientBuilder> {
         let elsewhere = self.api_url.clone().or_else(|| variable("E2B_API_URL"));
         if self.domain.is_some() || variable("E2B_DOMAIN").is_some() {
@@ -78,7 +78,7 @@ impl Endpoint {
         }
         let directory = self.config()?.data;
         let note = match data::find_server(&directory) {
-            Ok(Found::Serving(note)) => note,
+            Ok(FoundServer::Serving(note)) => note,
             Ok(other) => bail!(describe(&other, &directory, elsewhere.as_deref())),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
                 "E2B API key not configured, and {} belongs to another user; \
@@ -97,36 +97,38 @@ impl Endpoint {
         })
     }
 
-    /// What this machine's configuration says.
+    /// Loads this machine's configuration.
     pub(crate) fn config(&self) -> anyhow::Result<Config> {
         let overrides = Overrides { data: self.data.clone(), ..Overrides::default() };
         Config::load(config_file().as_deref(), &overrides)
     }
 }
 
-/// The configuration file, when one was named.
+/// The configuration file, if one was named.
 pub(crate) fn config_file() -> Option<PathBuf> {
     std::env::var_os("SANDBAR_CONFIG").map(PathBuf::from)
 }
 
-/// Why there is no server, and what to do.
-fn describe(found: &Found, directory: &Path, elsewhere: Option<&str>) -> String {
+/// The error when no local server serves, with what to do.
+fn describe(found: &FoundServer, directory: &Path, elsewhere: Option<&str>) -> String {
     let directory = directory.display();
     match (found, elsewhere) {
         (_, Some(url)) => format!("E2B API key not configured for {url}; set E2B_API_KEY or use --api-key-file"),
-        (Found::Dead { pid }, None) => format!(
+        (FoundServer::Dead { pid }, None) => format!(
             "E2B API key not configured, and the server of {directory} (process {pid}) is gone; \
              start `sandbar up`, or set E2B_API_KEY"
         ),
-        (Found::Busy, None) => format!("the server of {directory} is just starting or stopping; try again in a moment"),
-        (Found::Nobody | Found::Serving(_), None) => format!(
+        (FoundServer::Busy, None) => {
+            format!("the server of {directory} is just starting or stopping; try again in a moment")
+        }
+        (FoundServer::Absent | FoundServer::Serving(_), None) => format!(
             "E2B API key not configured, and no `sandbar up` runs here ({directory}); \
              start `sandbar up`, name the directory of one with --data, or set E2B_API_KEY"
         ),
     }
 }
 
-/// An empty variable counts as none.
+/// An environment variable; an empty one counts as unset.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `sandbar sandbox exec`.
+//! `sandbar sandbox exec`: runs a command in a sandbox.
 
 use super::run::Run;
 use super::{Session, keep};
@@ -39,12 +39,12 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
         let sandbox = session.sandbox(&self.id).await?;
-        let mut keeper = JoinSet::new();
+        let mut keep_alive = JoinSet::new();
         if self.keep_alive {
-            keeper.spawn(keep::alive(sandbox.clone()));
+            keep_alive.spawn(keep::alive(sandbox.clone()));
         }
         let done = self.run.run(&sandbox, session.show).await;
-        keeper.shutdown().await;
+        keep_alive.shutdown().await;
         done
     }
 }

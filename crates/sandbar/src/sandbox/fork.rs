@@ -1,4 +1,4 @@
-//! `sandbar sandbox fork`.
+//! `sandbar sandbox fork`: starts copies of a sandbox.
 
 use super::{Session, explain, values};
 use clap::Args;
@@ -47,7 +47,7 @@ impl Fork {
     }
 }
 
-/// The protocol's own object of a child.
+/// The protocol's object for a child.
 fn result(child: &Result<sdk::Sandbox, ForkError>) -> ForkResult {
     let error =
         |code, message| ForkResult { sandbox: None, error: Some(ErrorBody { code, message, error_code: None }) };

@@ -1,4 +1,4 @@
-//! `sandbar sandbox info`.
+//! `sandbar sandbox info`: prints the details of a sandbox.
 
 use super::Session;
 use super::show::{ago, ahead, local_time, printable, span};

@@ -1,10 +1,10 @@
-//! Signals that ask this program to stop, for commands that have to tidy up first.
+//! Signals that stop this program, for commands that clean up first.
 
 use anyhow::Context as _;
 use std::process::ExitCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Who asked.
+/// The signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Ctrl-C.
@@ -24,7 +24,7 @@ impl Stop {
         }
     }
 
-    /// As shells report it.
+    /// The exit code that shells report for it.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -45,7 +45,7 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// From here on such a signal no longer ends the program by itself.
+    /// Installs the handlers. From then on these signals no longer end the process.
     pub(crate) fn install() -> anyhow::Result<Self> {
         let on = |kind| signal(kind).context("cannot watch for signals");
         Ok(Self {
@@ -55,7 +55,7 @@ impl Stops {
         })
     }
 
-    /// The next one. Safe to cancel.
+    /// Waits for the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Stop {
         tokio::select! {
             _ = self.interrupt.recv() => Stop::Interrupt,

@@ -1,18 +1,19 @@
-//! Keeps a sandbox alive while somebody works in it.
+//! Extends a sandbox's timeout while this program uses it.
 
 use sdk::Sandbox;
 use std::time::Duration;
 
-/// How long a sandbox lives on when this program ends without a word.
-const LIFE: Duration = Duration::from_secs(300);
-const EVERY: Duration = Duration::from_secs(60);
+/// How long a sandbox lives after this program was killed.
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(300);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Extends a sandbox's life, never shortens it, until the future is dropped.
+/// Extends a sandbox's timeout at an interval, and never shortens it, until the future is dropped.
 pub(crate) async fn alive(sandbox: Sandbox) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(REFRESH_INTERVAL);
     loop {
         ticks.tick().await;
-        // Tried again in a minute; if the sandbox is gone, whoever works in it will be told so.
-        let _ = sandbox.client().refresh(sandbox.id(), LIFE).await;
+        // A failure is retried at the next tick. If the sandbox is gone, the caller's next call
+        // fails.
+        let _ = sandbox.client().refresh(sandbox.id(), SANDBOX_TIMEOUT).await;
     }
 }

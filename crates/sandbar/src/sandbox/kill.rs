@@ -1,4 +1,4 @@
-//! `sandbar sandbox kill`.
+//! `sandbar sandbox kill`: kills sandboxes, after a confirmation for all of them.
 
 use super::show::printable;
 use super::values::Pair;
@@ -11,8 +11,8 @@ use sdk::{ListQuery, SandboxId};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Kills under way at once.
-const AT_ONCE: usize = 8;
+/// Kills that are sent concurrently.
+const MAX_CONCURRENT: usize = 8;
 
 /// End sandboxes and delete their files.
 #[derive(Args)]
@@ -45,11 +45,11 @@ impl Kill {
             let killed = session.client.kill(&id).await;
             (id, killed)
         };
-        let mut kills = stream::iter(ids).map(kill).buffered(AT_ONCE);
+        let mut kills = stream::iter(ids).map(kill).buffered(MAX_CONCURRENT);
         let (mut results, mut failed) = (Vec::new(), false);
         while let Some((id, killed)) = kills.next().await {
             match killed {
-                // With --all it is no matter who was first.
+                // With --all, a sandbox that another process has killed is no error.
                 Ok(false) if !self.all => {
                     failed = true;
                     eprintln!("sandbar: sandbox {id} does not exist (any more)");
@@ -69,21 +69,21 @@ impl Kill {
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// All that match, if the caller really wants it.
+    /// Lists all that match, and asks for confirmation.
     async fn choose(&self, session: &Session) -> anyhow::Result<Vec<SandboxId>> {
         let query =
             self.metadata.iter().fold(ListQuery::new(), |query, Pair { key, value }| query.metadata(key, value));
         let rows: Vec<ListedSandbox> = session.client.list(query).try_collect().await?;
         if rows.is_empty() {
             eprintln!("no sandbox to kill at {}", session.client.api_url());
-        } else if !self.yes && !confirmed(&rows, session.client.api_url())? {
+        } else if !self.yes && !confirm(&rows, session.client.api_url())? {
             bail!("nothing was killed");
         }
         rows.iter().map(|row| row.sandbox_id.parse().context("the list cannot be used")).collect()
     }
 }
 
-fn confirmed(rows: &[ListedSandbox], url: &str) -> anyhow::Result<bool> {
+fn confirm(rows: &[ListedSandbox], url: &str) -> anyhow::Result<bool> {
     const SHOWN: usize = 5;
     let names: Vec<String> = rows.iter().take(SHOWN).map(|row| printable(&row.sandbox_id)).collect();
     let more = if rows.len() > SHOWN { ", …" } else { "" };
@@ -92,5 +92,5 @@ fn confirmed(rows: &[ListedSandbox], url: &str) -> anyhow::Result<bool> {
         count => format!("all {count} sandboxes"),
     };
     let question = format!("Kill {what} at {url} ({}{more})? Their files are lost.", names.join(", "));
-    ask::confirmed(&format!("kill {what} at {url}"), &question)
+    ask::confirm(&format!("kill {what} at {url}"), &question)
 }

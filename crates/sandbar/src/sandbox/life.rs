@@ -1,4 +1,4 @@
-//! `sandbar sandbox pause`, `resume` and `timeout`.
+//! `sandbar sandbox pause`, `resume` and `timeout`: change the life cycle of a sandbox.
 
 use super::show::{ahead, local_time, span};
 use super::{Session, explain, values};
@@ -91,7 +91,7 @@ impl Timeout {
         session.client.set_timeout(&self.id, self.time).await.map_err(explain)?;
         let end_at = match session.client.info(&self.id).await {
             Ok(detail) => Some(detail.listed.end_at),
-            // As was asked for.
+            // A timeout of 0 has killed it.
             Err(SandboxError::NotFound { .. }) => None,
             Err(error) => return Err(explain(error)),
         };

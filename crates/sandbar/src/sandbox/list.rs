@@ -1,4 +1,4 @@
-//! `sandbar sandbox list`.
+//! `sandbar sandbox list`: lists sandboxes by state, metadata and template.
 
 use super::Session;
 use super::show::{ago, ahead, printable, span};
@@ -20,7 +20,7 @@ Examples:
 pub(crate) struct List {
     /// Only those in this state
     #[arg(long)]
-    state: Option<State>,
+    state: Option<StateFilter>,
     /// Only those with this pair; several must all match
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<Pair>,
@@ -36,7 +36,7 @@ pub(crate) struct List {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum State {
+pub(crate) enum StateFilter {
     Running,
     Paused,
 }
@@ -48,8 +48,8 @@ impl List {
             query = query.metadata(key, value);
         }
         query = match self.state {
-            Some(State::Running) => query.state(SandboxState::Running),
-            Some(State::Paused) => query.state(SandboxState::Paused),
+            Some(StateFilter::Running) => query.state(SandboxState::Running),
+            Some(StateFilter::Paused) => query.state(SandboxState::Paused),
             None => query,
         };
         if let Some(template) = self.template {

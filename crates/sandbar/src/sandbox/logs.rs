@@ -1,4 +1,4 @@
-//! `sandbar sandbox logs`.
+//! `sandbar sandbox logs`: prints the log of a sandbox, and follows it by polling.
 
 use super::show::{Show, local_time, printable};
 use super::{Session, explain, values};
@@ -9,8 +9,8 @@ use sdk::model::{LogLevel, SandboxLogEntry};
 use sdk::{LogQuery, SandboxError, SandboxId};
 use std::time::Duration;
 
-/// Between two looks for new entries.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Between two requests for new entries.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Show what happened in and to a sandbox.
 #[derive(Args)]
@@ -59,7 +59,7 @@ impl Logs {
                     .map_err(explain)?
             }
             None => {
-                let newest = self.narrowed(LogQuery::newest()).limit(self.limit.into());
+                let newest = self.narrow(LogQuery::newest()).limit(self.limit.into());
                 let mut newest = session.client.logs(&self.id, &newest).await.map_err(explain)?;
                 newest.reverse();
                 newest
@@ -74,7 +74,7 @@ impl Logs {
             if !self.follow {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             entries = match reader.rest(session, &self).await {
                 Ok(entries) => entries,
                 Err(SandboxError::NotFound { id }) => {
@@ -86,7 +86,7 @@ impl Logs {
         }
     }
 
-    fn narrowed(&self, query: LogQuery) -> LogQuery {
+    fn narrow(&self, query: LogQuery) -> LogQuery {
         let query = match self.level {
             Some(Level::Debug) => query.level(LogLevel::Debug),
             Some(Level::Info) => query.level(LogLevel::Info),
@@ -101,11 +101,12 @@ impl Logs {
     }
 }
 
-/// Reads on from a moment. Servers count in milliseconds and give the last one again, so what was read of it is kept.
+/// Reads the entries since a moment. Servers count in milliseconds and return those of the last
+/// millisecond again, so that the entries read of it are remembered.
 struct Reader {
     cursor: Timestamp,
     seen: Vec<SandboxLogEntry>,
-    /// What came before this one was not wanted, although it may be of the same millisecond.
+    /// The last entry of the first page. Older entries of its millisecond are skipped.
     first_after: Option<SandboxLogEntry>,
 }
 
@@ -121,11 +122,11 @@ impl Reader {
         reader
     }
 
-    /// Everything new, in as many requests as it takes.
+    /// Reads all new entries, page by page.
     async fn rest(&mut self, session: &Session, logs: &Logs) -> Result<Vec<SandboxLogEntry>, SandboxError> {
         let mut all = Vec::new();
         loop {
-            let query = logs.narrowed(LogQuery::since(self.cursor));
+            let query = logs.narrow(LogQuery::since(self.cursor));
             let mut page = session.client.logs(&logs.id, &query).await?;
             if let Some(last) = self.first_after.take() {
                 let known = page.iter().rposition(|entry| *entry == last).map_or(0, |at| at + 1);

@@ -1,4 +1,4 @@
-//! `sandbar sandbox metrics`.
+//! `sandbar sandbox metrics`: prints the processor, memory and disk usage of a sandbox.
 
 use super::show::{size, span, sparkline};
 use super::{Session, explain, values};
@@ -49,17 +49,17 @@ impl Metrics {
             (
                 "cpu",
                 format!("{:.1} % of {} CPUs", last.cpu_used_pct, last.cpu_count),
-                bars.of(|reading| reading.cpu_used_pct, 100.0),
+                bars.render(|reading| reading.cpu_used_pct, 100.0),
             ),
             (
                 "memory",
                 part(last.mem_used, last.mem_total),
-                bars.of(|reading| float(reading.mem_used), float(last.mem_total)),
+                bars.render(|reading| float(reading.mem_used), float(last.mem_total)),
             ),
             (
                 "disk",
                 part(last.disk_used, last.disk_total),
-                bars.of(|reading| float(reading.disk_used), float(last.disk_total)),
+                bars.render(|reading| float(reading.disk_used), float(last.disk_total)),
             ),
         ];
         let width = lines.iter().map(|(_, text, _)| text.len()).max().unwrap_or(0);
@@ -71,14 +71,14 @@ impl Metrics {
     }
 }
 
-/// The course of a value, as wide as a terminal bears.
+/// Renders a value over time as a sparkline, on terminals only.
 struct Bars<'a> {
     readings: &'a [SandboxMetric],
     shown: bool,
 }
 
 impl Bars<'_> {
-    fn of(&self, value: impl Fn(&SandboxMetric) -> f64, full: f64) -> String {
+    fn render(&self, value: impl Fn(&SandboxMetric) -> f64, full: f64) -> String {
         const WIDTH: usize = 40;
         if !self.shown {
             return String::new();

@@ -1,14 +1,15 @@
-//! `sandbar sandbox`: sandboxes of any E2B service from the command line. One file a subcommand, or a few that belong
-//! together.
+//! `sandbar sandbox`: sandboxes of any E2B service from the command line. One file per subcommand,
+//! or per group of related ones.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 not understood; `exec` and `shell`
-//! pass on what the command returned.
+//! Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong
+//! arguments; `exec` and `shell` return the exit code of the command.
 
 pub(crate) mod ask;
 pub(crate) mod cp;
 mod create;
 pub(crate) mod endpoint;
 mod exec;
+pub(crate) mod files;
 mod fork;
 mod info;
 pub(crate) mod interrupt;
@@ -17,14 +18,13 @@ mod kill;
 mod life;
 mod list;
 mod logs;
-pub(crate) mod look;
 mod metrics;
+mod process_options;
 pub(crate) mod run;
 mod shell;
 pub(crate) mod show;
 mod snapshot;
 mod stdin;
-mod surroundings;
 mod terminal;
 mod url;
 pub(crate) mod values;
@@ -71,8 +71,8 @@ enum Command {
     Exec(exec::Exec),
     Shell(shell::Shell),
     Cp(cp::Cp),
-    Ls(look::Ls),
-    Cat(look::Cat),
+    Ls(files::Ls),
+    Cat(files::Cat),
     Watch(watch::Watch),
     Logs(logs::Logs),
     Metrics(metrics::Metrics),
@@ -119,7 +119,7 @@ impl Command {
     }
 }
 
-/// What every subcommand works with.
+/// What every subcommand uses.
 struct Session {
     client: Client,
     show: Show,
@@ -130,7 +130,8 @@ impl Session {
         self.client.info(id).await.map_err(explain)
     }
 
-    /// A sandbox to work in, as it is: looking at one neither wakes it nor extends its life.
+    /// Attaches to a running sandbox without changing it: attaching neither resumes a sandbox nor
+    /// extends its timeout.
     async fn sandbox(&self, id: &SandboxId) -> anyhow::Result<sdk::Sandbox> {
         let detail = self.detail(id).await?;
         let wakes = detail.lifecycle.is_some_and(|lifecycle| lifecycle.auto_resume);
@@ -141,7 +142,7 @@ impl Session {
     }
 }
 
-/// The error with what to do about it, where this program knows more than its library.
+/// Adds what to do to errors for which this program has a command.
 pub(crate) fn explain(error: SandboxError) -> anyhow::Error {
     match error {
         SandboxError::NotFound { id } => {

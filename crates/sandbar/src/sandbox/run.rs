@@ -1,9 +1,9 @@
-//! A command in a sandbox with this program's input, outputs and exit code: what every `exec` does.
+//! Runs a command in a sandbox with this program's input, outputs and exit code, for every `exec`.
 
 use super::interrupt::{Stop, Stops};
+use super::process_options::ProcessOptions;
 use super::show::Show;
 use super::stdin;
-use super::surroundings::Surroundings;
 use super::values;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -15,28 +15,28 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Between Ctrl-C and the end by force.
-const GRACE: Duration = Duration::from_secs(5);
-/// For telling the sandbox about a signal, and for the end of what was killed.
-const TELL: Duration = Duration::from_secs(5);
-/// How long a lost command is looked for. The service knows its exit code for half a minute after its end.
-const SEARCH: Duration = Duration::from_secs(30);
-const SEARCH_AGAIN: Duration = Duration::from_millis(500);
-/// A command may leave its input unread for as long as it likes.
-const INPUT_PATIENCE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// What `--json` collects of each output at most.
-const MOST_COLLECTED: usize = 64 << 20;
-/// As timeout(1) has it.
-const TIMED_OUT: u8 = 124;
+/// Between the first signal and SIGKILL.
+const GRACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// For sending a signal to the command, and for the end of a killed command.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// For reconnecting to a command. The service keeps its exit code for half a minute after its end.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
+/// For one piece of input: a command may leave its input unread for as long as it runs.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Limit of each output that `--json` collects.
+const MAX_COLLECTED_BYTES: usize = 64 << 20;
+/// The exit code of timeout(1).
+const TIMEOUT_EXIT_CODE: u8 = 124;
 
-/// What is run, and how.
+/// The command and its options.
 #[derive(Args)]
 pub(crate) struct Run {
     /// A line for the login shell, instead of ARGV
     #[arg(long = "shell", short = 'c', value_name = "LINE", conflicts_with = "argv")]
     shell: Option<String>,
     #[command(flatten)]
-    surroundings: Surroundings,
+    process_options: ProcessOptions,
     /// How long it may run; then it is killed [default: as long as the sandbox lives]
     #[arg(long, short, value_name = "TIME", value_parser = values::wait)]
     timeout: Option<Duration>,
@@ -52,23 +52,23 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Where it runs unless the caller said so.
+    /// Sets the directory unless the caller set one.
     #[must_use]
-    pub(crate) fn beginning_in(mut self, directory: &str) -> Self {
-        self.surroundings.cwd.get_or_insert_with(|| directory.to_owned());
+    pub(crate) fn default_cwd(mut self, directory: &str) -> Self {
+        self.process_options.cwd.get_or_insert_with(|| directory.to_owned());
         self
     }
 
-    /// A name to find it by, for a command that is followed to its end and has no other.
+    /// Sets a tag on a command in the foreground that has none.
     #[must_use]
-    pub(crate) fn marked(mut self, mark: &str) -> Self {
+    pub(crate) fn default_tag(mut self, mark: &str) -> Self {
         if !self.background {
             self.tag.get_or_insert_with(|| mark.to_owned());
         }
         self
     }
 
-    /// Runs it to its end, unless it is to be left running.
+    /// Runs the command to its end, or starts it in the background.
     pub(crate) async fn run(self, sandbox: &Sandbox, show: Show) -> anyhow::Result<ExitCode> {
         let input = !self.background && !std::io::stdin().is_terminal();
         let started = Instant::now();
@@ -83,10 +83,10 @@ impl Run {
         }
         let mut helpers = JoinSet::new();
         if input {
-            helpers.spawn(feed(sandbox.within(INPUT_PATIENCE).commands().process(pid)));
+            helpers.spawn(feed(sandbox.within(INPUT_TIMEOUT).commands().process(pid)));
         }
         let sink = if show.json { Sink::Collected { out: Vec::new(), err: Vec::new() } } else { Sink::Through };
-        let mut followed = Followed { sandbox, user: self.surroundings.user, running, sink };
+        let mut followed = FollowedCommand { sandbox, user: self.process_options.user, running, sink };
         let end = followed.finish().await?;
         helpers.shutdown().await;
         let code = end.code();
@@ -112,7 +112,7 @@ impl Run {
             (line, _) => Command::new(line.clone().unwrap_or_default()),
         };
         command = self.timeout.map_or_else(|| command.clone().no_timeout(), |limit| command.clone().timeout(limit));
-        command = self.surroundings.place(command)?;
+        command = self.process_options.apply(command)?;
         if let Some(tag) = &self.tag {
             command = command.tag(tag);
         }
@@ -120,13 +120,13 @@ impl Run {
     }
 }
 
-/// Sends this program's input to a process, and its end.
+/// Forwards this program's standard input to a process, and closes it at its end.
 async fn feed(process: Process) {
     let mut pieces = stdin::pieces();
     while let Some(piece) = pieces.recv().await {
         match process.send_stdin(piece).await {
             Ok(()) => {}
-            // It has ended, or wants no more: not for us to judge.
+            // The process has ended or has closed its input, which is no error.
             Err(CommandError::NotFound { .. } | CommandError::InputRefused { .. }) => return,
             Err(error) => {
                 eprintln!("sandbar: the input did not arrive: {error}");
@@ -140,7 +140,7 @@ async fn feed(process: Process) {
     }
 }
 
-/// Where output goes.
+/// What happens to the command's output.
 enum Sink {
     Through,
     Collected { out: Vec<u8>, err: Vec<u8> },
@@ -159,7 +159,7 @@ impl Sink {
                     Chunk::Stdout(bytes) | Chunk::Pty(bytes) => (out, bytes),
                     Chunk::Stderr(bytes) => (err, bytes),
                 };
-                if kept.len() + bytes.len() > MOST_COLLECTED {
+                if kept.len() + bytes.len() > MAX_COLLECTED_BYTES {
                     bail!("the command gives more than 64 MiB of output; run it without --json");
                 }
                 kept.extend_from_slice(bytes);
@@ -169,10 +169,10 @@ impl Sink {
     }
 }
 
-/// How it went.
+/// How the command ended.
 enum End {
     Exited(Exit),
-    /// The service killed it, as was asked for.
+    /// The service killed it after `--timeout`.
     TimedOut(CommandError),
     Stopped(Stop),
 }
@@ -181,20 +181,20 @@ impl End {
     fn code(&self) -> u8 {
         match self {
             Self::Exited(exit) => code(exit),
-            Self::TimedOut(_) => TIMED_OUT,
+            Self::TimedOut(_) => TIMEOUT_EXIT_CODE,
             Self::Stopped(stop) => stop.code(),
         }
     }
 }
 
-struct Followed<'a> {
+struct FollowedCommand<'a> {
     sandbox: &'a Sandbox,
     user: Option<String>,
     running: Running,
     sink: Sink,
 }
 
-impl Followed<'_> {
+impl FollowedCommand<'_> {
     async fn finish(&mut self) -> anyhow::Result<End> {
         let mut stops = Stops::install()?;
         let mut stopping: Option<Stopping> = None;
@@ -204,8 +204,8 @@ impl Followed<'_> {
                 next = self.running.next() => match next {
                     Ok(Some(chunk)) => {
                         if let Err(error) = self.sink.take(&chunk) {
-                            // Nobody reads any more: the command has no reason to go on.
-                            self.tell("TERM").await;
+                            // The reader of this program's output is gone: end the command.
+                            self.send_signal("TERM").await;
                             return Err(error);
                         }
                     }
@@ -217,7 +217,7 @@ impl Followed<'_> {
                     Err(CommandError::ConnectionLost { may_still_run: Some(_), cause, .. }) => {
                         eprintln!("sandbar: the connection was lost ({cause}); output may be missing");
                         tokio::select! {
-                            found = search(&self.running) => self.running = found?,
+                            found = reconnect_lost(&self.running) => self.running = found?,
                             stop = stops.next() => return Ok(End::Stopped(stop)),
                         }
                     }
@@ -225,18 +225,18 @@ impl Followed<'_> {
                 },
                 stop = stops.next() => match &mut stopping {
                     None => {
-                        self.tell(stop.name()).await;
-                        stopping = Some(Stopping { by: stop, until: Instant::now() + GRACE, killed: false });
+                        self.send_signal(stop.name()).await;
+                        stopping = Some(Stopping { by: stop, until: Instant::now() + GRACE_TIMEOUT, killed: false });
                     }
                     Some(again) => {
-                        self.tell("KILL").await;
-                        *again = Stopping { until: Instant::now() + TELL, killed: true, ..*again };
+                        self.send_signal("KILL").await;
+                        *again = Stopping { until: Instant::now() + SIGNAL_TIMEOUT, killed: true, ..*again };
                     }
                 },
-                () = at(overdue) => match &mut stopping {
+                () = sleep_until(overdue) => match &mut stopping {
                     Some(stopping) if !stopping.killed => {
-                        self.tell("KILL").await;
-                        *stopping = Stopping { until: Instant::now() + TELL, killed: true, ..*stopping };
+                        self.send_signal("KILL").await;
+                        *stopping = Stopping { until: Instant::now() + SIGNAL_TIMEOUT, killed: true, ..*stopping };
                     }
                     _ => {
                         eprintln!("sandbar: the command may still run as pid {}", self.running.pid());
@@ -247,44 +247,46 @@ impl Followed<'_> {
         }
     }
 
-    async fn tell(&self, signal: &str) {
-        tell(self.sandbox, self.user.as_deref(), self.running.pid(), signal).await;
+    async fn send_signal(&self, signal: &str) {
+        send_signal(self.sandbox, self.user.as_deref(), self.running.pid(), signal).await;
     }
 }
 
-/// Sends a signal to a command and all it started. The protocol itself knows two signals, and one process.
-async fn tell(sandbox: &Sandbox, user: Option<&str>, pid: u32, signal: &str) {
+/// Sends a signal to a command's process group, by `kill` in the sandbox: the protocol has only two
+/// signals, and sends them to one process.
+async fn send_signal(sandbox: &Sandbox, user: Option<&str>, pid: u32, signal: &str) {
     const LINE: &str = "kill -s \"$1\" -- \"-$2\" 2>/dev/null || kill -s \"$1\" -- \"$2\"";
-    let mut kill = Command::exec("/bin/sh", ["-c", LINE, "sh", signal, &pid.to_string()]).timeout(TELL);
+    let mut kill = Command::exec("/bin/sh", ["-c", LINE, "sh", signal, &pid.to_string()]).timeout(SIGNAL_TIMEOUT);
     if let Some(user) = user {
         kill = kill.user(user);
     }
-    let sandbox = sandbox.within(TELL);
+    let sandbox = sandbox.within(SIGNAL_TIMEOUT);
     match sandbox.commands().run(kill).await {
         Ok(output) if output.success() && signal != "KILL" => {}
         _ => {
             let signal = if signal == "KILL" { Signal::Kill } else { Signal::Terminate };
-            // It may have ended meanwhile; if not, the wait that follows has an end.
+            // Fails if the process has ended; the caller waits for its end with a timeout.
             let _ = sandbox.commands().signal(pid, signal).await;
         }
     }
 }
 
-/// Ends commands whose names begin with `begin`, except for `own`, and says which: those of programs that were killed.
-pub(crate) async fn end_left(sandbox: Sandbox, begin: &'static str, own: String) -> Vec<String> {
-    let left = sandbox.within(TELL).commands().list().await.unwrap_or_default();
+/// Kills commands whose tags begin with `begin`, except for `own`: killed programs left them.
+/// Returns their command lines.
+pub(crate) async fn kill_leftovers(sandbox: Sandbox, begin: &'static str, own: String) -> Vec<String> {
+    let left = sandbox.within(SIGNAL_TIMEOUT).commands().list().await.unwrap_or_default();
     let left = left
         .into_iter()
         .filter(|process| process.tag.as_deref().is_some_and(|tag| tag.starts_with(begin) && tag != own));
     let mut ended = Vec::new();
     for process in left {
-        tell(&sandbox, None, process.pid, "KILL").await;
+        send_signal(&sandbox, None, process.pid, "KILL").await;
         ended.push(std::iter::once(process.program).chain(process.arguments).collect::<Vec<_>>().join(" "));
     }
     ended
 }
 
-/// A stop that is under way.
+/// A stop that was requested by a signal.
 #[derive(Clone, Copy)]
 struct Stopping {
     by: Stop,
@@ -292,16 +294,16 @@ struct Stopping {
     killed: bool,
 }
 
-async fn at(moment: Option<Instant>) {
+async fn sleep_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
     }
 }
 
-/// Takes a lost command up again.
-pub(crate) async fn search(lost: &Running) -> anyhow::Result<Running> {
-    let deadline = Instant::now() + SEARCH;
+/// Reconnects to a command after its connection was lost.
+pub(crate) async fn reconnect_lost(lost: &Running) -> anyhow::Result<Running> {
+    let deadline = Instant::now() + RECONNECT_TIMEOUT;
     loop {
         match lost.reconnect().await {
             Ok(found) => return Ok(found),
@@ -310,18 +312,18 @@ pub(crate) async fn search(lost: &Running) -> anyhow::Result<Running> {
                 lost.pid()
             ),
             Err(CommandError::ConnectionLost { .. } | CommandError::Call(_)) if Instant::now() < deadline => {
-                tokio::time::sleep(SEARCH_AGAIN).await;
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
             }
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// What a shell would say: the command's own code, or 128 and the signal.
+/// The exit code of a shell: the command's own code, or 128 plus the signal.
 pub(crate) fn code(exit: &Exit) -> u8 {
     const UNKNOWN: u8 = 255;
     if exit.exited {
-        // As the kernel does with what a process returns.
+        // The kernel keeps the low eight bits too.
         return (exit.code & 0xff).try_into().unwrap_or(UNKNOWN);
     }
     let name = exit.status.strip_prefix("signal: ").unwrap_or_default();

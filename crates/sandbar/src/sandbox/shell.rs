@@ -1,8 +1,8 @@
-//! `sandbar sandbox shell`: a terminal in a sandbox, behind the one this program runs in.
+//! `sandbar sandbox shell`: a PTY in a sandbox, connected to this program's terminal.
 
 use super::interrupt::Stops;
-use super::run::{code, search};
-use super::surroundings::Surroundings;
+use super::process_options::ProcessOptions;
+use super::run::{code, reconnect_lost};
 use super::{Session, keep, stdin, terminal};
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
@@ -16,8 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// For ending a shell that nobody sits at any more.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// For killing the shell after a signal ended this program.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Open a shell in a sandbox; its exit code is this program's.
 #[derive(Args)]
@@ -32,7 +32,7 @@ pub(crate) struct Shell {
     /// The sandbox
     id: SandboxId,
     #[command(flatten)]
-    surroundings: Surroundings,
+    process_options: ProcessOptions,
     /// Let the sandbox end by its lifetime although the shell is open
     #[arg(long)]
     no_keep_alive: bool,
@@ -47,27 +47,27 @@ impl Shell {
         let sandbox = session.sandbox(&self.id).await?;
         let mut resized = signal(SignalKind::window_change()).context("cannot watch for signals")?;
         let mut stops = Stops::install()?;
-        // Before the shell is there, so that nothing typed meanwhile is shown twice.
+        // Before the shell starts, so that keys typed meanwhile are not echoed twice.
         let raw = terminal::Raw::enter()?;
         let mut running = sandbox.pty().create(terminal::size(), shell).await?;
         let (resizes, wanted) = mpsc::channel(1);
         let mut helpers = JoinSet::new();
-        helpers.spawn(type_in(running.process(), wanted));
+        helpers.spawn(forward_input(running.process(), wanted));
         if !self.no_keep_alive {
             helpers.spawn(keep::alive(sandbox.clone()));
         }
         let left = tokio::select! {
-            exit = show(&mut running) => Left::Ended(exit),
-            never = pass_on(&mut resized, resizes) => match never {},
-            stop = stops.next() => Left::Stopped(stop),
+            exit = print_output(&mut running) => ShellEnd::Ended(exit),
+            never = forward_resizes(&mut resized, resizes) => match never {},
+            stop = stops.next() => ShellEnd::Stopped(stop),
         };
         helpers.shutdown().await;
         drop(raw);
         match left {
-            Left::Ended(exit) => Ok(ExitCode::from(exit?)),
-            Left::Stopped(stop) => {
-                // As when a terminal is closed. If it cannot be reached, it ends with the sandbox.
-                let _ = sandbox.within(LAST_WORD).pty().kill(running.pid()).await;
+            ShellEnd::Ended(exit) => Ok(ExitCode::from(exit?)),
+            ShellEnd::Stopped(stop) => {
+                // As when a terminal is closed. If the call fails, the shell ends with the sandbox.
+                let _ = sandbox.within(KILL_TIMEOUT).pty().kill(running.pid()).await;
                 Ok(stop.exit())
             }
         }
@@ -78,23 +78,23 @@ impl Shell {
             Some((program, arguments)) => sdk::Shell::exec(program, arguments),
             None => sdk::Shell::default(),
         };
-        // What this terminal understands, which the sandbox cannot know.
+        // The sandbox's programs need the type of this terminal.
         for name in ["TERM", "COLORTERM"] {
             if let Some(value) = std::env::var(name).ok().filter(|value| !value.is_empty()) {
                 shell = shell.env(name, value);
             }
         }
-        Ok(self.surroundings.place(shell)?.no_timeout())
+        Ok(self.process_options.apply(shell)?.no_timeout())
     }
 }
 
-enum Left {
+enum ShellEnd {
     Ended(anyhow::Result<u8>),
     Stopped(super::interrupt::Stop),
 }
 
-/// Shows what the shell says until it ends.
-async fn show(running: &mut Running) -> anyhow::Result<u8> {
+/// Prints the shell's output until it ends.
+async fn print_output(running: &mut Running) -> anyhow::Result<u8> {
     loop {
         match running.next().await {
             Ok(Some(chunk)) => {
@@ -104,7 +104,7 @@ async fn show(running: &mut Running) -> anyhow::Result<u8> {
             Ok(None) => return Ok(code(running.exit().context("the shell has no end")?)),
             Err(CommandError::ConnectionLost { may_still_run: Some(_), cause, .. }) => {
                 eprint!("\r\nsandbar: the connection was lost ({cause}); trying to get it back\r\n");
-                *running = search(running).await?;
+                *running = reconnect_lost(running).await?;
                 eprint!("sandbar: connected again; what was said meanwhile is missing\r\n");
             }
             Err(error) => return Err(error.into()),
@@ -112,23 +112,23 @@ async fn show(running: &mut Running) -> anyhow::Result<u8> {
     }
 }
 
-/// Passes new sizes of this terminal on.
-async fn pass_on(resized: &mut Signal, sizes: mpsc::Sender<Size>) -> Infallible {
+/// Sends new sizes of this terminal to the channel.
+async fn forward_resizes(resized: &mut Signal, sizes: mpsc::Sender<Size>) -> Infallible {
     while resized.recv().await.is_some() && sizes.send(terminal::size()).await.is_ok() {}
     std::future::pending().await
 }
 
-/// Types what is typed here, in order, and resizes.
-async fn type_in(process: Process, mut sizes: mpsc::Receiver<Size>) {
+/// Forwards keys, in order, and resizes to the shell.
+async fn forward_input(process: Process, mut sizes: mpsc::Receiver<Size>) {
     let mut keys = stdin::pieces();
     loop {
         let done = tokio::select! {
             Some(size) = sizes.recv() => process.resize(size).await,
-            Some(first) = keys.recv() => process.send_stdin(together(first, &mut keys)).await,
+            Some(first) = keys.recv() => process.send_stdin(coalesce(first, &mut keys)).await,
             else => return,
         };
         match done {
-            // One who types while the connection is lost has lost these keys, and can type on when it is back.
+            // Keys typed while the connection is lost are dropped; later keys are sent again.
             Ok(())
             | Err(CommandError::Call(_) | CommandError::ConnectionLost { .. } | CommandError::InputRefused { .. }) => {}
             Err(_) => return,
@@ -136,8 +136,8 @@ async fn type_in(process: Process, mut sizes: mpsc::Receiver<Size>) {
     }
 }
 
-/// What was typed meanwhile goes along.
-fn together(first: Bytes, keys: &mut mpsc::Receiver<Bytes>) -> Bytes {
+/// Joins `first` with all keys that are queued, into one request.
+fn coalesce(first: Bytes, keys: &mut mpsc::Receiver<Bytes>) -> Bytes {
     let Ok(second) = keys.try_recv() else { return first };
     let mut all = BytesMut::from(first.as_ref());
     all.extend_from_slice(&second);

@@ -1,6 +1,7 @@
-//! How results look: JSON for programs, and for people tables, ages and sizes; colours only on a terminal.
+//! Prints results: JSON for programs; tables, ages and sizes for people; colours only on a
+//! terminal.
 //!
-//! What comes out of a sandbox is not trusted: control characters in it are shown, never sent to a terminal.
+//! Text of a sandbox is not trusted: control characters in it are escaped.
 
 use crate::doctor::colours_on;
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _, stdout};
 use std::time::Duration;
 
-/// Where a command's result goes, and in which form.
+/// The format of a command's result.
 #[derive(Clone, Copy)]
 pub(crate) struct Show {
     pub json: bool,
@@ -22,17 +23,17 @@ impl Show {
         Self { json, colours: !json && colours_on(&stdout()) }
     }
 
-    /// One line, or more, of text.
+    /// Prints text and a line end.
     pub(crate) fn line(self, text: impl AsRef<str>) -> io::Result<()> {
         writeln!(stdout(), "{}", text.as_ref())
     }
 
-    /// One object, spread out to be read.
+    /// Prints an object as indented JSON.
     pub(crate) fn object(self, value: &impl Serialize) -> io::Result<()> {
         self.line(serde_json::to_string_pretty(value)?)
     }
 
-    /// One object of many, on a line of its own, at once.
+    /// Prints an object as one line of JSON, and flushes.
     pub(crate) fn event(self, value: &impl Serialize) -> io::Result<()> {
         self.line(serde_json::to_string(value)?)?;
         stdout().flush()
@@ -58,7 +59,7 @@ impl Show {
         }
     }
 
-    /// Rows under a head, each column as wide as its widest cell.
+    /// Prints rows below a head, each column as wide as its widest cell.
     pub(crate) fn table(self, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
         for row in rows {
@@ -78,7 +79,7 @@ impl Show {
         rows.iter().try_for_each(|row| self.line(render(row)))
     }
 
-    /// `name  value` lines.
+    /// Prints `name  value` lines.
     pub(crate) fn pairs(self, pairs: &[(&str, String)]) -> io::Result<()> {
         let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         pairs.iter().try_for_each(|(name, value)| {
@@ -108,7 +109,7 @@ impl Colour {
     }
 }
 
-/// Characters on the screen: painting takes none.
+/// The width on the screen, without escape sequences of colours.
 fn shown_width(text: &str) -> usize {
     let (mut width, mut painting) = (0, false);
     for character in text.chars() {
@@ -122,7 +123,7 @@ fn shown_width(text: &str) -> usize {
     width
 }
 
-/// A text of a sandbox, fit for a terminal: control characters are written out.
+/// Escapes control characters, so that text of a sandbox cannot control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     if !text.chars().any(char::is_control) {
         return text.to_owned();
@@ -137,12 +138,12 @@ pub(crate) fn printable(text: &str) -> String {
     })
 }
 
-/// The same for a text of several lines, which stay lines.
+/// As [`printable`], but keeps line ends.
 pub(crate) fn printable_lines(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// `12s`, `5m 3s`, `2h 5m`, `3d 4h`: two units say enough.
+/// Formats a duration in at most two units: `12s`, `5m 3s`, `2h 5m`, `3d 4h`.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let two = |large: u64, name: &str, small: u64, unit: &str| match small {
@@ -157,18 +158,18 @@ pub(crate) fn span(time: Duration) -> String {
     }
 }
 
-/// How far a moment of the protocol lies ahead; nothing when it is past or no moment.
+/// The time until a timestamp of the protocol; [`None`] if it is past or invalid.
 pub(crate) fn ahead(moment: &str) -> Option<Duration> {
     Duration::try_from(moment.parse::<Timestamp>().ok()?.duration_since(Timestamp::now())).ok()
 }
 
-/// How long ago a moment of the protocol was; nothing for what always was, such as a server's base.
+/// The time since a timestamp of the protocol; [`None`] for the epoch, which a server's base has.
 pub(crate) fn ago(moment: &str) -> Option<Duration> {
     let moment = moment.parse::<Timestamp>().ok().filter(|moment| *moment != Timestamp::UNIX_EPOCH)?;
     Duration::try_from(Timestamp::now().duration_since(moment)).ok()
 }
 
-/// A moment of the protocol in the reader's own time.
+/// A timestamp of the protocol in the local time zone.
 pub(crate) fn local_time(moment: &str) -> String {
     match moment.parse::<Timestamp>() {
         Ok(moment) => moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -176,7 +177,7 @@ pub(crate) fn local_time(moment: &str) -> String {
     }
 }
 
-/// `17 B`, `1.5 KiB`, `2.0 GiB`.
+/// Formats a size: `17 B`, `1.5 KiB`, `2.0 GiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -192,7 +193,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A row of bars, one a value, from nothing to `full`.
+/// A row of bars, one per value, from 0 to `full`.
 pub(crate) fn sparkline(values: &[f64], full: f64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |value: &f64| {

@@ -1,4 +1,4 @@
-//! `sandbar sandbox snapshot`.
+//! `sandbar sandbox snapshot`: takes a snapshot of a sandbox.
 
 use super::{Session, explain};
 use clap::Args;

@@ -1,15 +1,15 @@
-//! This program's own input, as it comes.
+//! Reads this program's standard input in pieces.
 
 use bytes::Bytes;
 use std::io::Read;
 use tokio::sync::mpsc;
 
 const PIECE: usize = 64 * 1024;
-/// Read ahead at most so many pieces.
+/// Pieces that are read ahead; the channel's backpressure stops the reader.
 const AHEAD: usize = 4;
 
-/// Reads standard input on a thread of its own, which ends with it, with the receiver, or with the program: a read from a
-/// terminal cannot be cancelled, and nothing waits for it.
+/// Reads standard input on a separate thread, because a read from a terminal cannot be cancelled.
+/// The thread ends with the input, with the receiver, or with the process, and is never joined.
 pub(crate) fn pieces() -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(AHEAD);
     std::thread::spawn(move || {

@@ -1,11 +1,12 @@
-//! The terminal that this program runs in.
+//! This program's terminal: raw mode and size.
 
 use anyhow::{Context as _, bail};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use sdk::Size;
 use std::io::{IsTerminal, stdin, stdout};
 
-/// The terminal handed through: every key is sent on as it is, Ctrl-C included. Dropped, it is as it was before.
+/// The terminal in raw mode: every key is read as it is, Ctrl-C included. Dropping it restores the
+/// earlier settings.
 pub(crate) struct Raw {
     before: Termios,
 }
@@ -25,12 +26,12 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // Without a terminal any more there is nothing to restore.
+        // Fails if the terminal is gone, and then there is nothing to restore.
         let _ = tcsetattr(stdin(), OptionalActions::Drain, &self.before);
     }
 }
 
-/// How many characters fit; what terminals usually have when this one does not say.
+/// The size of the terminal, or the usual default if it is unknown.
 pub(crate) fn size() -> Size {
     match tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Size { cols: size.ws_col, rows: size.ws_row },

@@ -1,4 +1,4 @@
-//! `sandbar sandbox url`.
+//! `sandbar sandbox url`: prints the URL of a port, or a signed link to a file.
 
 use super::{Session, values};
 use clap::Args;
@@ -14,7 +14,7 @@ Examples:
   curl \"$(sandbar sandbox url iabc123 --download report.pdf --expires 1h)\"
   curl -F file=@data.csv \"$(sandbar sandbox url iabc123 --upload data.csv)\"
 
-Whoever has a signed link can read, or write, that one file without a key.")]
+Anyone who has a signed link can read, or write, that one file without a key.")]
 pub(crate) struct Url {
     /// The sandbox
     id: SandboxId,
@@ -37,7 +37,7 @@ pub(crate) struct Url {
 
 impl Url {
     pub(crate) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        // No sign of life is needed for a link: it works again once the sandbox does.
+        // The state is not checked: a link to a paused sandbox works after a resume.
         let sandbox = session.client.attach(&session.detail(&self.id).await?)?;
         let files = self.user.map_or_else(|| sandbox.files(), |user| sandbox.files().as_user(user));
         let expiry = self.expires.map_or(Expiry::Never, Expiry::After);

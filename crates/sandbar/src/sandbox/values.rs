@@ -1,4 +1,4 @@
-//! What people type for values: lifetimes, pairs, and places on either side of a copy.
+//! Parses the values of flags: durations, pairs, variables, and both sides of a copy.
 
 use clap::error::ErrorKind;
 use sdk::{SandboxId, Secret};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// `90`, `90s`, `5m`, `1h30m`, `2d`: seconds unless a unit is named.
+/// Parses a duration, in seconds unless a unit is named: `90`, `90s`, `5m`, `1h30m`, `2d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time; write for example 90, 90s, 5m, 1h30m or 2d");
     let mut total: u64 = 0;
@@ -31,7 +31,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_secs(total)) }
 }
 
-/// As [`duration`], for what would end before it begins.
+/// As [`duration`], but refuses 0.
 pub(crate) fn wait(text: &str) -> Result<Duration, String> {
     duration(text)
         .and_then(|time| if time.is_zero() { Err("it must be a second at least".to_owned()) } else { Ok(time) })
@@ -50,16 +50,17 @@ impl FromStr for Pair {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('=') {
             Some((key, value)) if !key.is_empty() => Ok(Self { key: key.to_owned(), value: value.to_owned() }),
-            // Not repeated in full: what stands there may be a secret.
+            // The error does not repeat the text, which may be a secret.
             _ => Err("it must be KEY=VALUE, with a key".to_owned()),
         }
     }
 }
 
-/// A variable for a program in a sandbox: `NAME=VALUE`, or `NAME` for the value that this program's own environment has.
+/// A variable for a program in a sandbox: `NAME=VALUE`, or `NAME` for the value in this program's
+/// environment.
 ///
-/// It is taken as it stands and read later: what clap refuses, it repeats, and a value may be a secret. Not `Debug` for the
-/// same reason.
+/// It is parsed after clap, whose errors would repeat the value, which may be a secret. Not `Debug`
+/// for the same reason.
 #[derive(Clone)]
 pub(crate) struct Variable(String);
 
@@ -72,8 +73,11 @@ impl FromStr for Variable {
 }
 
 impl Variable {
+    /// Parses the variable, and reads the environment for a name without a value.
+    ///
     /// # Errors
-    /// It cannot be meant. The error shows no value.
+    /// [`ErrorKind::ValueValidation`] for an invalid name or an unset variable. The error shows no
+    /// value.
     pub(crate) fn read(&self) -> Result<Pair, clap::Error> {
         let wrong = |problem: &str| clap::Error::raw(ErrorKind::ValueValidation, format!("--env {problem}\n"));
         let is_name = |name: &str| {
@@ -85,7 +89,7 @@ impl Variable {
             Some((key, _)) => {
                 Err(wrong(&format!("{key:?}=…: a name has letters, digits and `_`, and does not begin with a digit")))
             }
-            // What stands there may be a value without its name.
+            // The error does not repeat the text, which may be a value without its name.
             None if !is_name(&self.0) => Err(wrong("must be NAME=VALUE, or NAME for a variable that is set here")),
             None => match std::env::var(&self.0) {
                 Ok(value) => Ok(Pair { key: self.0.clone(), value }),
@@ -99,14 +103,14 @@ impl Variable {
     }
 }
 
-/// What a workspace is given, by name.
+/// Reads the variables of a workspace as secrets, by name.
 pub(crate) fn secrets(given: &[Variable]) -> Result<BTreeMap<String, Secret>, clap::Error> {
     given.iter().map(|variable| variable.read().map(|Pair { key, value }| (key, Secret::from(value)))).collect()
 }
 
 /// One side of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CopySide {
     Here(PathBuf),
     Sandbox(RemotePath),
 }
@@ -118,7 +122,7 @@ pub(crate) struct RemotePath {
     pub path: String,
 }
 
-impl FromStr for Place {
+impl FromStr for CopySide {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_has_a_name_that_programs_can_read_and_errors_show_no_value() {
+    fn variables_have_valid_names_and_errors_show_no_value() {
         let read = |text: &str| {
             let pair = text.parse::<Variable>().expect("anything").read();
             pair.map(|Pair { key, value }| (key, value)).map_err(|error| error.to_string())
@@ -176,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_colon_makes_it_a_path_in_a_sandbox() {
-        let place = |text: &str| text.parse::<Place>();
-        assert_eq!(place("./a:b"), Ok(Place::Here("./a:b".into())));
-        assert_eq!(place("a"), Ok(Place::Here("a".into())));
-        let Ok(Place::Sandbox(remote)) = place("iabc:/etc/a:b") else { panic!("a path in a sandbox") };
+        let side = |text: &str| text.parse::<CopySide>();
+        assert_eq!(side("./a:b"), Ok(CopySide::Here("./a:b".into())));
+        assert_eq!(side("a"), Ok(CopySide::Here("a".into())));
+        let Ok(CopySide::Sandbox(remote)) = side("iabc:/etc/a:b") else { panic!("a path in a sandbox") };
         assert_eq!((remote.id.as_str(), remote.path.as_str()), ("iabc", "/etc/a:b"));
-        assert!(place("C:\\x").is_err() && place("").is_err());
+        assert!(side("C:\\x").is_err() && side("").is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! `sandbar sandbox watch`.
+//! `sandbar sandbox watch`: prints file events of a directory in a sandbox.
 
 use super::Session;
-use super::look::model;
+use super::files::model;
 use super::show::{Colour, printable};
 use clap::Args;
 use futures::TryStreamExt;

@@ -1,11 +1,11 @@
-//! `sandbar studio` and `sandbar user`; and the studio inside `sandbar up`.
+//! `sandbar studio`, `sandbar user`, and the studio inside of `sandbar up`.
 
+mod host;
 mod models;
 mod open;
-mod premises;
 mod serve;
 mod user;
 
-pub(crate) use open::{Options, Workshop, book, kept_first_token, workspaces_of};
+pub(crate) use open::{StudioOptions, StudioRuntime, open_usage, open_workspaces, read_first_token};
 pub(crate) use serve::{Serve, StudioFlags};
 pub(crate) use user::Users;

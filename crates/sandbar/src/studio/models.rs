@@ -1,21 +1,22 @@
-//! The models that users of the studio may choose. Keys come from the environment, so that their owner says where they may be
-//! sent: a URL is only used if whoever starts the program named it. Scripts come only from a directory that they named too, so
-//! that nobody reads other files of this machine by a model's name.
+//! The models that users of the studio can choose. Keys come from the environment, and a URL is
+//! used only if the operator named it, so that no user can have a key sent elsewhere. Scripts come
+//! only from a directory that the operator named, so that no user can read other files of this
+//! machine by a model's name.
 
 use crate::agent::{DEFAULT_MODEL, Prices, keys};
-use ::studio::Chosen;
+use ::studio::ChosenModel;
 use agent::model::scripted::Scripted;
 use agent::model::{Choice, ChoiceError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A script that is always there, for a first look without a key.
+/// A script that is always offered, for a first build without a key.
 const DEMO: &str = "scripted:demo";
 const DEMO_SCRIPT: &str = include_str!("../../../../examples/scripts/studio-app.yaml");
 
 pub(super) struct Models {
     scripts: Option<PathBuf>,
-    /// The first is the default.
+    /// The first one is the default.
     offered: Vec<Choice>,
     prices: Prices,
 }
@@ -25,7 +26,7 @@ impl Models {
         Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()?, offered: offered.to_vec(), prices })
     }
 
-    /// The default first.
+    /// Names of the models, the default first.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.offered.iter().map(ToString::to_string).collect();
         if names.is_empty() && keys().anthropic.is_some() {
@@ -43,27 +44,27 @@ impl Models {
         names
     }
 
-    pub(super) fn choose(&self, wanted: Option<&str>) -> Result<Chosen, ChoiceError> {
+    pub(super) fn choose(&self, wanted: Option<&str>) -> Result<ChosenModel, ChoiceError> {
         let name = match wanted {
             Some(name) => name.to_owned(),
             None => self.names().swap_remove(0),
         };
         if name == DEMO {
-            return Ok(Chosen { model: Arc::new(Scripted::new(DEMO, DEMO_SCRIPT)?), name });
+            return Ok(ChosenModel { model: Arc::new(Scripted::new(DEMO, DEMO_SCRIPT)?), name });
         }
         match name.parse()? {
             Choice::Scripted { file } => {
                 let (name, file) = self.script(&file).ok_or(ChoiceError::Unknown(name))?;
-                Ok(Chosen { name, model: Choice::Scripted { file }.model(&keys())? })
+                Ok(ChosenModel { name, model: Choice::Scripted { file }.model(&keys())? })
             }
-            // Whoever names the URL would be sent the key.
+            // A user who names the URL would receive the key.
             choice @ Choice::OpenAi { .. } if !self.offered.contains(&choice) => Err(ChoiceError::Unknown(name)),
-            choice => Ok(Chosen { model: self.prices.apply(&choice, choice.model(&keys())?), name }),
+            choice => Ok(ChosenModel { model: self.prices.apply(&choice, choice.model(&keys())?), name }),
         }
     }
 
-    /// A script below the directory, by its name there or by its whole path; with the name, which leads to it in any process
-    /// that has such a directory.
+    /// Finds a script below the directory by its relative or absolute path. Returns it with the
+    /// relative name, which is valid in any process that has such a directory.
     fn script(&self, file: &Path) -> Option<(String, PathBuf)> {
         let directory = self.scripts.as_ref()?;
         let file = directory.join(file).canonicalize().ok().filter(|file| file.is_file())?;
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_come_from_their_directory_and_from_nowhere_else() {
+    fn scripts_come_only_from_their_directory() {
         let directory = tempfile::tempdir().expect("a directory");
         let (inside, outside) = (directory.path().join("scripts"), directory.path().join("secret.yaml"));
         std::fs::create_dir(&inside).expect("made");

@@ -1,14 +1,14 @@
-//! Opens the studio for a program: where it keeps what outlives it, its first user, its worker.
+//! Opens the studio for a program: its records, its first user and its worker.
 
+use super::host::LocalHost;
 use super::models::Models;
-use super::premises::Rooms;
 use crate::agent::Prices;
 use crate::config::{self, Config};
 use crate::data::STUDIO;
-use ::studio::records::{NameTaken, Records};
-use ::studio::rest::Face;
+use ::studio::records::{AddUserError, Records};
+use ::studio::rest::RestOptions;
 use ::studio::token::{Digest, new_token};
-use ::studio::{Premises, Settings, Studio};
+use ::studio::{Settings, Studio, StudioHost};
 use agent::model::Choice;
 use anyhow::Context as _;
 use sdk::Secret;
@@ -23,21 +23,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use workspace::Workspaces;
 use workspace::config::{RecordsConfig, WorkspaceConfig};
-use workspace::events::Nobody;
+use workspace::events::NoopObserver;
 use workspace::provider::LocalServer;
 use workspace::records::DatabaseRecords;
 
-/// Whoever starts the first server.
+/// The user that the first server creates.
 pub(super) const FIRST_USER: &str = "owner";
 const TOKEN: &str = "token";
-/// Has the database, whether it was set or came as a flag.
+/// The variable of the database. A value of the flag `--database` is passed under this name too.
 const DATABASE: &str = "SANDBAR_DATABASE";
 
-/// Where the studio keeps everything: beside its server's own files unless the configuration says otherwise, since the sandboxes of
-/// its jobs are that server's.
-fn workspaces(config: &Config, database: Option<&Secret>) -> anyhow::Result<WorkspaceConfig> {
+/// The configuration of the studio's workspaces. Records and objects are in the server's data
+/// directory by default, since the sandboxes of its jobs are that server's.
+fn workspace_config(config: &Config, database: Option<&Secret>) -> anyhow::Result<WorkspaceConfig> {
     let records = match database {
-        // It may have a password, which a configuration must not.
+        // A configuration must not have a password, which the database's URL may have.
         Some(_) => RecordsConfig { url: None, url_env: Some(DATABASE.to_owned()) },
         None => config.records.clone(),
     };
@@ -48,10 +48,10 @@ fn workspaces(config: &Config, database: Option<&Secret>) -> anyhow::Result<Work
         budgets: config.budgets.clone(),
         ..WorkspaceConfig::default()
     };
-    config.unified(workspaces.resolve(&directory(config), &config::variable)?)
+    config.unify_local_provider(workspaces.resolve(&directory(config), &config::variable)?)
 }
 
-/// What the environment has, with the database that was named.
+/// Reads the environment, with the given database as [`DATABASE`].
 fn variables(database: Option<&Secret>) -> impl Fn(&str) -> Option<String> + Sync {
     let database = database.cloned();
     move |name| match &database {
@@ -64,24 +64,24 @@ fn directory(config: &Config) -> PathBuf {
     config.data.join(STUDIO)
 }
 
-/// The records alone, for those who look after users.
+/// Opens the records only, to manage users.
 pub(super) async fn records(config: &Config, database: Option<&Secret>) -> anyhow::Result<Records> {
-    let url = workspaces(config, database)?.records.location(&variables(database))?;
+    let url = workspace_config(config, database)?.records.location(&variables(database))?;
     Records::open(&url).await.context("the studio's records cannot be opened")
 }
 
-/// What the studio's jobs used, for those who read the books.
-pub(crate) struct Book {
-    /// Where it is.
+/// The usage of the studio's jobs.
+pub(crate) struct StudioUsage {
+    /// URL of the database.
     pub(crate) location: Secret,
     pub(crate) records: DatabaseRecords,
-    /// Which project each of its workspaces is of.
+    /// Names of projects by workspace.
     pub(crate) projects: HashMap<String, String>,
 }
 
-/// Where the studio's records are; none where there never was a studio.
+/// The URL of the studio's records; [`None`] where no studio was ever opened.
 fn location(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Secret>> {
-    let url = workspaces(config, database)?.records.location(&variables(database))?;
+    let url = workspace_config(config, database)?.records.location(&variables(database))?;
     let file = url.expose().strip_prefix("sqlite://").and_then(|rest| rest.split('?').next());
     let there = match file {
         Some(file) => fs::exists(file).with_context(|| format!("{file} cannot be read"))?,
@@ -90,8 +90,8 @@ fn location(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option
     Ok(there.then_some(url))
 }
 
-/// The workspaces of the studio's jobs, for those who are about to end their server; none where there never was a studio.
-pub(crate) async fn workspaces_of(
+/// Opens the workspaces of the studio's jobs; [`None`] where no studio was ever opened.
+pub(crate) async fn open_workspaces(
     config: &Config,
     local: &Arc<dyn LocalServer>,
     settings: workspace::Settings,
@@ -100,78 +100,84 @@ pub(crate) async fn workspaces_of(
     if location(config, database)?.is_none() {
         return Ok(None);
     }
-    let (workspaces, variables) = (workspaces(config, database)?, variables(database));
-    let opened = Workspaces::from_config(&workspaces, &variables, local, Arc::new(Nobody), settings).await;
+    let (workspaces, variables) = (workspace_config(config, database)?, variables(database));
+    let opened = Workspaces::from_config(&workspaces, &variables, local, Arc::new(NoopObserver), settings).await;
     Ok(Some(opened.context("the studio's workspaces cannot be opened")?))
 }
 
-/// The studio's book; none where there never was a studio.
-pub(crate) async fn book(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<Book>> {
+/// Opens the usage of the studio's jobs; [`None`] where no studio was ever opened.
+pub(crate) async fn open_usage(config: &Config, database: Option<&Secret>) -> anyhow::Result<Option<StudioUsage>> {
     let Some(url) = location(config, database)? else { return Ok(None) };
     let studio = Records::open(&url).await.context("the studio's records cannot be opened")?;
     let projects = studio.project_names().await?;
     studio.close().await?;
     let records = DatabaseRecords::open(&url).await.context("the studio's book cannot be opened")?;
-    Ok(Some(Book { location: url, records, projects }))
+    Ok(Some(StudioUsage { location: url, records, projects }))
 }
 
-/// How the studio works in this program.
-pub(crate) struct Options {
+/// Options of the studio.
+pub(crate) struct StudioOptions {
     pub(crate) database: Option<Secret>,
-    /// Where scripted models may be.
+    /// Directory of scripted models.
     pub(crate) scripts: Option<PathBuf>,
-    /// Models that users can choose besides; the first is the default.
+    /// Models that users can choose; the first one is the default.
     pub(crate) models: Vec<Choice>,
-    /// Builds at once.
+    /// Builds that run concurrently.
     pub(crate) builds: usize,
 }
 
-/// The studio of this program, and its worker.
-pub(crate) struct Workshop {
+/// The studio of this process, and its worker.
+pub(crate) struct StudioRuntime {
     pub(crate) studio: Studio,
-    /// Of the first user, where this program knows it.
+    /// Token of the first user, if this process knows it.
     pub(crate) token: Option<Secret>,
-    rooms: Arc<Rooms>,
-    /// Below which the previews of providers are.
+    host: Arc<LocalHost>,
+    /// Domains of the providers' previews.
     domains: Vec<String>,
     stop: CancellationToken,
     worker: Option<JoinHandle<()>>,
 }
 
-impl Workshop {
-    pub(crate) async fn open(config: &Config, local: &Arc<dyn LocalServer>, options: &Options) -> anyhow::Result<Self> {
+impl StudioRuntime {
+    pub(crate) async fn open(
+        config: &Config,
+        local: &Arc<dyn LocalServer>,
+        options: &StudioOptions,
+    ) -> anyhow::Result<Self> {
         let database = options.database.as_ref();
-        let (workspaces, variables) = (workspaces(config, database)?, variables(database));
+        let (workspaces, variables) = (workspace_config(config, database)?, variables(database));
         let url = workspaces.records.location(&variables)?;
         let models = Models::new(options.scripts.as_deref(), &options.models, Prices::new(&config.models)?)
             .context("the directory of scripts cannot be used")?;
-        let rooms = Arc::new(Rooms::open(config, &workspaces, &variables, local, models).await?);
+        let host = Arc::new(LocalHost::open(config, &workspaces, &variables, local, models).await?);
         let settings = Settings { builds: options.builds, ..Settings::default() };
         let credits = settings.first_credits;
-        let studio = Studio::open(&url, Arc::clone(&rooms) as Arc<dyn Premises>, settings).await?;
+        let studio = Studio::open(&url, Arc::clone(&host) as Arc<dyn StudioHost>, settings).await?;
         let token = first_token(studio.records(), &directory(config), credits).await?;
         let domains = workspaces.providers.iter().filter_map(|provider| provider.domain.clone()).collect();
-        Ok(Self { studio, token, rooms, domains, stop: CancellationToken::new(), worker: None })
+        Ok(Self { studio, token, host, domains, stop: CancellationToken::new(), worker: None })
     }
 
-    /// Of its jobs.
+    /// The workspaces of its jobs.
     pub(crate) fn workspaces(&self) -> &Workspaces {
-        self.rooms.workspaces()
+        self.host.workspaces()
     }
 
-    /// How it shows itself: the previews of every provider may be framed, and those of this machine's own server, which are
-    /// below `own`. `host` is the only one it has pages and sessions under, if there is one.
-    pub(crate) fn face(&self, own: &str, host: Option<&str>) -> Face {
-        let face = Face { host: host.map(str::to_owned), ..Face::default() };
-        self.domains.iter().map(String::as_str).chain([own]).fold(face, Face::domain)
+    /// Options of the REST API. Pages may frame the previews of every provider and of this
+    /// machine's server, which are below `own`. If `host` is given, only this host serves pages and
+    /// sessions.
+    pub(crate) fn rest_options(&self, own: &str, host: Option<&str>) -> RestOptions {
+        let rest_options = RestOptions { host: host.map(str::to_owned), ..RestOptions::default() };
+        self.domains.iter().map(String::as_str).chain([own]).fold(rest_options, RestOptions::with_preview_domain)
     }
 
-    /// Begins to build what is waiting. The server that sandboxes come from must be there.
-    pub(crate) fn work(&mut self) {
+    /// Starts the worker. The server that provides its sandboxes must be running.
+    pub(crate) fn start_worker(&mut self) {
         self.worker = Some(tokio::spawn(::studio::work(self.studio.clone(), self.stop.clone())));
     }
 
-    /// Leaves what is being built to whoever comes next, and ends.
+    /// Stops the worker and closes the studio. Another worker resumes the jobs that were being
+    /// built.
     pub(crate) async fn close(&mut self) {
         self.stop.cancel();
         if let Some(worker) = self.worker.take()
@@ -180,19 +186,19 @@ impl Workshop {
             warn!(%error, "the worker broke off");
         }
         self.studio.close().await;
-        self.rooms.close().await;
+        self.host.close().await;
     }
 }
 
-/// The first user's token. It is made with the user and kept in the data directory, as the server's key is; where somebody else made
-/// the user, only they have it.
+/// The first user's token, which is created with the user and stored in the data directory, like
+/// the server's key. [`None`] if another process created the users and has the token.
 async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyhow::Result<Option<Secret>> {
     let file = directory.join(TOKEN);
     match fs::read_to_string(&file) {
         Ok(token) => {
             let token = token.trim().to_owned();
-            let known = match Digest::of(&token) {
-                Some(digest) => records.user_with(&digest).await?.is_some(),
+            let known = match Digest::from_token(&token) {
+                Some(digest) => records.user_by_token(&digest).await?.is_some(),
                 None => false,
             };
             if known {
@@ -206,31 +212,32 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
         return Ok(None);
     }
     let token = new_token();
-    let digest = Digest::of(token.expose()).context("a new token has the form of one")?;
-    // The file first: a token that nobody has would open nothing, a user without a token could not be entered.
+    let digest = Digest::from_token(token.expose()).context("a new token has the form of one")?;
+    // The file is written before the user is added: a token without a user is harmless, but a user
+    // whose token is lost could not sign in.
     write(directory, TOKEN, token.expose()).with_context(|| format!("cannot write {}", file.display()))?;
     match records.add_user(FIRST_USER, &digest, credits).await {
         Ok(_) => Ok(Some(token)),
-        // Another process was quicker.
-        Err(NameTaken::Taken(_)) => Ok(None),
+        // Another process added the user first.
+        Err(AddUserError::Taken(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Where the first user's token is kept.
+/// The file of the first user's token.
 pub(super) fn first_token_file(config: &Config) -> PathBuf {
     directory(config).join(TOKEN)
 }
 
-/// The first user's token, where this data directory has it.
-pub(crate) fn kept_first_token(config: &Config) -> Option<Secret> {
+/// Reads the first user's token, if this data directory has it.
+pub(crate) fn read_first_token(config: &Config) -> Option<Secret> {
     let token = fs::read_to_string(first_token_file(config)).ok()?;
     Some(Secret::from(token.trim().to_owned()))
 }
 
-/// Keeps the first user's new token where `sandbar up` finds it; only where it found the old one:
-/// with records elsewhere, the user may be another's.
-pub(super) fn keep_first_token(config: &Config, token: &Secret) -> anyhow::Result<()> {
+/// Replaces the stored token of the first user, where `sandbar up` reads it. A directory that has
+/// none stays without: its records may be another server's, with another first user.
+pub(super) fn store_first_token(config: &Config, token: &Secret) -> anyhow::Result<()> {
     let directory = directory(config);
     if !directory.join(TOKEN).exists() {
         return Ok(());
@@ -239,7 +246,7 @@ pub(super) fn keep_first_token(config: &Config, token: &Secret) -> anyhow::Resul
         .with_context(|| format!("cannot write {}", directory.join(TOKEN).display()))
 }
 
-/// Readable by its owner alone.
+/// Writes a file that only its owner can read.
 fn write(directory: &Path, name: &str, text: &str) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     durable::write(&directory.join(name), text.as_bytes(), 0o600)

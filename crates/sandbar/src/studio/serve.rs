@@ -1,6 +1,6 @@
-//! `sandbar studio`: the studio alone, without a server of sandboxes of its own.
+//! `sandbar studio`: serves the studio without a server of sandboxes.
 
-use super::open::{Options, Workshop, first_token_file};
+use super::open::{StudioOptions, StudioRuntime, first_token_file};
 use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
 use crate::sandbox::interrupt::Stops;
@@ -29,7 +29,8 @@ Sandboxes come from the providers of the configuration, or from this machine's `
 
 A worker that is killed loses nothing: another goes on with its jobs within 15 seconds.")]
 pub(crate) struct Serve {
-    /// Where jobs and everything else is remembered: sqlite:///FILE or postgres://… [default: in the data directory]
+    /// Where jobs and everything else is remembered: sqlite:///FILE or postgres://… [default: in
+    /// the data directory]
     #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
     database: Option<Secret>,
     /// Address of the listener; port 0 takes a free one
@@ -45,15 +46,15 @@ pub(crate) struct Serve {
     studio: StudioFlags,
 }
 
-/// What `sandbar up` and `sandbar studio` have in common.
+/// Flags that `sandbar up` and `sandbar studio` share.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Studio")]
 pub(crate) struct StudioFlags {
     /// Where files for scripted models are; users can choose them
     #[arg(long, value_name = "DIR", env = "SANDBAR_STUDIO_SCRIPTS")]
     scripts: Option<PathBuf>,
-    /// A model that users can choose, the first by default: anthropic:NAME, openai:NAME@URL; may be repeated [default:
-    /// anthropic:claude-opus-5-5 where ANTHROPIC_API_KEY is set]
+    /// A model that users can choose, the first by default: anthropic:NAME, openai:NAME@URL; may be
+    /// repeated [default: anthropic:claude-opus-5-5 where ANTHROPIC_API_KEY is set]
     #[arg(long, value_name = "MODEL", env = "SANDBAR_STUDIO_MODELS", value_delimiter = ',')]
     model: Vec<Choice>,
     /// Builds at once; 0 builds nothing here
@@ -62,8 +63,8 @@ pub(crate) struct StudioFlags {
 }
 
 impl StudioFlags {
-    pub(crate) fn options(self, database: Option<Secret>) -> Options {
-        Options { database, scripts: self.scripts, models: self.model, builds: self.builds }
+    pub(crate) fn options(self, database: Option<Secret>) -> StudioOptions {
+        StudioOptions { database, scripts: self.scripts, models: self.model, builds: self.builds }
     }
 }
 
@@ -81,10 +82,10 @@ impl Serve {
             .with_context(|| format!("cannot listen on {}; --listen names another address", self.listen))?;
         let mut stops = Stops::install()?;
         let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, self.config.as_deref())?);
-        let mut workshop = Workshop::open(&config, &local, &self.studio.options(self.database)).await?;
+        let mut studio_runtime = StudioRuntime::open(&config, &local, &self.studio.options(self.database)).await?;
         let token_file = first_token_file(&config);
         let mut out = std::io::stdout();
-        if let Some(token) = &workshop.token {
+        if let Some(token) = &studio_runtime.token {
             if out.is_terminal() {
                 writeln!(out, "export SANDBAR_TOKEN={}", token.expose())?;
             } else {
@@ -93,22 +94,25 @@ impl Serve {
         }
         writeln!(out, "ready: http://{}", listener.local_addr()?)?;
         out.flush()?;
-        workshop.work();
+        studio_runtime.start_worker();
         let stop = CancellationToken::new();
         let own = hosts::domain(config.domain.as_deref(), config.listen);
-        let router =
-            rest::router(workshop.studio.clone(), &workshop.face(&own, config.dashboard_host.as_deref()), stop.clone());
+        let router = rest::router(
+            studio_runtime.studio.clone(),
+            &studio_runtime.rest_options(&own, config.dashboard_host.as_deref()),
+            stop.clone(),
+        );
         let serving = tokio::spawn(rest::serve(listener, router, stop.clone()));
         stops.next().await;
         eprintln!("stopping…");
         stop.cancel();
         let finish = async {
-            workshop.close().await;
+            studio_runtime.close().await;
             serving.await
         };
         tokio::select! {
             served = finish => served.context("the listener failed")?.context("the listener failed"),
-            // Who asks twice does not want to wait.
+            // The user sent a second signal: do not wait.
             _ = stops.next() => Ok(()),
         }
     }

@@ -1,11 +1,11 @@
-//! `sandbar user`: who may use the studio, and how often.
+//! `sandbar user`: manages the users of the studio, their tokens and their credits.
 
 use super::open;
 use crate::config::{Config, Overrides};
 use crate::sandbox::show::Show;
 use crate::{logging, runtime};
 use ::studio::User;
-use ::studio::records::{Credited, NameTaken, Records};
+use ::studio::records::{AddUserError, CreditChange, Records};
 use ::studio::token::{Digest, new_token};
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
@@ -14,7 +14,7 @@ use sdk::Secret;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Who may use the studio, and how many builds they have.
+/// The users of the studio, and how many builds they have.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -87,16 +87,16 @@ enum Command {
     List,
 }
 
-/// Longer names are no names.
+/// Limit of a user's name.
 const LONGEST_NAME: usize = 100;
 
 impl Users {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         logging::start_if_wanted()?;
-        runtime::block_on(self.done())
+        runtime::block_on(self.execute())
     }
 
-    async fn done(self) -> anyhow::Result<()> {
+    async fn execute(self) -> anyhow::Result<()> {
         let overrides = Overrides { data: self.data, ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
         let records = open::records(&config, self.database.as_ref()).await?;
@@ -106,27 +106,27 @@ impl Users {
                 if name.trim().is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
                     bail!("a name has 1 to {LONGEST_NAME} characters that can be shown");
                 }
-                let (token, digest) = fresh()?;
+                let (token, digest) = new_credential()?;
                 match records.add_user(&name, &digest, credits).await {
-                    Ok(_) => told(show, &name, &token)?,
-                    Err(NameTaken::Taken(name)) => {
+                    Ok(_) => print_token(show, &name, &token)?,
+                    Err(AddUserError::Taken(name)) => {
                         bail!("there is a user {name} already; `sandbar user token {name}` gives them a new token")
                     }
                     Err(error) => return Err(error.into()),
                 }
             }
             Command::Token { name } => {
-                let user = known(&records, &name).await?;
-                let (token, digest) = fresh()?;
+                let user = find_user(&records, &name).await?;
+                let (token, digest) = new_credential()?;
                 records.replace_token(&user.id, &digest).await?;
-                told(show, &name, &token)?;
+                print_token(show, &name, &token)?;
                 if name == open::FIRST_USER {
-                    // `sandbar up` prints what is kept there.
-                    open::keep_first_token(&config, &token)?;
+                    // `sandbar up` prints the stored token.
+                    open::store_first_token(&config, &token)?;
                 }
             }
             Command::Sessions { name } => {
-                let user = known(&records, &name).await?;
+                let user = find_user(&records, &name).await?;
                 let sessions = records.sessions(&user.id).await?;
                 if self.json {
                     let sessions: Vec<_> = sessions
@@ -147,7 +147,7 @@ impl Users {
                 }
             }
             Command::SignOut { name } => {
-                let user = known(&records, &name).await?;
+                let user = find_user(&records, &name).await?;
                 let ended = records.end_sessions(&user.id).await?;
                 match self.json {
                     true => show.object(&json!({ "name": name, "ended": ended }))?,
@@ -155,11 +155,11 @@ impl Users {
                 }
             }
             Command::Credits { name, add } => {
-                let user = known(&records, &name).await?;
+                let user = find_user(&records, &name).await?;
                 let left = match add {
                     Some(change) => match records.credit(&user.id, change, "given by hand").await? {
-                        Credited::Done(left) => left,
-                        Credited::TooFew => bail!("{name} has fewer credits than that"),
+                        CreditChange::Done(left) => left,
+                        CreditChange::TooFew => bail!("{name} has fewer credits than that"),
                     },
                     None => records.credits(&user.id).await?,
                 };
@@ -189,18 +189,18 @@ impl Users {
     }
 }
 
-fn fresh() -> anyhow::Result<(Secret, Digest)> {
+fn new_credential() -> anyhow::Result<(Secret, Digest)> {
     let token = new_token();
-    let digest = Digest::of(token.expose()).context("a new token has the form of one")?;
+    let digest = Digest::from_token(token.expose()).context("a new token has the form of one")?;
     Ok((token, digest))
 }
 
-async fn known(records: &Records, name: &str) -> anyhow::Result<User> {
-    let user = records.user_named(name).await?;
+async fn find_user(records: &Records, name: &str) -> anyhow::Result<User> {
+    let user = records.user_by_name(name).await?;
     user.ok_or_else(|| anyhow!("there is no user {name}; `sandbar user list` shows those there are"))
 }
 
-fn told(show: Show, name: &str, token: &Secret) -> std::io::Result<()> {
+fn print_token(show: Show, name: &str, token: &Secret) -> std::io::Result<()> {
     match show.json {
         true => show.object(&json!({ "name": name, "token": token.expose() })),
         false => show.line(format!("export SANDBAR_TOKEN={}", token.expose())),

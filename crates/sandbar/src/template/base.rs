@@ -1,5 +1,6 @@
-//! What a template begins with when `--from` says it: an image, another template, a directory or an archive on this machine, or a Debian
-//! made for it. What is on this machine is sent as an archive: the server opens no path that a client names.
+//! The base of a template by `--from`: an image, another template, a directory or an archive on
+//! this machine, or a new Debian. Local files are sent as an archive: the server opens no path that
+//! a client names.
 
 use anyhow::{Context, bail};
 use sdk::Client;
@@ -12,25 +13,25 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The same bytes for the same packages, so that the server knows them again.
+/// `SOURCE_DATE_EPOCH`: the same packages give the same bytes, which the server has cached.
 const EPOCH: &str = "1700000000";
-/// Most that making a Debian may take: a mirror that hangs is noticed, a slow one is waited for.
-const LONGEST: Duration = Duration::from_secs(60 * 60);
+/// For creating a Debian. Ends a hanging mirror, and leaves time for a slow one.
+const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// A base, and what must be there until it was sent.
+/// A base, and the temporary directory that must exist until it was sent.
 pub(super) struct Base {
     pub(super) template: Template,
     _place: Option<TempDir>,
 }
 
-/// Finds out what `from` means: `debootstrap:SUITE`, a path, a template of the server, else an image.
+/// Resolves `from`: `debootstrap:SUITE`, a path, a template of the server, else an image.
 pub(super) async fn find(client: &Client, from: &str) -> anyhow::Result<Base> {
     if let Some(suite) = from.strip_prefix("debootstrap:") {
-        return debian(suite).await;
+        return bootstrap_debian(suite).await;
     }
     let path = Path::new(from);
     if path.is_dir() {
-        return directory(path);
+        return pack_directory(path);
     }
     if path.is_file() {
         let template = Template::from_archive(path, format(path)?);
@@ -39,14 +40,14 @@ pub(super) async fn find(client: &Client, from: &str) -> anyhow::Result<Base> {
     if from.starts_with(['.', '/']) {
         bail!("--from {from}: there is no such file or directory");
     }
-    // A name that cannot be a template's is an image's.
+    // A template's name has no dot, so that a name with one is an image's.
     let is_template = !from.contains('.') && client.templates().exists(from).await.unwrap_or(false);
     let template = if is_template { Template::from_template(from) } else { Template::from_image(from) };
     Ok(Base { template, _place: None })
 }
 
-/// A directory is an OCI layout or a tree of files.
-fn directory(path: &Path) -> anyhow::Result<Base> {
+/// Packs a directory, which is an OCI layout or a tree of files.
+fn pack_directory(path: &Path) -> anyhow::Result<Base> {
     let is_layout = path.join("oci-layout").is_file() && path.join("index.json").is_file();
     let place = tempfile::tempdir()?;
     let archive = place.path().join("files.tar");
@@ -61,12 +62,12 @@ fn directory(path: &Path) -> anyhow::Result<Base> {
     Ok(Base { template: Template::from_archive(archive, format), _place: Some(place) })
 }
 
-/// By what the archive holds: every image has one of these.
+/// Detects the format of an archive: every image has one of these files.
 fn format(path: &Path) -> anyhow::Result<ArchiveFormat> {
     let mut archive = tar::Archive::new(File::open(path)?);
     let Ok(entries) = archive.entries_with_seek() else { return Ok(ArchiveFormat::Files) };
     for entry in entries {
-        // Compressed: a tree of files, since images in archives are not.
+        // A compressed archive is a tree of files, since archives of images are not compressed.
         let Ok(entry) = entry else { return Ok(ArchiveFormat::Files) };
         let name = entry.path_bytes();
         let name = name.strip_prefix(b"./").unwrap_or(&name);
@@ -77,8 +78,9 @@ fn format(path: &Path) -> anyhow::Result<ArchiveFormat> {
     Ok(ArchiveFormat::Files)
 }
 
-/// Made here, by whoever runs this program and with their rights: the server runs no package's scripts outside a sandbox.
-async fn debian(suite: &str) -> anyhow::Result<Base> {
+/// Creates a Debian on this machine, with the privileges of the caller: the server runs no scripts
+/// of packages outside of a sandbox.
+async fn bootstrap_debian(suite: &str) -> anyhow::Result<Base> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
     if suite.is_empty() || !suite.chars().all(good) {
         bail!("--from debootstrap:{suite}: the name of a suite is missing, such as debootstrap:bookworm");
@@ -100,14 +102,14 @@ async fn debian(suite: &str) -> anyhow::Result<Base> {
     let mut command = Command::new("debootstrap");
     command.args(["--variant=minbase", include, suite]).arg(&tree);
     run(command, "debootstrap").await?;
-    let base = directory(&tree)?;
+    let base = pack_directory(&tree)?;
     Ok(base)
 }
 
 async fn run(mut command: Command, name: &str) -> anyhow::Result<()> {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true).status();
-    let Ok(status) = timeout(LONGEST, status).await else {
-        bail!("{name} was stopped: it did not end within {} minutes", LONGEST.as_secs() / 60);
+    let Ok(status) = timeout(BOOTSTRAP_TIMEOUT, status).await else {
+        bail!("{name} was stopped: it did not end within {} minutes", BOOTSTRAP_TIMEOUT.as_secs() / 60);
     };
     let status = status.with_context(|| format!("{name} cannot be started"))?;
     if !status.success() {

@@ -1,4 +1,4 @@
-//! `sandbar template build`.
+//! `sandbar template build`: builds a template and prints its log.
 
 use super::progress::Progress;
 use super::{Session, base};
@@ -13,7 +13,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What the official SDKs do when a Dockerfile says what to start and not when it is up.
+/// The ready command of the official SDKs for a Dockerfile with a start command only.
 const READY: &str = "sleep 20";
 
 /// Build a template from a Dockerfile, an image, another template, a directory or a new Debian.
@@ -36,19 +36,22 @@ pub(crate) struct Build {
     /// The Dockerfile [default: the context's]
     #[arg(long, short = 'f', value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What to begin with, in the place of the last FROM: an image, a template, a directory, an archive or debootstrap:SUITE
+    /// What to begin with, in the place of the last FROM: an image, a template, a directory, an
+    /// archive or debootstrap:SUITE
     #[arg(long, value_name = "BASE")]
     from: Option<String>,
-    /// What the template is called, with a tag if it should have one [default: the context's directory]
+    /// What the template is called, with a tag if it should have one [default: the context's
+    /// directory]
     #[arg(long, short)]
     name: Option<String>,
     /// What runs in every sandbox from its start [default: ENTRYPOINT and CMD]
     #[arg(long, value_name = "COMMAND")]
     start: Option<String>,
-    /// The command whose success says that it is up [default: the first EXPOSE is listened on, else 20 seconds]
+    /// The command whose success says that it is up [default: the first EXPOSE is listened on, else
+    /// 20 seconds]
     #[arg(long, value_name = "COMMAND")]
     ready: Option<String>,
-    /// Do every step anew
+    /// Do every step again
     #[arg(long)]
     no_cache: bool,
     /// A value for an ARG
@@ -63,7 +66,8 @@ pub(crate) struct Build {
     /// Memory of the sandboxes, in MiB
     #[arg(long, value_name = "MIB")]
     memory: Option<u32>,
-    /// The name that the images' registry knows; its password is read from $SANDBAR_REGISTRY_PASSWORD
+    /// The name that the images' registry knows; its password is read from
+    /// $SANDBAR_REGISTRY_PASSWORD
     #[arg(long, value_name = "NAME")]
     registry_user: Option<String>,
 }
@@ -80,7 +84,7 @@ impl Build {
                 let read = self.read(path, text)?;
                 base.as_ref().map_or(read.clone(), |base| read.on(base.template.clone()))
             }
-            (None, Some(base)) => self.started(base.template.clone(), &[]),
+            (None, Some(base)) => self.with_start(base.template.clone(), &[]),
             (None, None) => {
                 bail!("there is no Dockerfile in {}; name one with -f, or a base with --from", self.context.display())
             }
@@ -103,12 +107,12 @@ impl Build {
         match built {
             Ok(built) if session.show.json => session.show.event(&built)?,
             Ok(built) => session.show.line(built.aliases.first().unwrap_or(&built.template_id))?,
-            Err(error) => return self.failed(session, &template, dockerfile.as_ref(), error),
+            Err(error) => return self.report_failure(session, &template, dockerfile.as_ref(), error),
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Its path and its text, if there is one.
+    /// Path and text of the Dockerfile, if there is one.
     fn dockerfile(&self) -> anyhow::Result<Option<(PathBuf, String)>> {
         if !self.context.is_dir() {
             bail!("{} is no directory; the context of a build is one", self.context.display());
@@ -126,13 +130,13 @@ impl Build {
         let options =
             Options { file: path.display().to_string(), build_args, target: self.target.clone(), ..Options::default() };
         let plan = dockerfile::plan(text, &options)?;
-        Ok(self.started(Template::from_plan(&plan), &plan.ports))
+        Ok(self.with_start(Template::from_plan(&plan), &plan.ports))
     }
 
-    /// With what is to be started, and how to know that it is up.
-    fn started(&self, template: Template, ports: &[u16]) -> Template {
+    /// Sets the start command and the ready command of a template.
+    fn with_start(&self, template: Template, ports: &[u16]) -> Template {
         let start = self.start.clone().or_else(|| template.start_command().map(str::to_owned));
-        let by_port = ports.first().map(|port| listening(*port));
+        let by_port = ports.first().map(|port| port_check(*port));
         let ready = self.ready.clone().or_else(|| start.is_some().then(|| by_port.unwrap_or_else(|| READY.to_owned())));
         match (start, ready) {
             (Some(start), Some(ready)) => template.start(start, ready),
@@ -156,8 +160,8 @@ impl Build {
         Ok(name)
     }
 
-    /// Says where a build failed, in the Dockerfile if the step stands there.
-    fn failed(
+    /// Prints where a build failed, with the line of the Dockerfile if the step has one.
+    fn report_failure(
         &self,
         session: &Session,
         template: &Template,
@@ -186,7 +190,8 @@ impl Build {
     }
 }
 
-/// Succeeds when somebody listens on the port. The kernel's own table needs no tool that an image may lack.
-fn listening(port: u16) -> String {
+/// A ready command that succeeds when a process listens on the port. It reads the kernel's table of
+/// sockets with `grep`, since an image may lack other tools.
+fn port_check(port: u16) -> String {
     format!("grep -qsE ':{port:04X} [0-9A-F]+:0000 0A' /proc/net/tcp /proc/net/tcp6")
 }

@@ -1,10 +1,11 @@
-//! `sandbar template`: what sandboxes are made from, built and looked at from the command line. One file a subcommand.
+//! `sandbar template`: builds, lists and deletes templates from the command line.
 //!
-//! A build speaks E2B's own calls wherever they can carry it, so any E2B service can be the server; see the client's `templates`.
+//! A build uses E2B's calls wherever possible, so that any E2B service can be the server; see
+//! `templates` of the client.
 
 mod base;
 mod build;
-mod look;
+mod manage;
 mod progress;
 
 use crate::sandbox::endpoint::Endpoint;
@@ -37,13 +38,13 @@ pub(crate) struct Template {
 enum Command {
     Build(Box<build::Build>),
     #[command(visible_alias = "ls")]
-    List(look::List),
-    Show(look::ShowOne),
+    List(manage::List),
+    Show(manage::ShowOne),
     #[command(visible_alias = "rm")]
-    Delete(look::Delete),
+    Delete(manage::Delete),
 }
 
-/// What every subcommand works with.
+/// What every subcommand uses.
 struct Session {
     client: Client,
     show: Show,

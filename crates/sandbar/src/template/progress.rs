@@ -1,4 +1,5 @@
-//! What a build says while it runs: on a terminal the steps, with the last line of the present one beneath; elsewhere line by line.
+//! Prints the log of a running build: on a terminal the steps, with the last line of the current
+//! one below; elsewhere line by line.
 
 use crate::sandbox::show::{Colour, Show, printable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,13 +10,13 @@ use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 /// Lines of the failed step that are shown again.
-const LAST: usize = 20;
+const LAST_LINES: usize = 20;
 
 pub(super) struct Progress {
     show: Show,
-    /// None where nobody watches.
+    /// [`None`] where stderr is not a terminal.
     bar: Option<ProgressBar>,
-    /// What the present step has said.
+    /// The last lines of the current step's output.
     last: VecDeque<String>,
 }
 
@@ -34,7 +35,7 @@ impl Progress {
 
     pub(super) fn take(&mut self, entry: &BuildLogEntry) {
         if self.show.json {
-            // A reader that left is noticed when the result is written.
+            // A broken pipe is reported when the result is written.
             let _ = self.show.event(entry);
             return;
         }
@@ -44,7 +45,7 @@ impl Progress {
             self.last.clear();
         } else {
             self.last.push_back(text.clone());
-            if self.last.len() > LAST {
+            if self.last.len() > LAST_LINES {
                 self.last.pop_front();
             }
         }
@@ -60,7 +61,8 @@ impl Progress {
         }
     }
 
-    /// Nothing moves any more. After a failure, what the failed step said is shown on a terminal: it went by.
+    /// Removes the bar. After a failure, prints the last lines of the failed step, which the bar
+    /// has overwritten.
     pub(super) fn finish(&self, failed: bool) {
         let Some(bar) = &self.bar else { return };
         bar.finish_and_clear();
@@ -70,7 +72,8 @@ impl Progress {
     }
 }
 
-/// Whether a line says which step begins: `[3/12] RUN make`, known or not. What programs print in brackets is none.
+/// Whether a line is the title of a step, such as `[3/12] RUN make`, cached or not. Other text in
+/// brackets, which programs print, is no title.
 fn is_title(line: &str) -> bool {
     let line = line.strip_prefix("CACHED ").unwrap_or(line);
     let counts = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")?.0.split_once('/'));

@@ -1,4 +1,5 @@
-//! `sandbar trust`: the certificate of the authority that signs for the server's hosts, and the machine's trust in it.
+//! `sandbar trust`: prints the certificate of the authority of the server's hosts, and adds it to
+//! the machine's trust store or removes it.
 
 mod store;
 
@@ -13,7 +14,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use store::{Change, Store};
 
-/// Print the certificate that makes https://… of this server trusted, or have this machine trust it.
+/// Print the certificate that makes https://… of this server trusted, or have this machine trust
+/// it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -78,7 +80,7 @@ impl Trust {
             ..Overrides::default()
         };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        // Only what the directory is for: root may ask for another user's server.
+        // The owner is not checked: root may install the authority of another user's server.
         if config.data.exists() {
             data::check_purpose(&config.data)?;
         }
@@ -87,16 +89,16 @@ impl Trust {
         if self.install || self.remove {
             let store = Store::find()?;
             let change = if self.install { store.install(&authority) } else { store.remove(&authority) };
-            done = Some(change.with_context(|| refused(&config, self.install))?);
+            done = Some(change.with_context(|| explain_failure(&config, self.install))?);
         }
-        self.tell(&authority, done.as_ref())
+        self.report(&authority, done.as_ref())
     }
 
-    fn tell(&self, authority: &Authority, done: Option<&Change>) -> anyhow::Result<()> {
+    fn report(&self, authority: &Authority, done: Option<&Change>) -> anyhow::Result<()> {
         let show = Show::new(self.json);
         let path = authority.certificate_path();
         if self.json {
-            // A machine without a store that we know trusts nothing of ours.
+            // On a machine without a known store the authority is not installed.
             let installed = Store::find().ok().and_then(|store| store.installed(authority));
             return Ok(show.object(&json!({
                 "path": path,
@@ -108,13 +110,13 @@ impl Trust {
             }))?);
         }
         if let Some(change) = done {
-            return Ok(show.line(&change.said)?);
+            return Ok(show.line(&change.message)?);
         }
         if self.path {
             return Ok(show.line(path.display().to_string())?);
         }
         write!(std::io::stdout(), "{}", authority.certificate_pem())?;
-        // Beside it, so that `sandbar trust > sandbar.pem` has the certificate alone.
+        // On stderr, so that `sandbar trust > sandbar.pem` has the certificate alone.
         eprintln!(
             "\nThis is also in {}. To have this machine trust it: `sandbar trust --install` as root.\n\
              For one program: `sandbar trust > sandbar.pem`, then NODE_EXTRA_CA_CERTS=sandbar.pem for Node and \
@@ -126,14 +128,14 @@ impl Trust {
     }
 }
 
-/// What to say when the store could not be changed: mostly that only root may.
-fn refused(config: &Config, install: bool) -> String {
+/// The context of an error of the store: usually only root may change it.
+fn explain_failure(config: &Config, install: bool) -> String {
     let (flag, what) =
         if install { ("--install", "cannot have this machine trust it") } else { ("--remove", "cannot take it out") };
     if rustix::process::geteuid().is_root() {
         what.to_owned()
     } else {
-        // Another user's default directory is another one.
+        // Root's default data directory is another one, so `--data` is named.
         let mut domain = config.domain.as_deref().map(|domain| format!(" --domain {domain}")).unwrap_or_default();
         if let Some(host) = &config.dashboard_host {
             domain.push_str(&format!(" --dashboard-host {host}"));

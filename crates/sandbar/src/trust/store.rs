@@ -1,4 +1,5 @@
-//! The system's store of trusted authorities: a directory of certificates, and a program that makes the rest from it.
+//! The system's store of trusted authorities: a directory of certificates, and a program that
+//! updates the bundles from it.
 
 use ::authority::Authority;
 use anyhow::{Context, bail};
@@ -7,13 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where systems keep what their administrator trusts, and what makes a new file count, or the lack of one.
+/// Directories of the administrator's certificates, with the commands that apply an added or a
+/// removed file.
 const KNOWN: [Store; 2] = [
     // Debian, Ubuntu.
     Store {
         directory: "/usr/local/share/ca-certificates",
         added: &["update-ca-certificates"],
-        // Else links to what is no longer there stay.
+        // Without `--fresh`, links to removed files stay.
         removed: &["update-ca-certificates", "--fresh"],
     },
     // Fedora, Red Hat.
@@ -24,7 +26,7 @@ const KNOWN: [Store; 2] = [
     },
 ];
 
-/// Of the files we leave there.
+/// Prefix of Sandbar's files in the store.
 const PREFIX: &str = "sandbar-";
 
 pub(super) struct Store {
@@ -33,9 +35,9 @@ pub(super) struct Store {
     removed: &'static [&'static str],
 }
 
-/// What was done, in a sentence.
+/// What was changed, with a message for the user.
 pub(super) struct Change {
-    pub said: String,
+    pub message: String,
     pub changed: bool,
 }
 
@@ -48,7 +50,7 @@ impl Store {
         )
     }
 
-    /// Where the authority is in the store, if it is.
+    /// The path of the authority in the store, if it is installed.
     pub(super) fn installed(&self, authority: &Authority) -> Option<PathBuf> {
         let file = self.file(authority);
         fs::read_to_string(&file).is_ok_and(|found| found == authority.certificate_pem()).then_some(file)
@@ -58,20 +60,20 @@ impl Store {
         let file = self.file(authority);
         let already = self.installed(authority).is_some();
         if !already {
-            // The draft's name ends in `.new`: programs that make the store read `.crt` and `.pem` only.
+            // The draft's name ends in `.new`: the update programs read `.crt` and `.pem` only.
             durable::write(&file, authority.certificate_pem().as_bytes(), 0o644)
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }
-        // Also when it is there already: whoever was interrupted in between can say it again.
+        // Also when the file exists: an install that was interrupted before this can be repeated.
         run(self.added)?;
         let how = if already { "was there already" } else { "is new" };
-        let said = format!(
+        let message = format!(
             "This machine trusts the server's hosts: {} {how}, and `{}` has run.\n\
              Programs that are running may have to be started again. `sandbar trust --remove` undoes it.",
             file.display(),
             self.added.join(" ")
         );
-        Ok(Change { said, changed: !already })
+        Ok(Change { message, changed: !already })
     }
 
     pub(super) fn remove(&self, authority: &Authority) -> anyhow::Result<Change> {
@@ -82,18 +84,18 @@ impl Store {
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", file.display())),
         };
         run(self.removed)?;
-        let mut said = if was_there {
+        let mut message = if was_there {
             format!("{} is removed, and `{}` has run.", file.display(), self.removed.join(" "))
         } else {
             format!("This machine did not trust it: {} was not there.", file.display())
         };
         for other in self.others(&file) {
-            said.push_str(&format!("\n{} is of another server's data directory, and stays.", other.display()));
+            message.push_str(&format!("\n{} is of another server's data directory, and stays.", other.display()));
         }
-        Ok(Change { said, changed: was_there })
+        Ok(Change { message, changed: was_there })
     }
 
-    /// One file an authority: several data directories may be trusted.
+    /// The file of an authority. Each data directory has another one.
     fn file(&self, authority: &Authority) -> PathBuf {
         Path::new(self.directory).join(format!("{PREFIX}{}.crt", &fingerprint(authority)[..16]))
     }
@@ -110,7 +112,7 @@ impl Store {
 fn run(line: &[&str]) -> anyhow::Result<()> {
     let [program, arguments @ ..] = line else { bail!("no program makes this store") };
     let line = line.join(" ");
-    // It lives in sbin, which is not on everybody's path.
+    // The program is in sbin, which is not on every user's PATH.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let done = Command::new(program).args(arguments).env("PATH", path).output();
     let done = done.with_context(|| format!("cannot run `{line}`; install ca-certificates"))?;
@@ -120,7 +122,7 @@ fn run(line: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As `openssl x509 -fingerprint -sha256` and browsers show it, in one word.
+/// The fingerprint that `openssl x509 -fingerprint -sha256` and browsers show, without colons.
 pub(super) fn fingerprint(authority: &Authority) -> String {
     Sha256::digest(authority.certificate_der()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,7 @@
-//! `sandbar workspace attach`.
+//! `sandbar workspace attach`: switches a workspace to a running sandbox.
 
 use super::Session;
-use super::life::told;
+use super::life::print_status;
 use clap::Args;
 use sdk::SandboxId;
 use workspace::WorkspaceName;
@@ -25,10 +25,10 @@ pub(super) struct Attach {
 
 impl Attach {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("putting {} into sandbox {}", self.name, self.sandbox));
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("putting {} into sandbox {}", self.name, self.sandbox));
         workspace.attach(&self.sandbox).await?;
-        session.house.leave().await;
-        told(session, &self.name, &format!("is in sandbox {}", self.sandbox)).await
+        session.app.leave().await;
+        print_status(session, &self.name, &format!("is in sandbox {}", self.sandbox)).await
     }
 }

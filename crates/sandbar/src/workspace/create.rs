@@ -1,7 +1,7 @@
-//! `sandbar workspace create`.
+//! `sandbar workspace create`: creates and prepares a workspace.
 
 use super::Session;
-use super::house;
+use super::app;
 use crate::sandbox::show::printable;
 use crate::sandbox::values::{self, Variable};
 use anyhow::{Context as _, anyhow, bail};
@@ -18,10 +18,11 @@ use workspace::provider::{Resources, Skipped};
 use workspace::setup::{Prepare, PreparedFile, Repo, Setup};
 use workspace::{Created, ProviderName, SetupError, WorkspaceName};
 
-/// GitHub and most others take any user name with a token; this one says what it is.
+/// GitHub and most other hosts accept any user name with a token; this one is GitHub's.
 const TOKEN_USER: &str = "x-access-token";
 
-/// Create a workspace: a sandbox at the first provider that can, a repository in it, and what you want prepared.
+/// Create a workspace: a sandbox at the first provider that can, a repository in it, and what you
+/// want prepared.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -54,14 +55,15 @@ pub(super) struct Create {
     /// The variable of this program's environment that has a token for the repository
     #[arg(long, value_name = "NAME", requires = "repo")]
     git_token_env: Option<String>,
-    /// A variable that everything inside sees, and that is masked in what the tools show; NAME alone takes the value of
-    /// this program's own; may be repeated
+    /// A variable that everything inside sees, and that is masked in what the tools show; NAME
+    /// alone takes the value of this program's own; may be repeated
     #[arg(long, short, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
-    /// A file of this machine to be put inside; relative paths begin in the project; may be repeated
+    /// A file of this machine to be put inside; relative paths begin in the project; may be
+    /// repeated
     #[arg(long, value_name = "FILE:PATH", value_parser = file)]
     file: Vec<(PathBuf, String)>,
-    /// A line for the login shell to be run in the project before anybody works there; may be repeated
+    /// A line for the login shell to be run in the project before any work there; may be repeated
     #[arg(long, value_name = "LINE")]
     prepare: Vec<String>,
     /// What its sandboxes are made from [default: the provider's]
@@ -89,7 +91,7 @@ pub(super) struct Create {
     dev: Dev,
 }
 
-/// The server that shows what is being built. It is started again in every new sandbox.
+/// Flags of the dev server, which is started again in every new sandbox.
 #[derive(Args)]
 #[command(next_help_heading = "Dev server")]
 struct Dev {
@@ -139,17 +141,17 @@ impl Create {
             job: self.job,
             from: None,
         };
-        session.house.progress().doing(format!("setting up workspace {name}"));
-        let created = session.house.workspaces().create(&name, setup).await.map_err(|error| explain(error, &name))?;
+        session.app.progress().show_step(format!("setting up workspace {name}"));
+        let created = session.app.workspaces().create(&name, setup).await.map_err(|error| explain(error, &name))?;
         let Created { workspace, project, provider, sandbox, skipped, limits, restored } = created;
-        let trouble = session.house.timeline().dev_server_trouble();
-        let mut notes = workspace.enter().await.map(|pass| pass.notices()).unwrap_or_default();
-        notes.retain(|note| !trouble.as_ref().is_some_and(|trouble| note.contains(trouble)));
+        let dev_server_error = session.app.timeline().dev_server_error();
+        let mut notes = workspace.enter().await.map(|guard| guard.notices()).unwrap_or_default();
+        notes.retain(|note| !dev_server_error.as_ref().is_some_and(|error| note.contains(error)));
         if restored.is_some() && leaves_out {
             notes.push("Repository, files and preparation were left out.".to_owned());
         }
-        session.house.take(workspace).await;
-        session.house.progress().done();
+        session.app.take(workspace).await;
+        session.app.progress().done();
         let show = session.show;
         if show.json {
             return Ok(show.object(&json!({
@@ -161,7 +163,7 @@ impl Create {
                 "limits": limits,
                 "restored": restored.as_ref().map(|restored| restored.stamp),
                 "notes": notes,
-                "dev_server_error": trouble,
+                "dev_server_error": dev_server_error,
             }))?);
         }
         for Skipped { provider, reason } in &skipped {
@@ -200,13 +202,13 @@ fn read(files: Vec<(PathBuf, String)>) -> anyhow::Result<Vec<PreparedFile>> {
     files.into_iter().map(one).collect()
 }
 
-/// The error with what to do about it.
+/// Adds what to do to an error.
 fn explain(error: SetupError, name: &WorkspaceName) -> anyhow::Error {
     match error {
         SetupError::Exists(name) => {
             anyhow!("there is a workspace {name} already; `sandbar workspace show {name}` tells about it")
         }
-        SetupError::Open(error) => house::explain(error),
+        SetupError::Open(error) => app::explain(error),
         error @ (SetupError::Step(_) | SetupError::Failed { .. }) => anyhow::Error::new(error)
             .context(format!("workspace {name} is not set up; the same command goes on from there")),
         other => other.into(),

@@ -1,6 +1,6 @@
-//! `sandbar workspace destroy`.
+//! `sandbar workspace destroy`: saves and ends a workspace, or deletes it with its checkpoints.
 
-use super::{Session, house};
+use super::{Session, app};
 use crate::sandbox::ask;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -37,15 +37,15 @@ impl Destroy {
             return self.purge(session).await;
         }
         let question = format!("End workspace {} and its sandbox? Its files are saved before.", self.name);
-        if !self.yes && !ask::confirmed(&format!("end workspace {}", self.name), &question)? {
+        if !self.yes && !ask::confirm(&format!("end workspace {}", self.name), &question)? {
             bail!("nothing was ended");
         }
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("saving and ending {}", self.name));
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("saving and ending {}", self.name));
         let unsaved = if self.discard { Unsaved::Discard } else { Unsaved::Keep };
         let saved =
             workspace.destroy(unsaved).await.context("the workspace is as it was; --discard ends it all the same")?;
-        session.house.progress().done();
+        session.app.progress().done();
         if session.show.json {
             return Ok(session
                 .show
@@ -57,34 +57,34 @@ impl Destroy {
         })?)
     }
 
-    /// Ends it without saving, and deletes what was saved.
+    /// Ends the workspace without saving it, and deletes its checkpoints.
     async fn purge(self, session: &Session) -> anyhow::Result<()> {
         let Self { name, yes, .. } = self;
-        let workspaces = session.house.workspaces();
+        let workspaces = session.app.workspaces();
         let view = match workspaces.show(&name).await {
             Ok(view) => Some(view),
             Err(OpenError::NotFound(_)) => None,
-            Err(error) => return Err(house::explain(error)),
+            Err(error) => return Err(app::explain(error)),
         };
         let project = match &view {
             Some(view) => view.project_id.clone(),
             None => name.as_str().parse()?,
         };
-        let snapshots = workspaces.snapshots_of(&project).await?.len();
+        let snapshots = workspaces.checkpoints_of(&project).await?.len();
         if view.is_none() && snapshots == 0 {
-            return Err(house::explain(OpenError::NotFound(name)));
+            return Err(app::explain(OpenError::NotFound(name)));
         }
         let question = format!("End workspace {name} and delete its files and all {snapshots} snapshots for good?");
-        if !yes && !ask::confirmed(&format!("delete workspace {name} and all its snapshots"), &question)? {
+        if !yes && !ask::confirm(&format!("delete workspace {name} and all its snapshots"), &question)? {
             bail!("nothing was deleted");
         }
         if view.is_some() {
-            let workspace = session.house.enter(&name).await?;
-            session.house.progress().doing(format!("ending {name}"));
+            let workspace = session.app.enter(&name).await?;
+            session.app.progress().show_step(format!("ending {name}"));
             workspace.destroy(Unsaved::Unwanted).await?;
         }
-        workspaces.remove_snapshots_of(&project).await?;
-        session.house.progress().done();
+        workspaces.remove_checkpoints_of(&project).await?;
+        session.app.progress().done();
         if session.show.json {
             let done = json!({ "workspace": name, "destroyed": view.is_some(), "snapshots_deleted": snapshots });
             return Ok(session.show.object(&done)?);

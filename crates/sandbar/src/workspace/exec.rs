@@ -1,7 +1,7 @@
-//! `sandbar workspace exec`.
+//! `sandbar workspace exec`: runs a command in the sandbox of a workspace.
 
 use super::Session;
-use crate::sandbox::run::{Run, end_left};
+use crate::sandbox::run::{Run, kill_leftovers};
 use crate::sandbox::show::{printable, printable_lines};
 use clap::Args;
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use uuid::Uuid;
 use workspace::WorkspaceName;
 use workspace::setup::PROJECT_DIRECTORY;
 
-/// What the names of the commands begin with that are followed from here. Only who has the workspace follows one, so any
-/// other was left by a program that was killed.
+/// Prefix of the tags of commands that this command runs. Only the process that has the workspace's
+/// lease runs them, so that any other one was left by a killed process.
 const MARK: &str = "sandbar-exec-";
 
 /// Run a command in a workspace: its exit code is this program's.
@@ -43,18 +43,18 @@ pub(super) struct Exec {
 
 impl Exec {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
-        let workspace = session.house.enter(&self.name).await?;
-        let pass = workspace.enter().await?;
-        session.house.progress().hide();
-        for notice in pass.notices() {
+        let workspace = session.app.enter(&self.name).await?;
+        let guard = workspace.enter().await?;
+        session.app.progress().hide();
+        for notice in guard.notices() {
             eprintln!("sandbar: {}", printable_lines(&notice));
         }
         let mark = format!("{MARK}{}", Uuid::new_v4().simple());
         let mut helpers = JoinSet::new();
-        helpers.spawn(end_left(pass.sandbox().clone(), MARK, mark.clone()));
-        let begins = pass.sandbox().files().stat(PROJECT_DIRECTORY).await.is_ok_and(|found| found.is_directory());
-        let run = if begins { self.run.beginning_in(PROJECT_DIRECTORY) } else { self.run };
-        let done = run.marked(&mark).run(pass.sandbox(), session.show).await;
+        helpers.spawn(kill_leftovers(guard.sandbox().clone(), MARK, mark.clone()));
+        let begins = guard.sandbox().files().stat(PROJECT_DIRECTORY).await.is_ok_and(|found| found.is_directory());
+        let run = if begins { self.run.default_cwd(PROJECT_DIRECTORY) } else { self.run };
+        let done = run.default_tag(&mark).run(guard.sandbox(), session.show).await;
         while let Some(ended) = helpers.join_next().await {
             for line in ended.unwrap_or_default() {
                 eprintln!("sandbar: ended what an `exec` that was killed had left running: {}", printable(&line));

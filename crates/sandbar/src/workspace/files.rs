@@ -1,9 +1,9 @@
-//! `sandbar workspace ls`, `read`, `write`, `cp` and `url`: as `sandbox` has them, in whichever
-//! sandbox the workspace is.
+//! `sandbar workspace ls`, `read`, `write`, `cp` and `url`: file commands in the current sandbox of
+//! a workspace.
 
 use super::Session;
 use crate::sandbox::cp::{self, Direction};
-use crate::sandbox::look;
+use crate::sandbox::files;
 use crate::sandbox::show::printable_lines;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -13,19 +13,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use workspace::setup::PROJECT_DIRECTORY;
-use workspace::{Pass, WorkspaceName};
+use workspace::{SandboxGuard, WorkspaceName};
 
-/// A way into the workspace's sandbox, awake. What happened to it meanwhile is told.
-async fn enter(session: &Session, name: &WorkspaceName) -> anyhow::Result<Pass> {
-    let pass = session.house.enter(name).await?.enter().await?;
-    session.house.progress().hide();
-    for notice in pass.notices() {
+/// Opens the workspace, resumes its sandbox and prints its notices.
+async fn enter(session: &Session, name: &WorkspaceName) -> anyhow::Result<SandboxGuard> {
+    let guard = session.app.enter(name).await?.enter().await?;
+    session.app.progress().hide();
+    for notice in guard.notices() {
         eprintln!("sandbar: {}", printable_lines(&notice));
     }
-    Ok(pass)
+    Ok(guard)
 }
 
-/// Relative paths begin where commands do.
+/// Resolves a path relative to the project directory, where commands start.
 fn resolve(path: &str) -> String {
     match path {
         "" | "." => PROJECT_DIRECTORY.to_owned(),
@@ -54,8 +54,8 @@ pub(super) struct Ls {
 
 impl Ls {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let pass = enter(session, &self.name).await?;
-        look::list(&pass.sandbox().files(), &resolve(&self.path), self.depth, session.show).await
+        let guard = enter(session, &self.name).await?;
+        files::list(&guard.sandbox().files(), &resolve(&self.path), self.depth, session.show).await
     }
 }
 
@@ -75,9 +75,9 @@ pub(super) struct Read {
 
 impl Read {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let pass = enter(session, &self.name).await?;
+        let guard = enter(session, &self.name).await?;
         let paths: Vec<String> = self.paths.iter().map(|path| resolve(path)).collect();
-        look::print(&pass.sandbox().files(), &paths, session.show).await
+        files::print(&guard.sandbox().files(), &paths, session.show).await
     }
 }
 
@@ -101,9 +101,9 @@ impl Write {
         let mut content = Vec::new();
         stdin().read_to_end(&mut content).context("cannot read what is to be written")?;
         let bytes = content.len();
-        let pass = enter(session, &self.name).await?;
+        let guard = enter(session, &self.name).await?;
         let path = resolve(&self.path);
-        pass.sandbox().files().write(&path, content).await?;
+        guard.sandbox().files().write(&path, content).await?;
         if session.show.json {
             session.show.object(&json!({ "workspace": self.name, "path": path, "bytes": bytes }))?;
         }
@@ -160,8 +160,8 @@ impl Cp {
             }
             _ => bail!("both sides are in a workspace; copy to this machine first, then from it"),
         };
-        let pass = enter(session, name).await?;
-        cp::copy(pass.sandbox(), direction, None, session.show).await
+        let guard = enter(session, name).await?;
+        cp::copy(guard.sandbox(), direction, None, session.show).await
     }
 }
 
@@ -183,12 +183,12 @@ pub(super) struct Url {
 
 impl Url {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let view = session.house.look(&self.name).await?;
+        let view = session.app.inspect(&self.name).await?;
         let Some(port) = self.port.or(view.dev_server.map(|server| server.port)) else {
             bail!("workspace {} declares no dev server; name the port", self.name);
         };
-        let pass = enter(session, &self.name).await?;
-        let url = pass.sandbox().url(port);
+        let guard = enter(session, &self.name).await?;
+        let url = guard.sandbox().url(port);
         match session.show.json {
             true => session.show.object(&json!({ "workspace": self.name, "port": port, "url": url }))?,
             false => session.show.line(url)?,

@@ -1,13 +1,13 @@
-//! `sandbar workspace pause`, `resume`, `move` and `rotate`.
+//! `sandbar workspace pause`, `resume`, `move` and `rotate`: change the sandbox of a workspace.
 
-use super::look::Seen;
-use super::snapshots::{skipped_to_json, some};
-use super::{Session, pictures};
+use super::queries::WorkspaceStatus;
+use super::snapshots::{skipped_to_json, summarize_paths};
+use super::{Session, screenshot_process};
 use crate::sandbox::show::{printable, span};
 use clap::Args;
 use serde_json::{Value, json};
-use workspace::snapshot::FilePath;
-use workspace::{BroughtBack, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
+use workspace::checkpoint::FilePath;
+use workspace::{AutoRestore, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
 /// Pause a workspace: its files are saved, its sandbox is stopped and kept.
 #[derive(Args)]
@@ -23,11 +23,11 @@ pub(super) struct Pause {
 
 impl Pause {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("pausing {}", self.name));
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("pausing {}", self.name));
         workspace.pause().await?;
-        session.house.leave().await;
-        told(session, &self.name, "paused").await
+        session.app.leave().await;
+        print_status(session, &self.name, "paused").await
     }
 }
 
@@ -47,30 +47,30 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("waking {}", self.name));
-        session.house.leave_pictures();
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("waking {}", self.name));
+        session.app.defer_screenshots();
         let back = workspace.resume().await?;
-        session.house.leave().await;
-        if session.house.pictures_left() {
-            pictures::take_beside(&session.place, &self.name);
+        session.app.leave().await;
+        if session.app.has_deferred_screenshots() {
+            screenshot_process::start(&session.location, &self.name);
         }
         if !session.show.json {
-            tell_brought_back(session, back.as_deref());
-            return told(session, &self.name, "runs").await;
+            report_auto_restore(session, back.as_deref());
+            return print_status(session, &self.name, "runs").await;
         }
-        let mut object = Seen::one(session.house.workspaces(), &self.name).await?.object();
-        session.house.progress().done();
+        let mut object = WorkspaceStatus::load(session.app.workspaces(), &self.name).await?.to_json();
+        session.app.progress().done();
         object["brought_back"] = brought_back_to_json(back.as_deref());
         Ok(session.show.object(&object)?)
     }
 }
 
-pub(super) async fn told(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
-    let seen = Seen::one(session.house.workspaces(), name).await?;
-    session.house.progress().done();
+pub(super) async fn print_status(session: &Session, name: &WorkspaceName, how: &str) -> anyhow::Result<()> {
+    let status = WorkspaceStatus::load(session.app.workspaces(), name).await?;
+    session.app.progress().done();
     match session.show.json {
-        true => session.show.object(&seen.object())?,
+        true => session.show.object(&status.to_json())?,
         false => session.show.line(format!("{name} {how}"))?,
     }
     Ok(())
@@ -95,19 +95,20 @@ pub(super) struct Move {
     /// The provider, by its name in the configuration
     #[arg(long, value_name = "PROVIDER")]
     to: ProviderName,
-    /// Go also when its provider does not answer: what was changed since the newest snapshot is left behind
+    /// Go also when its provider does not answer: what was changed since the newest snapshot is
+    /// left behind
     #[arg(long)]
     leave_unsaved: bool,
 }
 
 impl Move {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("moving {} to {}", self.name, self.to));
-        tell_excluded(session, &workspace).await;
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("moving {} to {}", self.name, self.to));
+        report_excluded(session, &workspace).await;
         let moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
-        session.house.leave().await;
-        handed_over(session, &self.name, &moved)
+        session.app.leave().await;
+        print_handover(session, &self.name, &moved)
     }
 }
 
@@ -126,24 +127,24 @@ pub(super) struct Rotate {
 
 impl Rotate {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("putting {} into a new sandbox", self.name));
-        tell_excluded(session, &workspace).await;
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("putting {} into a new sandbox", self.name));
+        report_excluded(session, &workspace).await;
         let rotated = workspace.rotate().await?;
-        session.house.leave().await;
-        handed_over(session, &self.name, &rotated)
+        session.app.leave().await;
+        print_handover(session, &self.name, &rotated)
     }
 }
 
-/// Says that the files are a snapshot's, and what is gone.
-fn tell_brought_back(session: &Session, back: Option<&BroughtBack>) {
+/// Prints that the files are those of a checkpoint, and which changes are lost.
+fn report_auto_restore(session: &Session, back: Option<&AutoRestore>) {
     if let Some(back) = back {
-        session.house.progress().tell(&printable(&back.notice));
+        session.app.progress().print_line(&printable(&back.notice));
     }
 }
 
-fn brought_back_to_json(back: Option<&BroughtBack>) -> Value {
-    back.map_or(Value::Null, |BroughtBack { reason, notice, restored }| {
+fn brought_back_to_json(back: Option<&AutoRestore>) -> Value {
+    back.map_or(Value::Null, |AutoRestore { reason, notice, restored }| {
         json!({
             "reason": reason,
             "snapshot": restored.stamp,
@@ -154,17 +155,20 @@ fn brought_back_to_json(back: Option<&BroughtBack>) -> Value {
     })
 }
 
-/// Names what the new sandbox will not have, while the old one still has it. A sandbox that does not answer is met again by what
-/// follows.
-async fn tell_excluded(session: &Session, workspace: &Workspace) {
+/// Prints the generated folders that the new sandbox will not have, while the old one still has
+/// them. An error is ignored here: the handover that follows reports it.
+async fn report_excluded(session: &Session, workspace: &Workspace) {
     let excluded = workspace.excluded_folders().await.unwrap_or_default();
     if !session.show.json && !excluded.is_empty() {
-        session.house.progress().tell(&format!("generated folders are not taken along: {}", some(&excluded)));
+        session
+            .app
+            .progress()
+            .print_line(&format!("generated folders are not taken along: {}", summarize_paths(&excluded)));
     }
 }
 
-fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> anyhow::Result<()> {
-    session.house.progress().done();
+fn print_handover(session: &Session, name: &WorkspaceName, new: &HandedOver) -> anyhow::Result<()> {
+    session.app.progress().done();
     if session.show.json {
         return Ok(session.show.object(&json!({
             "workspace": name,
@@ -172,20 +176,20 @@ fn handed_over(session: &Session, name: &WorkspaceName, new: &HandedOver) -> any
             "sandboxID": new.sandbox,
             "key": new.restored.key,
             "files": new.restored.files,
-            "left_out": new.restored.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
-            "fenced_ms": u64::try_from(new.fenced.as_millis()).unwrap_or(u64::MAX),
-            "brought_back": brought_back_to_json(new.brought_back.as_deref()),
+            "left_out": new.restored.excluded.iter().map(FilePath::text).collect::<Vec<_>>(),
+            "fenced_ms": u64::try_from(new.gate_closed.as_millis()).unwrap_or(u64::MAX),
+            "brought_back": brought_back_to_json(new.auto_restore.as_deref()),
             "left_behind": new.left_behind.as_ref().map(|LeftBehind { provider, sandbox, since }| {
                 json!({ "provider": provider, "sandboxID": sandbox, "since": since })
             }),
         }))?);
     }
-    tell_brought_back(session, new.brought_back.as_deref());
+    report_auto_restore(session, new.auto_restore.as_deref());
     let files = new.restored.files;
     Ok(session.show.line(format!(
         "{name} is at {} in sandbox {}, with {files} files, after {}",
         new.provider,
         new.sandbox,
-        span(new.fenced)
+        span(new.gate_closed)
     ))?)
 }

@@ -1,28 +1,29 @@
-//! `sandbar workspace`: workspaces that outlive every sandbox they run in. One file a subcommand, or a few that belong
-//! together.
+//! `sandbar workspace`: workspaces, which outlive their sandboxes. One file per subcommand, or per
+//! group of related ones.
 //!
-//! Results go to stdout, everything else to stderr. Exit codes are those of `sandbar sandbox`. Each run of the program takes
-//! the workspace's lease, works, and gives it back; what a run breaks off, the next one puts right.
+//! Results go to stdout, everything else to stderr. Exit codes are those of `sandbar sandbox`. Each
+//! command takes the workspace's lease, works, and releases it; the next command resumes an
+//! operation that was interrupted.
 
+pub(crate) mod app;
 mod attach;
+pub(crate) mod auto_screenshots;
 mod create;
 mod destroy;
 mod exec;
 mod files;
-pub(crate) mod house;
 mod life;
-pub(crate) mod look;
-pub(crate) mod photographs;
-mod pictures;
 mod progress;
+pub(crate) mod queries;
+mod screenshot_process;
 mod snapshots;
 mod timeline;
 
 use crate::sandbox::interrupt::{Stop, Stops};
 use crate::sandbox::show::Show;
 use crate::{logging, runtime};
+use app::{DueScreenshots, WorkspaceApp, WorkspaceLocation};
 use clap::{Args, Subcommand};
-use house::{Due, House, Place};
 use std::process::ExitCode;
 
 /// Create and use workspaces: files that outlive any sandbox, on any provider.
@@ -46,7 +47,7 @@ pub(crate) struct Workspace {
     #[arg(long, global = true)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    location: WorkspaceLocation,
     #[command(subcommand)]
     command: Command,
 }
@@ -54,8 +55,8 @@ pub(crate) struct Workspace {
 #[derive(Subcommand)]
 enum Command {
     Create(Box<create::Create>),
-    List(look::List),
-    Show(look::ShowOne),
+    List(queries::List),
+    Show(queries::ShowOne),
     Exec(exec::Exec),
     Ls(files::Ls),
     Read(files::Read),
@@ -71,8 +72,8 @@ enum Command {
     Rotate(life::Rotate),
     Attach(attach::Attach),
     Destroy(destroy::Destroy),
-    #[command(hide = true)]
-    Pictures(pictures::Pictures),
+    #[command(name = "pictures", hide = true)]
+    TakeScreenshots(screenshot_process::TakeScreenshots),
 }
 
 impl Workspace {
@@ -80,38 +81,38 @@ impl Workspace {
         logging::start_if_wanted()?;
         runtime::block_on(async {
             let show = Show::new(self.json);
-            let house = match &self.command {
-                Command::List(_) | Command::Show(_) => House::looking(&self.place).await?,
-                _ => House::open(&self.place, show.json).await?,
+            let app = match &self.command {
+                Command::List(_) | Command::Show(_) => WorkspaceApp::open_without_start(&self.location).await?,
+                _ => WorkspaceApp::open(&self.location, show.json).await?,
             };
-            let session = Session { house, show, place: self.place };
+            let session = Session { app, show, location: self.location };
             let (done, due) = match self.command.run(&session).await {
-                Ok(Ended::ByItself(code)) => (Ok(code), Due::Taken),
-                Ok(Ended::By(stop)) => (Ok(stop.exit()), Due::LeftOut),
-                Err(error) => (Err(error), Due::Taken),
+                Ok(Completion::Finished(code)) => (Ok(code), DueScreenshots::Take),
+                Ok(Completion::Stopped(stop)) => (Ok(stop.exit()), DueScreenshots::Skip),
+                Err(error) => (Err(error), DueScreenshots::Take),
             };
-            session.house.close(due).await;
+            session.app.close(due).await;
             done
         })
     }
 }
 
 impl Command {
-    async fn run(self, session: &Session) -> anyhow::Result<Ended> {
+    async fn run(self, session: &Session) -> anyhow::Result<Completion> {
         let passes_signals_on = matches!(self, Self::Exec(_) | Self::Cp(_));
-        let work = self.done(session);
+        let work = self.execute(session);
         if passes_signals_on {
-            return work.await.map(Ended::ByItself);
+            return work.await.map(Completion::Finished);
         }
         let mut stops = Stops::install()?;
         tokio::select! {
-            done = work => done.map(Ended::ByItself),
-            // Whatever was under way may be broken off at any point: the next run puts it right.
-            stop = stops.next() => Ok(Ended::By(stop)),
+            done = work => done.map(Completion::Finished),
+            // Every operation can be cancelled at any point: the next command resumes it.
+            stop = stops.next() => Ok(Completion::Stopped(stop)),
         }
     }
 
-    async fn done(self, session: &Session) -> anyhow::Result<ExitCode> {
+    async fn execute(self, session: &Session) -> anyhow::Result<ExitCode> {
         match self {
             Self::Exec(exec) => return exec.run(session).await,
             Self::Cp(cp) => return cp.run(session).await,
@@ -131,20 +132,20 @@ impl Command {
             Self::Rotate(rotate) => rotate.run(session).await,
             Self::Attach(attach) => attach.run(session).await,
             Self::Destroy(destroy) => destroy.run(session).await,
-            Self::Pictures(pictures) => pictures.run(session).await,
+            Self::TakeScreenshots(screenshots) => screenshots.run(session).await,
         }?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-enum Ended {
-    ByItself(ExitCode),
-    By(Stop),
+enum Completion {
+    Finished(ExitCode),
+    Stopped(Stop),
 }
 
-/// What every subcommand works with.
+/// What every subcommand uses.
 struct Session {
-    house: House,
+    app: WorkspaceApp,
     show: Show,
-    place: Place,
+    location: WorkspaceLocation,
 }

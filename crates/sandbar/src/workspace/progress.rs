@@ -1,9 +1,10 @@
-//! What is being done, on a terminal: one line that changes.
+//! The progress line of a command on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// Shown on stderr when that is a terminal; never beside JSON, nor beside a command's own output.
+/// Shown on stderr if it is a terminal; hidden with JSON, and while a command prints its own
+/// output.
 #[derive(Clone)]
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -18,8 +19,8 @@ impl Progress {
         Self { bar }
     }
 
-    /// What is being done from now on.
-    pub(super) fn doing(&self, what: impl Into<String>) {
+    /// Shows the current step.
+    pub(super) fn show_step(&self, what: impl Into<String>) {
         if self.bar.is_finished() {
             self.bar.reset();
         }
@@ -27,18 +28,18 @@ impl Progress {
         self.bar.enable_steady_tick(Duration::from_millis(200));
     }
 
-    /// Something to be read by people also when there is no terminal.
-    pub(super) fn tell(&self, line: &str) {
+    /// Prints a line above the progress line, also without a terminal.
+    pub(super) fn print_line(&self, line: &str) {
         self.bar.suspend(|| eprintln!("sandbar: {line}"));
     }
 
-    /// From now on the terminal is a command's own.
+    /// Hides the line for good, because the command in the sandbox prints to the terminal.
     pub(super) fn hide(&self) {
         self.bar.finish_and_clear();
         self.bar.set_draw_target(ProgressDrawTarget::hidden());
     }
 
-    /// Nothing is being done any more: the line is removed.
+    /// Removes the line.
     pub(super) fn done(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,13 +1,13 @@
-//! `sandbar workspace snapshot`, `snapshots` and `restore`.
+//! `sandbar workspace snapshot`, `snapshots` and `restore`: save, list and restore checkpoints.
 
-use super::{Session, house};
+use super::{Session, app};
 use crate::sandbox::ask;
 use crate::sandbox::show::{Colour, local_time, printable, size};
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
-use workspace::snapshot::{FilePath, Listed, Occasion, Restored, SnapshotCondition, Stamp, Which};
+use workspace::checkpoint::{CheckpointCondition, FilePath, Listed, Occasion, Restored, Stamp, Which};
 use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.
@@ -36,13 +36,13 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("saving the files of {}", self.name));
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("saving the files of {}", self.name));
         if self.allow_env_values {
             workspace.allow_env_values(true).await?;
         }
-        let saved = workspace.snapshot().await?;
-        session.house.progress().done();
+        let saved = workspace.save_checkpoint().await?;
+        session.app.progress().done();
         if session.show.json {
             return Ok(session.show.object(&json!({
                 "key": saved.key,
@@ -50,14 +50,14 @@ impl Snapshot {
                 "files": saved.files,
                 "bytes": saved.bytes,
                 "sha256": saved.sha256,
-                "left_out": saved.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
+                "left_out": saved.excluded.iter().map(FilePath::text).collect::<Vec<_>>(),
             }))?);
         }
-        if !saved.left_out.is_empty() {
-            eprintln!("sandbar: generated folders are not in it: {}", some(&saved.left_out));
+        if !saved.excluded.is_empty() {
+            eprintln!("sandbar: generated folders are not in it: {}", summarize_paths(&saved.excluded));
         }
         if !saved.changed.is_empty() {
-            eprintln!("sandbar: written to while they were read: {}", some(&saved.changed));
+            eprintln!("sandbar: written to while they were read: {}", summarize_paths(&saved.changed));
         }
         let unchanged = if saved.unchanged { "; nothing has changed since, so no other was made" } else { "" };
         session.show.line(format!("{}  {} files, {}{unchanged}", saved.stamp, saved.files, size(saved.bytes)))?;
@@ -98,26 +98,27 @@ impl List {
             return self.delete(session, stamp).await;
         }
         if self.confirm_shrink {
-            let workspace = session.house.enter(&self.name).await?;
-            let removed = workspace.confirm_shrink().await?.snapshots;
-            session.house.progress().done();
+            let workspace = session.app.enter(&self.name).await?;
+            let removed = workspace.confirm_shrink().await?.checkpoints;
+            session.app.progress().done();
             match session.show.json {
                 true => session.show.object(&json!({ "workspace": self.name, "deleted": removed }))?,
                 false => session.show.line(format!("{} deleted", count(removed.len(), "snapshot")))?,
             }
             return Ok(());
         }
-        let listed = match session.house.workspaces().show(&self.name).await {
-            Ok(view) => session.house.workspaces().snapshots_of(&view.project_id).await?,
-            // Snapshots outlive the workspace, whose project has its name.
+        let listed = match session.app.workspaces().show(&self.name).await {
+            Ok(view) => session.app.workspaces().checkpoints_of(&view.project_id).await?,
+            // Checkpoints outlive their workspace. They are found by its name, which is the
+            // project's.
             Err(gone @ OpenError::NotFound(_)) => {
-                let left = session.house.workspaces().snapshots_of(&self.name.as_str().parse()?).await?;
+                let left = session.app.workspaces().checkpoints_of(&self.name.as_str().parse()?).await?;
                 if left.is_empty() {
-                    return Err(house::explain(gone));
+                    return Err(app::explain(gone));
                 }
                 left
             }
-            Err(error) => return Err(house::explain(error)),
+            Err(error) => return Err(app::explain(error)),
         };
         let show = session.show;
         if show.json {
@@ -130,10 +131,10 @@ impl List {
         let row = |listed: &Listed| {
             let when = local_time(&listed.saved_at.to_string());
             match &listed.condition {
-                SnapshotCondition::Whole { files, bytes, verified, .. } => vec![
+                CheckpointCondition::Whole { files, bytes, verified, .. } => vec![
                     listed.stamp.to_string(),
                     when,
-                    why(listed.occasion).to_owned(),
+                    occasion_name(listed.occasion).to_owned(),
                     files.to_string(),
                     size(*bytes),
                     match (verified, listed.environment_files.is_empty()) {
@@ -142,7 +143,7 @@ impl List {
                         (false, true) => show.paint(Colour::Yellow, "whole, not verified yet"),
                     },
                 ],
-                SnapshotCondition::Damaged { reason } => {
+                CheckpointCondition::Damaged { reason } => {
                     let damaged = format!("damaged: {}", printable(reason));
                     vec![
                         listed.stamp.to_string(),
@@ -164,16 +165,16 @@ impl List {
     async fn delete(&self, session: &Session, stamp: Stamp) -> anyhow::Result<()> {
         let name = &self.name;
         let question = format!("Delete snapshot {stamp} of {name} for good?");
-        if !self.yes && !ask::confirmed(&format!("delete snapshot {stamp} of {name}"), &question)? {
+        if !self.yes && !ask::confirm(&format!("delete snapshot {stamp} of {name}"), &question)? {
             bail!("nothing was deleted");
         }
-        let workspaces = session.house.workspaces();
+        let workspaces = session.app.workspaces();
         let deleted = match workspaces.show(name).await {
-            Ok(_) => session.house.enter(name).await?.delete_snapshot(stamp).await?,
-            Err(OpenError::NotFound(_)) => workspaces.delete_snapshot_of(&name.as_str().parse()?, stamp).await?,
-            Err(error) => return Err(house::explain(error)),
+            Ok(_) => session.app.enter(name).await?.delete_checkpoint(stamp).await?,
+            Err(OpenError::NotFound(_)) => workspaces.delete_checkpoint_of(&name.as_str().parse()?, stamp).await?,
+            Err(error) => return Err(app::explain(error)),
         };
-        session.house.progress().done();
+        session.app.progress().done();
         if !deleted {
             bail!("{name} has no snapshot {stamp}; `sandbar workspace snapshots {name}` lists those there are");
         }
@@ -189,19 +190,19 @@ fn to_json(listed: &Listed) -> Value {
     let Listed { stamp, key, created_at, saved_at, occasion, environment_files, condition } = listed;
     let exposed = !environment_files.is_empty();
     match condition {
-        SnapshotCondition::Whole { files, bytes, sha256, verified } => json!({
+        CheckpointCondition::Whole { files, bytes, sha256, verified } => json!({
             "snapshot": stamp, "key": key, "files": files, "bytes": bytes, "sha256": sha256, "created_at": created_at,
             "saved_at": saved_at, "occasion": occasion, "has_env_values": exposed, "verified": verified,
         }),
-        SnapshotCondition::Damaged { reason } => json!({
+        CheckpointCondition::Damaged { reason } => json!({
             "snapshot": stamp, "key": key, "files": null, "bytes": null, "sha256": null, "created_at": created_at,
             "saved_at": saved_at, "occasion": occasion, "has_env_values": exposed, "verified": false, "reason": reason,
         }),
     }
 }
 
-/// Why a snapshot was taken.
-fn why(occasion: Occasion) -> &'static str {
+/// The name of the occasion of a checkpoint.
+fn occasion_name(occasion: Occasion) -> &'static str {
     match occasion {
         Occasion::Interval => "interval",
         Occasion::Stop => "stop",
@@ -239,7 +240,7 @@ pub(super) struct Restore {
     discard: bool,
 }
 
-/// `20261116T000937Z`, or the whole key that ends in it.
+/// Parses a stamp such as `20261116T000937Z`, or a key that ends in one.
 fn stamp(text: &str) -> Result<Stamp, String> {
     let last = text.rsplit('/').next().unwrap_or(text);
     let name = last.split('.').next().unwrap_or(last);
@@ -248,20 +249,20 @@ fn stamp(text: &str) -> Result<Stamp, String> {
 
 impl Restore {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
-        let view = session.house.look(&self.name).await?;
-        let listed = session.house.workspaces().snapshots_of(&view.project_id).await?;
+        let view = session.app.inspect(&self.name).await?;
+        let listed = session.app.workspaces().checkpoints_of(&view.project_id).await?;
         let replaced = self.describe(&view, &listed)?;
         if !session.show.json {
             eprintln!("sandbar: {replaced}");
         }
-        if !self.yes && stdin().is_terminal() && !ask::confirmed("replace files", "Go on?")? {
+        if !self.yes && stdin().is_terminal() && !ask::confirm("replace files", "Go on?")? {
             bail!("nothing was restored");
         }
-        let workspace = session.house.enter(&self.name).await?;
-        session.house.progress().doing(format!("restoring {}", self.name));
+        let workspace = session.app.enter(&self.name).await?;
+        session.app.progress().show_step(format!("restoring {}", self.name));
         let unsaved = if self.discard { Unsaved::Discard } else { Unsaved::Keep };
         let restored = workspace.restore_with(self.snapshot.map_or(Which::Newest, Which::Exactly), unsaved).await?;
-        session.house.progress().done();
+        session.app.progress().done();
         if session.show.json {
             return Ok(session.show.object(&json!({
                 "workspace": self.name,
@@ -269,7 +270,7 @@ impl Restore {
                 "snapshot": restored.stamp,
                 "saved_at": restored.stamp.time(),
                 "files": restored.files,
-                "left_out": restored.left_out.iter().map(FilePath::text).collect::<Vec<_>>(),
+                "left_out": restored.excluded.iter().map(FilePath::text).collect::<Vec<_>>(),
                 "skipped": skipped_to_json(&restored),
             }))?);
         }
@@ -277,17 +278,17 @@ impl Restore {
             eprintln!("sandbar: snapshot {stamp} is damaged and was passed over: {}", printable(&flaw.to_string()));
         }
         session.show.line(format!("{}  {} files restored to {}", restored.stamp, restored.files, restored.root))?;
-        if !restored.left_out.is_empty() {
-            eprintln!("sandbar: generated folders are absent: {}", some(&restored.left_out));
+        if !restored.excluded.is_empty() {
+            eprintln!("sandbar: generated folders are absent: {}", summarize_paths(&restored.excluded));
         }
         Ok(())
     }
 }
 
 impl Restore {
-    /// What takes the place of what.
+    /// Describes which files the snapshot replaces.
     fn describe(&self, view: &WorkspaceView, listed: &[Listed]) -> anyhow::Result<String> {
-        let whole = |listed: &&Listed| matches!(listed.condition, SnapshotCondition::Whole { .. });
+        let whole = |listed: &&Listed| matches!(listed.condition, CheckpointCondition::Whole { .. });
         let chosen = match self.snapshot {
             Some(stamp) => listed.iter().find(|listed| listed.stamp == stamp),
             None => listed.iter().rfind(whole),
@@ -302,8 +303,8 @@ impl Restore {
         };
         let saved = local_time(&chosen.created_at.to_string());
         let content = match &chosen.condition {
-            SnapshotCondition::Whole { files, bytes, .. } => format!("{files} files, {}", size(*bytes)),
-            SnapshotCondition::Damaged { reason } => bail!(
+            CheckpointCondition::Whole { files, bytes, .. } => format!("{files} files, {}", size(*bytes)),
+            CheckpointCondition::Damaged { reason } => bail!(
                 "snapshot {} is damaged: {}; `sandbar workspace snapshots {name}` lists those that are whole",
                 chosen.stamp,
                 printable(reason)
@@ -322,14 +323,14 @@ impl Restore {
     }
 }
 
-/// Newer snapshots that were passed over, and why.
+/// Newer checkpoints that were skipped, with the reasons.
 pub(super) fn skipped_to_json(restored: &Restored) -> Value {
     let each = restored.skipped_generations.iter();
     each.map(|(stamp, flaw)| json!({ "snapshot": stamp, "reason": flaw.to_string() })).collect()
 }
 
-/// A few of them.
-pub(super) fn some(paths: &[FilePath]) -> String {
+/// The first few paths in one line.
+pub(super) fn summarize_paths(paths: &[FilePath]) -> String {
     const SHOWN: usize = 5;
     let names: Vec<String> = paths.iter().take(SHOWN).map(|path| printable(&path.text())).collect();
     let more = if paths.len() > SHOWN { ", …" } else { "" };

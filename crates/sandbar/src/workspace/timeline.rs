@@ -1,6 +1,6 @@
-//! What happens to workspaces, as this program tells it: to the log, to people, and to whoever takes the pictures.
+//! Observes the events of workspaces: logs them, prints messages and requests screenshots.
 
-use super::photographs::Wanted;
+use super::auto_screenshots::DueScreenshot;
 use super::progress::Progress;
 use crate::sandbox::show::{printable, printable_lines, span};
 use async_trait::async_trait;
@@ -13,55 +13,55 @@ use workspace::events::{EventKind, Observer, WorkspaceEvent};
 
 pub(super) struct Timeline {
     progress: Progress,
-    wanted: mpsc::UnboundedSender<Wanted>,
-    dev_server: Mutex<Option<String>>,
-    pictures: Mutex<PicturesDue>,
+    sender: mpsc::UnboundedSender<DueScreenshot>,
+    dev_server_error: Mutex<Option<String>>,
+    screenshots: Mutex<ScreenshotHandling>,
 }
 
-/// What becomes of pictures that are due.
+/// What happens to screenshots that become due.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PicturesDue {
-    Taken,
-    /// Somebody else takes them.
-    Left {
+enum ScreenshotHandling {
+    Take,
+    /// They are not taken by this process; `any` is set when one became due.
+    Defer {
         any: bool,
     },
 }
 
 impl Timeline {
-    pub(super) fn new(progress: Progress, wanted: mpsc::UnboundedSender<Wanted>) -> Self {
-        Self { progress, wanted, dev_server: Mutex::default(), pictures: Mutex::new(PicturesDue::Taken) }
+    pub(super) fn new(progress: Progress, sender: mpsc::UnboundedSender<DueScreenshot>) -> Self {
+        Self { progress, sender, dev_server_error: Mutex::default(), screenshots: Mutex::new(ScreenshotHandling::Take) }
     }
 
-    /// From here on nobody takes the pictures that become due.
-    pub(super) fn leave_pictures(&self) {
-        *self.pictures.lock().unwrap_or_else(PoisonError::into_inner) = PicturesDue::Left { any: false };
+    /// From here on this process takes no screenshots.
+    pub(super) fn defer_screenshots(&self) {
+        *self.screenshots.lock().unwrap_or_else(PoisonError::into_inner) = ScreenshotHandling::Defer { any: false };
     }
 
-    /// Whether any became due since.
-    pub(super) fn pictures_left(&self) -> bool {
-        *self.pictures.lock().unwrap_or_else(PoisonError::into_inner) == PicturesDue::Left { any: true }
+    /// Whether any became due since [`Timeline::defer_screenshots`].
+    pub(super) fn has_deferred_screenshots(&self) -> bool {
+        *self.screenshots.lock().unwrap_or_else(PoisonError::into_inner) == ScreenshotHandling::Defer { any: true }
     }
 
-    /// Why the last dev server that was to be started does not run, if it does not.
-    pub(super) fn dev_server_trouble(&self) -> Option<String> {
-        self.dev_server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the last start of a dev server failed, if it did.
+    pub(super) fn dev_server_error(&self) -> Option<String> {
+        self.dev_server_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[async_trait]
 impl Observer for Timeline {
     async fn event(&self, event: &WorkspaceEvent) {
-        let told = serde_json::to_string(&event.kind).unwrap_or_default();
-        info!(workspace = %event.workspace, event = told, "a workspace's event");
+        let kind = serde_json::to_string(&event.kind).unwrap_or_default();
+        info!(workspace = %event.workspace, event = kind, "a workspace's event");
         match &event.kind {
-            EventKind::DevServerReady { sandbox, port, .. } => self.want(Wanted {
+            EventKind::DevServerReady { sandbox, port, .. } => self.request_screenshot(DueScreenshot {
                 workspace: event.workspace.clone(),
                 sandbox: Some(sandbox.clone()),
                 port: Some(*port),
                 occasion: Occasion::DevServer { at: event.at },
             }),
-            EventKind::PhaseCommitted { commit, .. } => self.want(Wanted {
+            EventKind::PhaseCommitted { commit, .. } => self.request_screenshot(DueScreenshot {
                 workspace: event.workspace.clone(),
                 sandbox: None,
                 port: None,
@@ -69,70 +69,74 @@ impl Observer for Timeline {
             }),
             _ => {}
         }
-        let trouble = match &event.kind {
+        let dev_server_error = match &event.kind {
             EventKind::DevServerReady { .. } => Some(None),
             EventKind::DevServerFailed { reason } => Some(Some(reason.clone())),
             _ => None,
         };
-        if let Some(trouble) = trouble {
-            *self.dev_server.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        if let Some(error) = dev_server_error {
+            *self.dev_server_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
         }
         match describe(&event.workspace, &event.kind) {
-            Told::Worry(text) => self.progress.tell(&printable_lines(&text)),
-            Told::Step(line) => self.progress.doing(printable(&line)),
-            Told::Nothing => {}
+            Message::Warning(text) => self.progress.print_line(&printable_lines(&text)),
+            Message::Step(line) => self.progress.show_step(printable(&line)),
+            Message::Silent => {}
         }
     }
 }
 
 impl Timeline {
-    fn want(&self, wanted: Wanted) {
-        let mut pictures = self.pictures.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *pictures {
-            PicturesDue::Left { any } => *any = true,
-            // Nobody takes pictures any more when the program ends.
-            PicturesDue::Taken => drop(self.wanted.send(wanted)),
+    fn request_screenshot(&self, due: DueScreenshot) {
+        let mut screenshots = self.screenshots.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *screenshots {
+            ScreenshotHandling::Defer { any } => *any = true,
+            // Fails when the task has ended with the program.
+            ScreenshotHandling::Take => drop(self.sender.send(due)),
         }
     }
 }
 
-/// What people are told.
-enum Told {
-    /// Worth a line of its own.
-    Worry(String),
-    /// Worth a look while it lasts.
+/// The message for an event.
+enum Message {
+    /// Printed as a line.
+    Warning(String),
+    /// Shown in the progress line.
     Step(String),
-    Nothing,
+    Silent,
 }
 
-fn describe(name: &WorkspaceName, kind: &EventKind) -> Told {
+fn describe(name: &WorkspaceName, kind: &EventKind) -> Message {
     match kind {
-        EventKind::Created { provider, sandbox } => Told::Step(format!("sandbox {sandbox} at {provider} is set up")),
-        EventKind::SnapshotSaved { files, .. } => Told::Step(format!("snapshot of {files} files saved")),
-        EventKind::SnapshotUnchanged { stamp } => Told::Step(format!("nothing has changed since snapshot {stamp}")),
-        EventKind::SnapshotFailed { reason } => Told::Worry(format!("no snapshot was saved: {reason}")),
-        EventKind::DevServerAwaited { command, port, within } => Told::Worry(format!(
+        EventKind::Created { provider, sandbox } => Message::Step(format!("sandbox {sandbox} at {provider} is set up")),
+        EventKind::CheckpointSaved { files, .. } => Message::Step(format!("snapshot of {files} files saved")),
+        EventKind::CheckpointUnchanged { stamp } => {
+            Message::Step(format!("nothing has changed since snapshot {stamp}"))
+        }
+        EventKind::CheckpointFailed { reason } => Message::Warning(format!("no snapshot was saved: {reason}")),
+        EventKind::DevServerAwaited { command, port, within } => Message::Warning(format!(
             "waiting up to {} for the dev server `{command}` to answer on port {port}",
             span(*within)
         )),
-        EventKind::DevServerReady { port, .. } => Told::Step(format!("the dev server answers on port {port}")),
-        EventKind::DevServerFailed { reason } => Told::Worry(format!("the dev server does not run: {reason}")),
-        EventKind::Rotated { sandbox, took, .. } => Told::Step(format!("in sandbox {sandbox} after {}", span(*took))),
-        EventKind::Moved { to, sandbox, took, .. } => {
-            Told::Step(format!("at {to} in sandbox {sandbox} after {}", span(*took)))
+        EventKind::DevServerReady { port, .. } => Message::Step(format!("the dev server answers on port {port}")),
+        EventKind::DevServerFailed { reason } => Message::Warning(format!("the dev server does not run: {reason}")),
+        EventKind::Rotated { sandbox, took, .. } => {
+            Message::Step(format!("in sandbox {sandbox} after {}", span(*took)))
         }
-        EventKind::LeftBehind { provider, sandbox, since } => Told::Worry(format!(
+        EventKind::Moved { to, sandbox, took, .. } => {
+            Message::Step(format!("at {to} in sandbox {sandbox} after {}", span(*took)))
+        }
+        EventKind::LeftBehind { provider, sandbox, since } => Message::Warning(format!(
             "what was changed since snapshot {since} is in sandbox {sandbox} at {provider} and nowhere else; when {provider} \
              answers again, `sandbar workspace attach {name} {sandbox}` goes back to it"
         )),
         EventKind::HandoverFailed { reason } => {
-            Told::Worry(format!("the sandbox was not replaced, and stays in use: {reason}"))
+            Message::Warning(format!("the sandbox was not replaced, and stays in use: {reason}"))
         }
-        EventKind::SandboxLost { sandbox } => Told::Worry(format!("sandbox {sandbox} is gone")),
-        EventKind::Stopped { reason } => Told::Worry(format!("the workspace is stopped: {reason}")),
+        EventKind::SandboxLost { sandbox } => Message::Warning(format!("sandbox {sandbox} is gone")),
+        EventKind::Stopped { reason } => Message::Warning(format!("the workspace is stopped: {reason}")),
         EventKind::LimitWarning(warning) => {
-            Told::Worry(format!("{} % of {} are used: {}", warning.percent, warning.limit, warning.used))
+            Message::Warning(format!("{} % of {} are used: {}", warning.percent, warning.limit, warning.used))
         }
-        _ => Told::Nothing,
+        _ => Message::Silent,
     }
 }

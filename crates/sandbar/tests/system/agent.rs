@@ -1,5 +1,5 @@
-//! `sandbar run` and `sandbar runs` as people and scripts use them: the real program on a real server, with a script in the
-//! model's place.
+//! `sandbar run` and `sandbar runs` as users and scripts call them: the real program on a real
+//! server, with a scripted model.
 
 use crate::support::{Program, Server};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 use tempfile::TempDir;
 
-/// A user with a home of their own: records and snapshots are in it.
+/// A user with a home directory, which has the records and the checkpoints.
 pub(crate) struct User {
     home: TempDir,
     pub(crate) run: Program,
@@ -17,7 +17,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    pub(crate) fn of(server: &Server) -> Self {
+    pub(crate) fn for_server(server: &Server) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let program = |word| {
             let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data")).at(server);
@@ -32,7 +32,7 @@ impl User {
         format!("scripted:{}", file.display())
     }
 
-    /// A run whose events can be read as they come.
+    /// Starts a run whose events the caller reads while they are printed.
     fn begin(&self, program: &Program, arguments: &[&str]) -> (Child, BufReader<ChildStdout>) {
         let mut child = program.command(arguments).stdout(Stdio::piped()).spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -40,11 +40,11 @@ impl User {
     }
 }
 
-fn events(text: &str) -> Vec<Value> {
+fn parse_events(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// The next event of this type, or of any when it is empty; nothing at the end.
+/// Reads the next event of type `kind`, or of any type if `kind` is empty. `None` at the end.
 pub(crate) fn next(output: &mut impl BufRead, kind: &str) -> Option<Value> {
     loop {
         let mut line = String::new();
@@ -63,25 +63,26 @@ pub(crate) fn bash(command: &str) -> Value {
 }
 
 #[test]
-fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
+fn a_run_prints_and_records_its_events_and_exits_by_outcome() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     let good =
         user.script(&json!([bash("pwd && echo hello > a.txt"), { "expect": "/home/user/project", "text": "Done." }]));
     let done = user.run.run(&["--goal", "Say hello", "--workspace", "shop", "--model", &good]);
-    let told = events(&crate::support::program::text(&done.stdout));
+    let emitted = parse_events(&crate::support::program::text(&done.stdout));
     let ending = crate::support::program::text(&done.stderr);
     assert!(
         done.status.success() && ending.contains("workspace shop is paused; `sandbar workspace resume shop`"),
         "{ending}"
     );
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], true, "its work has ended");
-    assert_eq!(told[0]["type"], "run_started");
-    let id = told[0]["run_id"].as_str().expect("an id").to_owned();
-    let last = told.last().expect("events");
+    assert_eq!(emitted[0]["type"], "run_started");
+    let id = emitted[0]["run_id"].as_str().expect("an id").to_owned();
+    let last = emitted.last().expect("events");
     assert_eq!((&last["type"], &last["stop_reason"]), (&json!("run_finished"), &json!("completed")), "{last}");
-    let of =
-        |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap_or_else(|| panic!("{kind} in {told:?}"));
+    let of = |kind: &str| {
+        emitted.iter().find(|event| event["type"] == kind).unwrap_or_else(|| panic!("{kind} in {emitted:?}"))
+    };
     assert_eq!(of("tool_call_started")["id"], of("tool_call_finished")["id"]);
     assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat a.txt"]), "hello\n");
 
@@ -97,7 +98,7 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
     );
     assert!(user.runs.fails(1, &["resume", &id]).contains("has completed"));
 
-    // It runs on with --keep-running, and the end says where it is seen.
+    // With --keep-running the workspace stays running, and the last lines print the preview's URL.
     let served = user.script(&json!([
         bash("echo hi >index.html; (setsid python3 -m http.server 3000 >/dev/null 2>&1 &); until curl -sf localhost:3000 >/dev/null; do sleep 0.1; done"),
         { "text": "Done." },
@@ -107,25 +108,25 @@ fn a_run_is_told_recorded_and_ends_as_its_exit_code_says() {
     assert!(ending.contains("workspace shop runs on") && ending.contains("sandbar: preview: http"), "{ending}");
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
 
-    // It is stopped at its limit, and goes on when that is raised.
+    // The run stops at its turn limit, and resumes with a higher one.
     let endless = user.script(&json!((0..4).map(|number| bash(&format!("echo {number}"))).collect::<Vec<_>>()));
     let stopped = user.run.run(&["--goal", "Count", "--workspace", "shop", "--model", &endless, "--max-turns", "2"]);
     assert_eq!(stopped.status.code(), Some(1));
-    let told = events(&crate::support::program::text(&stopped.stdout));
-    let last = told.last().expect("events");
+    let emitted = parse_events(&crate::support::program::text(&stopped.stdout));
+    let last = emitted.last().expect("events");
     assert_eq!(last["stop_reason"], "max_turns", "{last}");
-    assert!(told.iter().any(|event| event["type"] == "saved" && event["snapshot"].is_string()), "{told:?}");
+    assert!(emitted.iter().any(|event| event["type"] == "saved" && event["snapshot"].is_string()), "{emitted:?}");
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], true);
-    let id = told[0]["run_id"].as_str().expect("an id");
-    let told = events(&user.runs.must(&["resume", id, "--max-turns", "9"]));
-    assert_eq!(told.last().expect("events")["stop_reason"], "completed");
+    let id = emitted[0]["run_id"].as_str().expect("an id");
+    let emitted = parse_events(&user.runs.must(&["resume", id, "--max-turns", "9"]));
+    assert_eq!(emitted.last().expect("events")["stop_reason"], "completed");
 }
 
 #[test]
-fn killed_between_events_a_run_goes_on_and_nothing_is_done_twice() {
+fn a_run_killed_between_events_resumes_and_repeats_nothing() {
     const TURNS: usize = 5;
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     let turns: Vec<Value> = (1..=TURNS)
         .map(|number| {
             let mut turn = bash(&format!("echo {number} >> count"));
@@ -140,7 +141,7 @@ fn killed_between_events_a_run_goes_on_and_nothing_is_done_twice() {
     let model = user.script(&json!(turns));
     user.workspace.must(&["create", "shop"]);
     let expected: String = (1..=TURNS).map(|number| format!("{number}\n")).collect();
-    // Each process is killed after a few events more than the one before: a different boundary each time.
+    // Each process is killed after more events than the one before, so at another event boundary.
     let (mut child, mut output) = user.begin(&user.run, &["--goal", "Count", "--workspace", "shop", "--model", &model]);
     let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
     for events_to_live in [3, 4, 6] {
@@ -167,9 +168,9 @@ fn killed_between_events_a_run_goes_on_and_nothing_is_done_twice() {
 }
 
 #[test]
-fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
+fn sigint_and_cancel_stop_a_run_cleanly() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     let model = user.script(&json!([bash("echo begun | tee mark; sleep 1000"), { "text": "Done." }]));
     let (mut child, mut output) = user.begin(&user.run, &["--goal", "Wait", "--workspace", "shop", "--model", &model]);
     let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
@@ -183,8 +184,8 @@ fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
         "begun\n0\n"
     );
 
-    let told = events(&user.runs.must(&["resume", &id, "--json-events"]));
-    assert_eq!(told.last().expect("events")["stop_reason"], "completed");
+    let emitted = parse_events(&user.runs.must(&["resume", &id, "--json-events"]));
+    assert_eq!(emitted.last().expect("events")["stop_reason"], "completed");
 
     let (mut child, mut output) = user.begin(&user.run, &["--goal", "Wait", "--workspace", "shop", "--model", &model]);
     let id = next(&mut output, "run_started").expect("it starts")["run_id"].as_str().expect("an id").to_owned();
@@ -195,9 +196,26 @@ fn an_interrupt_stops_a_run_cleanly_and_another_process_can_too() {
 }
 
 #[test]
-fn whoever_reads_the_events_answers_what_is_asked() {
+fn a_run_whose_reader_is_gone_saves_and_pauses() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
+    let endless = bash("echo begun >mark; while :; do echo more; sleep 0.1; done");
+    let model = user.script(&json!([endless, { "text": "Done." }]));
+    let (mut child, mut output) = user.begin(&user.run, &["--goal", "Wait", "--workspace", "shop", "--model", &model]);
+    next(&mut output, "tool_output_delta").expect("the command runs");
+    drop(output);
+    assert_eq!(child.wait().expect("it ends").code(), Some(141), "as a shell reports SIGPIPE");
+    assert_eq!(user.workspace.json(&["show", "shop"])["paused"], true, "its work has ended");
+    let saved = user.workspace.json(&["snapshots", "shop"]);
+    assert!(saved.as_array().is_some_and(|saved| !saved.is_empty()), "{saved}");
+    // At once: no lease of the run is left.
+    assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat mark"]), "begun\n");
+}
+
+#[test]
+fn an_approval_is_answered_by_another_process() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::for_server(&server);
     let model = user.script(&json!([
         bash("echo first >> mark"),
         bash("echo second >> mark"),
@@ -217,9 +235,9 @@ fn whoever_reads_the_events_answers_what_is_asked() {
     assert_eq!(user.workspace.must(&["exec", "shop", "-c", "cat mark"]), "first\n");
 }
 
-/// An endpoint of OpenAI's kind whose model says that it is done, for 10 tokens of input and 5 of
-/// output.
-fn endpoint() -> String {
+/// A chat completions endpoint whose model answers "Done." and reports 10 input and 5 output
+/// tokens.
+fn serve_model() -> String {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
@@ -256,10 +274,10 @@ fn endpoint() -> String {
 }
 
 #[test]
-fn a_model_that_is_not_in_the_list_costs_what_it_is_said_to() {
+fn an_unlisted_model_costs_the_price_that_was_given() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
-    let model = format!("openai:m@{}", endpoint());
+    let user = User::for_server(&server);
+    let model = format!("openai:m@{}", serve_model());
     let ask = ["--goal", "x", "--model", &model, "--budget-usd", "20", "--json-events"];
     let (mut child, mut output) = user.begin(&user.run, &[&ask[..], &["--price", "500000/1000000"]].concat());
     let finished = next(&mut output, "run_finished").expect("it ends");
@@ -267,7 +285,7 @@ fn a_model_that_is_not_in_the_list_costs_what_it_is_said_to() {
     assert!(child.wait().expect("it ends").success());
     assert!(user.run.fails(2, &[&ask[..], &["--price", "cheap"]].concat()).contains("is no price"));
 
-    // The configuration says it for good.
+    // The configuration can give the price as well.
     let file = user.home.path().join("prices.toml");
     std::fs::write(&file, "[models.m]\ninput_usd = 500000\noutput_usd = 1000000\n").expect("written");
     let config = ["--config", file.to_str().expect("a plain path")];
@@ -277,17 +295,17 @@ fn a_model_that_is_not_in_the_list_costs_what_it_is_said_to() {
 }
 
 #[test]
-fn what_cannot_be_begun_is_said_before_anything_is_made() {
+fn an_invalid_run_is_refused_before_anything_is_created() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     for (arguments, expected) in [
         (&["--goal", "x"][..], "set ANTHROPIC_API_KEY"),
         (&["--goal", "x", "--model", "anthropic:claude-opus-5-5"], "ANTHROPIC_API_KEY is not set"),
         (&["--goal", "x", "--model", "scripted:/nonexistent.yaml"], "cannot read the script"),
         (&["--goal", "x", "--model", "openai:m@http://127.0.0.1:9/v1", "--budget-usd", "1"], "the price of openai:m@"),
     ] {
-        let said = user.run.fails(1, arguments);
-        assert!(said.contains(expected), "{said}");
+        let message = user.run.fails(1, arguments);
+        assert!(message.contains(expected), "{message}");
     }
     assert_eq!(user.workspace.json(&["list"]), json!([]));
     assert!(user.runs.fails(1, &["show", "run_0"]).contains("there is no run run_0"));

@@ -1,4 +1,4 @@
-//! `sandbar config` and `sandbar usage` as people meet them.
+//! `sandbar config` and `sandbar usage` as users call them.
 
 use crate::support::server::PROGRAM;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// The program with a home of its own and nothing of this machine's configuration.
+/// Runs the program with its own home directory, without the configuration of this machine.
 fn run(home: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(PROGRAM);
     testing::without_settings(&mut command)
@@ -27,7 +27,7 @@ fn home() -> TempDir {
 }
 
 #[test]
-fn a_file_is_made_once_and_shown_with_its_sources() {
+fn a_configuration_is_created_once_and_shown_with_sources() {
     let home = home();
     let variables =
         [("E2B_API_KEY", "e2b_hidden"), ("E2B_API_URL", "http://127.0.0.1:5000"), ("SANDBAR_LISTEN", "127.0.0.1:7")];
@@ -57,23 +57,23 @@ fn a_file_is_made_once_and_shown_with_its_sources() {
     std::fs::write(&file, "[[providers]]\nname = \"here\"\nkind = \"lokal\"\n").expect("the file is written");
     for arguments in [&["config", "show"][..], &["usage"], &["up"]] {
         let wrong = run(home.path(), arguments, &[]);
-        let said = String::from_utf8_lossy(&wrong.stderr);
-        assert!(!wrong.status.success() && said.contains("lokal") && said.contains("config.toml"), "{said}");
+        let message = String::from_utf8_lossy(&wrong.stderr);
+        assert!(!wrong.status.success() && message.contains("lokal") && message.contains("config.toml"), "{message}");
     }
 }
 
 #[test]
-fn usage_is_empty_before_anything_was_used_and_leaves_room_for_a_server() {
+fn usage_is_empty_at_first_and_its_records_block_no_server() {
     let home = home();
     let used = json(&run(home.path(), &["usage", "--json"], &[]));
     assert_eq!((&used["total"]["cost_usd"], &used["total"]["creations"]), (&0.0.into(), &0.into()));
-    let said = run(home.path(), &["usage", "--project", "shop"], &[]);
-    assert!(String::from_utf8_lossy(&said.stdout).contains("nothing was used"), "{said:?}");
+    let shown = run(home.path(), &["usage", "--project", "shop"], &[]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("nothing was used"), "{shown:?}");
     assert!(home.path().join("data/sandbar/workspaces/records.sqlite").is_file());
-    // The records lie in what is a server's directory too.
+    // The records are in the directory that a server uses as well.
     let down = run(home.path(), &["down"], &[]);
     assert!(down.status.success(), "{down:?}");
     let unreachable = [("SANDBAR_RECORDS__URL", "postgres://nobody@localhost/none?host=/nonexistent")];
-    let said = run(home.path(), &["usage"], &unreachable);
-    assert!(String::from_utf8_lossy(&said.stderr).contains("cannot open the records of workspaces"), "{said:?}");
+    let failed = run(home.path(), &["usage"], &unreachable);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("cannot open the records of workspaces"), "{failed:?}");
 }

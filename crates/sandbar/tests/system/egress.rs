@@ -1,4 +1,4 @@
-//! Rules that set headers on the way out, and secrets in them: as the programs of a real sandbox meet them.
+//! Egress rules that set headers with secrets in requests, by programs of a real sandbox.
 
 use crate::support::internet::{Internet, PUBLIC};
 use crate::support::{Sandbox, Server};
@@ -8,8 +8,9 @@ use std::process::Command;
 
 const VALUE: &str = "sk-never-inside-7f3a";
 
-/// Says which headers came, on ports 80 and 443. The certificate is for `registry.test` and `private.test`.
-fn web(certificate: &Path, key: &Path) -> String {
+/// A service on ports 80 and 443 that describes the authorization of a request. The certificate is
+/// for `registry.test` and `private.test`.
+fn web_service(certificate: &Path, key: &Path) -> String {
     format!(
         r#"
 import http.server, json, ssl, threading
@@ -34,24 +35,26 @@ secured.serve_forever()
 }
 
 const CURL: &str = "curl -sS -m 20 -H 'Authorization: mine'";
-/// With the program's own certificates, as its users call it.
+/// With the default roots of Python and of Node.js, as users call them.
 const PYTHON: &str = "/usr/bin/python3 -c 'import urllib.request as u; print(u.urlopen(\"https://registry.test/\", timeout=20).read().decode())'";
 const NODE: &str = "node -e 'fetch(\"https://registry.test/\").then(r => r.text()).then(console.log, e => { console.error(e.cause); process.exit(1) })'";
 
+/// Asserts that the service gets the secret in exactly one header.
 #[track_caller]
-fn right(sandbox: &Sandbox, command: &str) {
-    let said = sandbox.must("user", command);
-    assert!(said.contains("\"right\": true") && said.contains("\"count\": 1"), "{command}: {said}");
+fn assert_secret_sent(sandbox: &Sandbox, command: &str) {
+    let output = sandbox.must("user", command);
+    assert!(output.contains("\"right\": true") && output.contains("\"count\": 1"), "{command}: {output}");
 }
 
-/// Every file that this sandbox can have written, every environment and the log, searched for the value.
+/// Asserts that no file changed within two hours, no environment, no log and no response of the API
+/// has the value.
 #[track_caller]
-fn is_not_inside(server: &Server, sandbox: &Sandbox, id: &str) {
+fn assert_not_inside(server: &Server, sandbox: &Sandbox, id: &str) {
     let search = format!(
         "find / -path /proc -prune -o -path /sys -prune -o -type f -cmin -120 -print0 | xargs -0 grep -lsaF {VALUE}; \
          for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/environ 2>/dev/null | grep -F {VALUE}; done; echo searched"
     );
-    // In two pieces, so that the search does not find itself.
+    // The value is split, so that the search does not find its own command line.
     let (head, tail) = VALUE.split_at(9);
     let search = search.replace(VALUE, &format!("\"{head}\"\"{tail}\""));
     let found = sandbox.run_as("root", &search);
@@ -77,7 +80,7 @@ fn requests_carry_secrets_that_never_are_inside() {
         .output();
     assert!(made.is_ok_and(|made| made.status.success()), "openssl makes a certificate");
     let mut internet = Internet::new();
-    internet.serve(&web(&certificate, &key));
+    internet.serve(&web_service(&certificate, &key));
     let config = path("sandbar.toml");
     let text = format!("[egress]\nnameservers = [\"{}\"]\nextra_roots = [{certificate:?}]\n", internet.nameserver);
     std::fs::write(&config, text).expect("the configuration is written");
@@ -89,30 +92,32 @@ fn requests_carry_secrets_that_never_are_inside() {
     let rules = json!({ "registry.test": [{ "transform": { "headers": headers }, "allowPlaintext": true }] });
     let sandbox = server.create_with(json!({ "templateID": "base", "network": { "rules": rules } }));
     for command in [&format!("{CURL} http://registry.test/"), &format!("{CURL} https://registry.test/"), PYTHON, NODE] {
-        right(&sandbox, command);
+        assert_secret_sent(&sandbox, command);
     }
-    // Another connection of the same sandbox, to the same server, without a rule: its own certificate, nothing set.
+    // Another connection of the sandbox to the same address, for a name without a rule: the client
+    // sees the service's own certificate, and no header is set.
     let direct = format!("curl -sSkv -m 20 --resolve private.test:443:{PUBLIC} https://private.test/ 2>&1");
-    let said = sandbox.must("user", &direct);
-    assert!(said.contains("issuer: CN=far") && said.contains("\"length\": 0"), "{said}");
-    is_not_inside(&server, &sandbox, &sandbox.id);
+    let output = sandbox.must("user", &direct);
+    assert!(output.contains("issuer: CN=far") && output.contains("\"length\": 0"), "{output}");
+    assert_not_inside(&server, &sandbox, &sandbox.id);
     let log = server.call("GET", &format!("/v2/sandboxes/{}/logs", sandbox.id), None).text();
     assert!(log.contains("a rule sets headers of the request: authorization"), "{log}");
 
-    // A new value holds from the next request on, also over a restart of the server; a deleted one is an error that says so.
+    // Rules survive a restart of the server. The next request has a changed value of the secret,
+    // and a deleted secret is an error that names it.
     server.kill_9();
     server.start_again();
     let sandbox = sandbox.at(&server.address);
-    right(&sandbox, &format!("{CURL} https://registry.test/"));
+    assert_secret_sent(&sandbox, &format!("{CURL} https://registry.test/"));
     let other = server.call("POST", "/secrets/key", Some(json!({ "value": "another" })));
     assert_eq!(other.status, 200, "{}", other.text());
-    let said = sandbox.must("user", &format!("{CURL} http://registry.test/"));
-    assert!(said.contains("\"right\": false") && said.contains(&format!("\"length\": {}", "Bearer another".len())));
+    let output = sandbox.must("user", &format!("{CURL} http://registry.test/"));
+    assert!(output.contains("\"right\": false") && output.contains(&format!("\"length\": {}", "Bearer another".len())));
     assert_eq!(server.call("DELETE", "/secrets/key", None).status, 204);
-    let said = sandbox.must("user", &format!("{CURL} http://registry.test/"));
-    assert!(said.contains("the secret 'key' does not exist"), "{said}");
+    let output = sandbox.must("user", &format!("{CURL} http://registry.test/"));
+    assert!(output.contains("the secret 'key' does not exist"), "{output}");
 
-    // A sandbox without rules is left as it is, and is made ready when they come.
+    // A sandbox without rules has no added certificate. It gets one when rules are set.
     let sandbox = server.create();
     let trusted = "ls /usr/local/share/ca-certificates /etc/profile.d; echo $NODE_EXTRA_CA_CERTS";
     assert!(!sandbox.must("user", trusted).contains("sandbar-egress"));
@@ -121,14 +126,14 @@ fn requests_carry_secrets_that_never_are_inside() {
     let path = format!("/sandboxes/{}/network", sandbox.id);
     assert_eq!(server.call("PUT", &path, Some(json!({ "rules": plain }))).status, 204);
     for command in [PYTHON, NODE, &format!("{CURL} https://registry.test/")] {
-        right(&sandbox, command);
+        assert_secret_sent(&sandbox, command);
     }
-    is_not_found_in_files(&sandbox);
+    assert_not_in_files(&sandbox);
 }
 
-/// A value that stands in a rule itself does not get inside either.
+/// Asserts that no file has a value that is part of a rule itself.
 #[track_caller]
-fn is_not_found_in_files(sandbox: &Sandbox) {
+fn assert_not_in_files(sandbox: &Sandbox) {
     let (head, tail) = VALUE.split_at(9);
     let search =
         format!("grep -rIlsaF -D skip \"{head}\"\"{tail}\" /etc /home /root /run /tmp /usr/local; echo searched");

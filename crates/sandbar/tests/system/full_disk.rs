@@ -1,7 +1,7 @@
-//! A host disk that is full, or that fails: what was synced stays, the server says what is wrong, and it works
-//! again when there is space.
+//! A host disk that is full or that fails: synced data stays, the server reports the cause, and it
+//! works again once the disk has free space.
 //!
-//! Takes root, loop devices, ext4 and btrfs.
+//! Needs root, loop devices, ext4 and btrfs.
 
 use crate::support::{Sandbox, Server, eventually};
 use serde_json::json;
@@ -10,31 +10,31 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testing::Disk;
+use testing::{Disk, User};
 
 const DISK_BYTES: u64 = 3 << 30;
 
-/// Takes every block of the file system, those for root too.
-fn take_all(file: &Path) {
+/// Allocates every block of the file system, with those reserved for root.
+fn allocate_all(file: &Path) {
     let free = rustix::fs::statvfs(file.parent().expect("a directory")).expect("a file system");
     let mut file = File::create(file).expect("a file");
-    // At once, as a careless program does it; the rest piece by piece.
+    // Most of it by one call, the rest in smaller and smaller pieces.
     let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, free.f_bavail * free.f_frsize);
     file.seek(SeekFrom::End(0)).expect("a file");
     for size in [16 << 20, 1 << 20, 4096] {
         let block = vec![9; size];
         while file.write_all(&block).is_ok() {}
     }
-    // The disk is full: that is what was wanted.
+    // Fails with ENOSPC: the disk is full, as intended.
     let _ = file.sync_all();
 }
 
-fn create(server: &Server) -> (u16, String) {
+fn try_create(server: &Server) -> (u16, String) {
     let reply = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "base" })));
     (reply.status, reply.text())
 }
 
-fn resumed(server: &Server, sandbox: &Sandbox) -> Sandbox {
+fn resume(server: &Server, sandbox: &Sandbox) -> Sandbox {
     let reply = server.call("POST", &format!("/v2/sandboxes/{}/connect", sandbox.id), Some(json!({})));
     assert!(matches!(reply.status, 200 | 201), "{} {}", reply.status, reply.text());
     sandbox.at(&server.address)
@@ -45,9 +45,21 @@ fn synced_content(sandbox: &Sandbox) -> String {
 }
 
 #[test]
-fn full_host_disk_costs_nothing_that_was_synced() {
+fn full_host_disk_costs_nothing_synced() {
+    fill_host_disk(None);
+}
+
+#[test]
+fn full_host_disk_costs_rootless_servers_nothing_synced() {
+    fill_host_disk(Some(User::with_subordinate_ids()));
+}
+
+fn fill_host_disk(user: Option<User>) {
     let disk = Disk::new(DISK_BYTES);
-    let server = Server::on(&disk.path().join("data"), &["--no-studio"]);
+    if let Some(user) = user {
+        disk.give(user, &["data"]);
+    }
+    let server = Server::for_account_on(user, &disk.path().join("data"), &["--no-studio"]);
     let sandboxes = [server.create(), server.create()];
     let mut writers = Vec::new();
     for sandbox in &sandboxes {
@@ -56,26 +68,26 @@ fn full_host_disk_costs_nothing_that_was_synced() {
         writers.push(sandbox.start_as("user", line));
     }
     let filler = disk.path().join("filler");
-    take_all(&filler);
-    // The writers meet a disk that takes nothing.
+    allocate_all(&filler);
+    // Reads work while every write of the writers fails.
     for sandbox in &sandboxes {
         assert_eq!(synced_content(sandbox), "kept\n");
     }
-    let (status, text) = create(&server);
+    let (status, text) = try_create(&server);
     assert!(matches!(status, 503 | 507), "{status} {text}");
 
     fs::remove_file(&filler).expect("it was made above");
     for (sandbox, mut writer) in sandboxes.iter().zip(writers) {
         sandbox.must("user", &format!("kill {}; rm -f noise-*", writer.pid()));
     }
-    eventually("sandboxes can be made again", Duration::from_secs(60), || (create(&server).0 == 201).then_some(()));
+    eventually("sandboxes can be made again", Duration::from_secs(60), || (try_create(&server).0 == 201).then_some(()));
     for sandbox in &sandboxes {
         sandbox.must("user", "echo more >after; sync after");
         assert_eq!(synced_content(sandbox), "kept\n");
     }
 }
 
-/// Process 1 of a sandbox.
+/// The directory in `/proc` of a process of the sandbox.
 fn process_of(sandbox: &Sandbox) -> PathBuf {
     find_process_of(&sandbox.id).expect("the sandbox runs")
 }
@@ -88,8 +100,7 @@ fn find_process_of(id: &str) -> Option<PathBuf> {
     processes.filter(|path| path.join("root").exists()).find(in_group)
 }
 
-/// Gives the blocks back that the image has allocated and never written to: there is nothing in
-/// them.
+/// Punches holes for the blocks that the image has allocated and never written, which have no data.
 fn free_unwritten(image: &Path) {
     let listed = Command::new("filefrag").arg("-v").arg("-b4096").arg(image).output().expect("e2fsprogs");
     for line in String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.contains("unwritten")) {
@@ -102,7 +113,7 @@ fn free_unwritten(image: &Path) {
     }
 }
 
-/// A server that does nothing until this is dropped.
+/// A server that is stopped by SIGSTOP until drop.
 struct Stopped<'a>(&'a Server);
 
 impl<'a> Stopped<'a> {
@@ -118,12 +129,13 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Makes files whose names are long: names are metadata.
+/// Creates files with long names, which btrfs stores as metadata.
 const MAKE_FILES: &str =
     r#"cd /home/user; for i in $(seq 500); do : >"$(printf %0200d $(($0 * 500 + i)))" || exit 1; done; sync -f ."#;
 
-/// Has the kernel abort the pool: without the server, which would not let that happen, the image
-/// loses what was allocated ahead, the host its space, and then a sandbox writes.
+/// Makes the kernel abort the pool's file system. The server, which prevents that, is stopped
+/// meanwhile; the image loses its preallocated blocks, the host its free space, and then a sandbox
+/// writes.
 fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
     let filler = disk.path().join("filler");
     let process = process_of(sandbox);
@@ -138,45 +150,45 @@ fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
     assert_eq!(make_files(0), "", "there is room still, and nothing is left to be written out");
     free_unwritten(&server.file("pool.img"));
     let _ = fs::remove_file(server.file("pool.reserve"));
-    take_all(&filler);
+    allocate_all(&filler);
     let mut round = 0;
     eventually("the kernel aborts the pool", Duration::from_secs(60), || {
         round += 1;
-        let said = make_files(round);
-        (said.contains("Input/output error") || said.contains("Read-only file system")).then_some(())
+        let message = make_files(round);
+        (message.contains("Input/output error") || message.contains("Read-only file system")).then_some(())
     });
     drop(stopped);
     fs::remove_file(&filler).expect("it was made above");
 }
 
 #[test]
-fn full_host_disk_that_aborted_the_pool_is_told_and_survived() {
+fn full_host_disk_that_aborted_the_pool_is_reported() {
     let disk = Disk::new(DISK_BYTES);
     let mut server = Server::on(&disk.path().join("data"), &["--no-studio"]);
     let sandbox = server.create();
     sandbox.must("user", "echo kept >synced; sync -f .");
     abort_pool(&server, &disk, &sandbox);
 
-    let (status, text) = create(&server);
+    let (status, text) = try_create(&server);
     assert_eq!(status, 507, "{text}");
     assert!(text.contains("Free space") && text.contains("sandbar up"), "what to do is said: {text}");
     assert_eq!(synced_content(&sandbox), "kept\n", "reading works");
 
     server.stop();
     server.start_again();
-    let sandbox = resumed(&server, &sandbox);
+    let sandbox = resume(&server, &sandbox);
     assert_eq!(synced_content(&sandbox), "kept\n");
     sandbox.must("user", "echo more >after; sync after");
-    assert_eq!(create(&server).0, 201);
+    assert_eq!(try_create(&server).0, 201);
 
     abort_pool(&server, &disk, &sandbox);
     server.down();
     server.start_again();
-    assert_eq!(create(&server).0, 201, "what is left is a pool like any other");
+    assert_eq!(try_create(&server).0, 201, "what is left is a pool like any other");
 }
 
-/// Calls that change something, one of each kind of data.
-fn changes(server: &Server, token: &str, sandbox: &Sandbox, name: &str) -> Vec<(&'static str, u16, String)> {
+/// Makes a call that writes for each kind of data, and returns the outcomes.
+fn write_each_kind(server: &Server, token: &str, sandbox: &Sandbox, name: &str) -> Vec<(&'static str, u16, String)> {
     let bearer = format!("Bearer {token}");
     let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
     let build = json!({ "name": name, "goal": "Make a page.", "model": "scripted:demo" }).to_string();
@@ -193,17 +205,17 @@ fn changes(server: &Server, token: &str, sandbox: &Sandbox, name: &str) -> Vec<(
 }
 
 #[test]
-fn disk_faults_below_a_whole_server_are_told_and_survived() {
+fn disk_faults_below_a_server_are_reported_and_survived() {
     let mut disk = Disk::new(DISK_BYTES);
     let mut server = Server::on(&disk.path().join("data"), &["--builds", "0"]);
     let token = fs::read_to_string(server.file("studio/token")).expect("the first user's token").trim().to_owned();
     let (sandbox, other) = (server.create(), server.create());
     sandbox.must("user", "echo kept >synced; sync -f .");
-    for (what, status, text) in changes(&server, &token, &other, "before") {
+    for (what, status, text) in write_each_kind(&server, &token, &other, "before") {
         assert!((200..300).contains(&status), "{what}: {status} {text}");
     }
 
-    // Calls run when the disk begins to fail.
+    // A thread makes calls while the disk begins to fail.
     let failed = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -215,7 +227,7 @@ fn disk_faults_below_a_whole_server_are_told_and_survived() {
         disk.fail();
         failed.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    for (what, status, text) in changes(&server, &token, &sandbox, "after") {
+    for (what, status, text) in write_each_kind(&server, &token, &sandbox, "after") {
         assert!(matches!(status, 503 | 507), "{what}: {status} {text}");
     }
     let ready = server.call("GET", "/ready", None);
@@ -225,18 +237,18 @@ fn disk_faults_below_a_whole_server_are_told_and_survived() {
     let listed = server.call("GET", "/v2/sandboxes", None);
     assert_eq!(listed.status, 200, "what is known is told: {}", listed.text());
 
-    // A disk is repaired while nothing uses it.
+    // The server and the sandboxes must end before the disk can be repaired.
     server.kill_9();
     for made in listed.json().as_array().expect("sandboxes") {
         let guest = find_process_of(made["sandboxID"].as_str().expect("an id"));
         if let Some(number) = guest.as_ref().and_then(|guest| guest.file_name()) {
-            // It may end by itself meanwhile: its disk fails.
+            // Fails if the guest has ended by itself, because its disk fails.
             let _ = Command::new("kill").arg("-KILL").arg(number).status();
         }
     }
     disk.repair();
     server.start_again();
     assert_eq!(server.call("GET", "/ready", None).status, 200);
-    assert_eq!(synced_content(&resumed(&server, &sandbox)), "kept\n");
-    assert_eq!(create(&server).0, 201);
+    assert_eq!(synced_content(&resume(&server, &sandbox)), "kept\n");
+    assert_eq!(try_create(&server).0, 201);
 }

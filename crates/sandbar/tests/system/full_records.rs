@@ -1,5 +1,5 @@
-//! Records on a full file system: what the server acknowledged is there after a restart, what it
-//! cannot record it refuses, and it recovers without a restart.
+//! Records on a full file system: a restarted server has every acknowledged change, refuses changes
+//! that it cannot record, and recovers without a restart once there is space.
 
 use crate::agent::{bash, next};
 use crate::support::http::{Reply, request};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A file system of its own, unmounted when dropped. Mounting takes root.
+/// A tmpfs, unmounted on drop. Mounting needs root.
 struct SmallFileSystem {
     mount: TempDir,
 }
@@ -38,7 +38,7 @@ impl SmallFileSystem {
         self.path().join("filler")
     }
 
-    /// Takes all space, to the last byte.
+    /// Allocates all free space, to the last byte.
     fn fill(&self) {
         let mut file = File::create(self.filler()).expect("a file for the rest of the space");
         let mut size = 1 << 20;
@@ -56,7 +56,7 @@ impl SmallFileSystem {
 
 impl Drop for SmallFileSystem {
     fn drop(&mut self) {
-        // Lazily: a server that is just ending may have a file open.
+        // Lazily, since a server that is ending may have a file open.
         let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
     }
 }
@@ -70,7 +70,7 @@ struct Studio {
 impl Studio {
     fn start(small: &SmallFileSystem) -> Self {
         let database = format!("sqlite://{}", small.path().join("records.sqlite").display());
-        // Nothing is built here: the records are what is tested.
+        // Without workers: these tests are about the records.
         let server = Server::with(&["--database", &database, "--builds", "0"]);
         let token = fs::read_to_string(server.file("studio/token")).expect("the first user's token");
         Self { server, token: token.trim().to_owned() }
@@ -100,7 +100,7 @@ impl Studio {
     }
 }
 
-/// The table of the reliability review: seven of seven acknowledged jobs were gone.
+/// A regression test: older versions lost all jobs that they acknowledged on a full disk.
 #[test]
 fn a_full_disk_loses_no_acknowledged_job() {
     let small = SmallFileSystem::mount("24m");
@@ -119,9 +119,9 @@ fn a_full_disk_loses_no_acknowledged_job() {
     for number in 0..6 {
         let refused = accept(studio.generate(&format!("full {number}")));
         assert_eq!(refused.status, 507, "{}", refused.text());
-        let said = refused.text();
+        let message = refused.text();
         let place = small.path().to_str().expect("a plain path");
-        assert!(said.contains(place) && said.contains("full") && said.contains("free space"), "{said}");
+        assert!(message.contains(place) && message.contains("full") && message.contains("free space"), "{message}");
     }
     let (status, ready) = studio.ready();
     assert_eq!((status, &ready["ready"]), (503, &json!(false)), "{ready}");
@@ -149,11 +149,11 @@ fn a_full_disk_loses_no_acknowledged_job() {
     studio.assert_recorded(&acknowledged);
 }
 
-/// The records of workspaces and runs are on a small file system, which fills up while a run works.
+/// The records of workspaces and runs are on a small file system, which becomes full during a run.
 #[test]
 fn full_host_disk_stops_a_run_that_can_be_resumed() {
     let small = SmallFileSystem::mount("24m");
-    // The server looks after the same records.
+    // The server uses the same records, by a link in place of its data home.
     let mut server = Server::with(&["--no-studio"]);
     server.stop();
     let _ = fs::remove_dir_all(server.file("none"));
@@ -162,7 +162,7 @@ fn full_host_disk_stops_a_run_that_can_be_resumed() {
     let program = |server: &Server, word| Program::new(word).at(server).variable("XDG_DATA_HOME", small.path());
     let directory = tempfile::tempdir().expect("a directory");
     let script = directory.path().join("script.json");
-    // More than what the database has taken of the disk already.
+    // More events than fit into the blocks that the database has allocated.
     let noisy = (0..40).map(|number| bash(&format!("echo {number} >>count; head -c 30000 /dev/zero | tr '\\0' x")));
     let turns: Vec<Value> =
         [bash("until test -e /home/user/go; do sleep 0.1; done")].into_iter().chain(noisy).collect();
@@ -180,15 +180,15 @@ fn full_host_disk_stops_a_run_that_can_be_resumed() {
     program(&server, "sandbox").must(&["exec", &sandbox, "--", "touch", "/home/user/go"]);
     while next(&mut output, "").is_some() {}
     let ended = run.wait_with_output().expect("it ends");
-    let said = text(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("full"), "{said}");
+    let message = text(&ended.stderr);
+    assert!(!ended.status.success() && message.contains("full"), "{message}");
     let refused = program(&server, "workspace").run(&["create", "other"]);
-    let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("full") && !said.contains("another process"), "{said}");
+    let message = text(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("full") && !message.contains("another process"), "{message}");
 
     small.free();
-    let told = program(&server, "runs").must(&["resume", &id, "--json-events"]);
-    let last = next(&mut told.as_bytes(), "run_finished").expect("it ends");
+    let printed = program(&server, "runs").must(&["resume", &id, "--json-events"]);
+    let last = next(&mut printed.as_bytes(), "run_finished").expect("it ends");
     assert_eq!(last["stop_reason"], "completed", "{last}");
     let count = program(&server, "workspace").must(&["exec", "shop", "-c", "sort -n count | uniq | wc -l"]);
     assert_eq!(count, "40\n");

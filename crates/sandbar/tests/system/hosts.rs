@@ -1,4 +1,5 @@
-//! The server's hosts over TLS, by a client that is not ours: curl, which resolves what is under `localhost` by itself.
+//! The server's host names over TLS, by an independent client: curl, which resolves names under
+//! `localhost` itself.
 
 use crate::support::server::PROGRAM;
 use crate::support::{Server, eventually};
@@ -9,13 +10,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-const TWENTY: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn port(server: &Server) -> &str {
     server.address.rsplit(':').next().expect("an address has a port")
 }
 
-/// Trusts the server's authority and nobody else.
+/// Runs curl with the server's authority as the only trusted root.
 fn curl(server: &Server, arguments: &[&str]) -> Output {
     curl_trusting("hosts", server, arguments)
 }
@@ -43,7 +44,7 @@ fn one_port_serves_http_and_https_in_both_versions() {
     let host = format!("8000-{}.localhost:{}", sandbox.id, port(&server));
     let version = ["--write-out", "%{http_version} %{response_code}"];
     let ask = |flags: &[&str], url: &str| curl(&server, &[flags, &version, &[url]].concat());
-    eventually("the service in the sandbox answers", TWENTY, || {
+    eventually("the service in the sandbox answers", ANSWER_TIMEOUT, || {
         let answer = ask(&[], &format!("https://{host}/"));
         body(&answer).ends_with(" 200").then_some(())
     });
@@ -56,26 +57,27 @@ fn one_port_serves_http_and_https_in_both_versions() {
     ] {
         assert_eq!(body(&ask(flags, &format!("{scheme}://{host}/"))), expected, "{flags:?}");
     }
-    // The control plane, by its names and by an address, which clients do not name in the handshake.
+    // The control plane by its names, and by an address: then the handshake has no server name.
     let key = format!("X-API-Key: {}", server.key);
     for name in ["localhost", "api.localhost", "127.0.0.1"] {
         let url = format!("https://{name}:{}/v2/sandboxes", port(&server));
         let listed: Value = serde_json::from_str(&body(&curl(&server, &["--header", &key, &url]))).expect("JSON");
         assert_eq!(listed[0]["sandboxID"], json!(sandbox.id), "{name}");
     }
-    // Programs get JSON, and people a page.
+    // Programs get JSON, browsers a page.
     let closed = format!("https://4444-{}.localhost:{}/", sandbox.id, port(&server));
     assert!(body(&curl(&server, &[&closed])).starts_with("{\"sandboxId\":"));
     let page = body(&curl(&server, &["--user-agent", "Mozilla/5.0", "--header", "Accept: text/html", &closed]));
     assert!(page.contains("<h1>Nothing listens on port 4444</h1>"), "{page}");
-    // A name that is not ours: no certificate, so nothing is served, whoever resolves it to this machine.
+    // For a foreign name that resolves to this machine the server has no certificate and serves
+    // nothing.
     let resolve = format!("example.com:{}:127.0.0.1", port(&server));
     let foreign = format!("https://example.com:{}/health", port(&server));
     let refused = curl(&server, &["--insecure", "--resolve", &resolve, &foreign]);
     assert_eq!(refused.status.code(), Some(35), "no handshake: {refused:?}");
 }
 
-/// Answers every connection with the head it was sent.
+/// A service that answers every request with the head of the request.
 const RAW_SERVICE: &str = r#"
 import socket
 listener = socket.create_server(("127.0.0.1", 8000))
@@ -98,9 +100,9 @@ fn services_see_header_names_as_the_client_wrote_them() {
     );
     let host = format!("8000-{}.localhost:{}", sandbox.id, port(&server));
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nX-MiXeD: 1\r\nConnection: close\r\n\r\n");
-    let answer = eventually("the service in the sandbox answers", TWENTY, || {
+    let answer = eventually("the service in the sandbox answers", ANSWER_TIMEOUT, || {
         let mut stream = TcpStream::connect(&server.address).expect("the server listens");
-        stream.set_read_timeout(Some(TWENTY)).expect("a socket");
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a socket");
         stream.write_all(request.as_bytes()).expect("it is sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
@@ -117,7 +119,7 @@ fn services_see_header_names_as_the_client_wrote_them() {
 }
 
 #[test]
-fn a_domain_of_one_s_own_is_signed_for_and_told() {
+fn a_custom_domain_has_certificates_and_is_reported() {
     let server = Server::with(&["--domain", "Sandbox.test"]);
     let curl = |arguments: &[&str]| curl_trusting("hosts-sandbox.test", &server, arguments);
     let resolve = |name: &str| format!("{name}:{}:127.0.0.1", port(&server));
@@ -127,7 +129,7 @@ fn a_domain_of_one_s_own_is_signed_for_and_told() {
     let made: Value = serde_json::from_str(&body(&curl(&create))).expect("JSON");
     let domain = made["domain"].as_str().expect("a domain");
     assert_eq!(domain, format!("sandbox.test:{}", port(&server)));
-    // What SDKs make of it.
+    // The host name that SDKs derive from the domain.
     let name = format!("49983-{}.sandbox.test", made["sandboxID"].as_str().expect("an ID"));
     let guest = format!("https://{name}:{}/health", port(&server));
     let asked = curl(&["--write-out", "%{response_code}", "--resolve", &resolve(&name), &guest]);
@@ -136,33 +138,33 @@ fn a_domain_of_one_s_own_is_signed_for_and_told() {
     assert_eq!(Path::new(path.trim_end()), server.file("authority/hosts-sandbox.test/certificate.pem"));
     let local = format!("https://localhost:{}/health", port(&server));
     assert_eq!(body(&curl(&["--output", "/dev/null", "--write-out", "%{response_code}", &local])), "200");
-    // The dashboard may show what is served there.
+    // The dashboard's content security policy allows frames of that domain.
     let page = format!("http://{}/login", server.address);
     let headers = body(&curl(&["--output", "/dev/null", "--dump-header", "-", &page]));
     assert!(headers.contains(&format!(" http://*.{domain} https://*.{domain};")), "{headers}");
 }
 
 #[test]
-fn strangers_who_do_not_finish_are_in_nobody_s_way() {
-    /// More than may shake hands at once.
-    const MANY: usize = 400;
+fn unfinished_handshakes_block_no_other_client() {
+    /// More than the server allows at once.
+    const HANDSHAKES: usize = 400;
     let server = Server::start();
     let url = format!("https://localhost:{}/health", port(&server));
     let ask = || body(&curl(&server, &["--output", "/dev/null", "--write-out", "%{response_code}", &url]));
     assert_eq!(ask(), "200");
-    let half: Vec<TcpStream> = (0..MANY)
+    let half: Vec<TcpStream> = (0..HANDSHAKES)
         .map(|_| {
             let mut stream = TcpStream::connect(&server.address).expect("the server listens");
             stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc").expect("half a handshake");
             stream
         })
         .collect();
-    // Plain requests are not concerned.
+    // Plain requests need no handshake.
     assert_eq!(server.call("GET", "/health", None).status, 200);
     drop(half);
     assert_eq!(ask(), "200", "their places are free again");
     let mut rubbish = TcpStream::connect(&server.address).expect("the server listens");
-    rubbish.set_read_timeout(Some(TWENTY)).expect("a socket");
+    rubbish.set_read_timeout(Some(ANSWER_TIMEOUT)).expect("a socket");
     rubbish.write_all(b"\x16GET / HTTP/1.1\r\n\r\n").expect("it is sent");
     let mut answer = Vec::new();
     let ended = rubbish.read_to_end(&mut answer);
@@ -180,8 +182,9 @@ fn a_connection_takes_one_descriptor() {
     let before = open();
     let silent: Vec<TcpStream> =
         (0..MANY).map(|_| TcpStream::connect(&server.address).expect("the server listens")).collect();
-    eventually("all connections are accepted", TWENTY, || (open() >= before + MANY).then_some(()));
-    // Accepted after the others. A few descriptors more are those of the server's own work.
+    eventually("all connections are accepted", ANSWER_TIMEOUT, || (open() >= before + MANY).then_some(()));
+    // This request is accepted after the others. The server's own work takes a few descriptors
+    // more.
     assert_eq!(server.call("GET", "/health", None).status, 200);
     assert!(open() < before + MANY + 50, "{} for {MANY} connections", open() - before);
     drop(silent);
@@ -203,20 +206,21 @@ fn trust_prints_what_a_server_will_use() {
     assert!(!certificate.contains("PRIVATE"));
     let path = body(&trust(&data, &["--path"]));
     assert_eq!(std::fs::read_to_string(path.trim_end()).expect("the file"), certificate);
-    let told: Value = serde_json::from_str(&body(&trust(&data, &["--json"]))).expect("JSON");
-    assert_eq!((&told["certificate"], &told["installed"]), (&json!(certificate), &json!(false)), "{told:#}");
-    // As others see it.
+    let report: Value = serde_json::from_str(&body(&trust(&data, &["--json"]))).expect("JSON");
+    assert_eq!((&report["certificate"], &report["installed"]), (&json!(certificate), &json!(false)), "{report:#}");
+    // The same fingerprint as OpenSSL computes.
     let shown =
         Command::new("openssl").args(["x509", "-noout", "-fingerprint", "-sha256", "-in", path.trim_end()]).output();
     let shown = body(&shown.expect("openssl is installed")).replace(':', "").to_lowercase();
-    assert!(shown.contains(told["sha256"].as_str().expect("a text")), "{shown}");
+    assert!(shown.contains(report["sha256"].as_str().expect("a text")), "{shown}");
     let both = trust(&data, &["--install", "--remove"]);
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
 
-/// In a mount namespace with a store of its own, so that this machine trusts nobody new.
+/// Runs in a mount namespace with a separate trust store, so that the machine's own does not
+/// change.
 #[test]
-fn this_machine_trusts_and_forgets() {
+fn trust_is_installed_and_removed() {
     let server = Server::start();
     let script = "set -e
         mount -t tmpfs none /usr/local/share
@@ -234,25 +238,29 @@ fn this_machine_trusts_and_forgets() {
     let url = format!("https://localhost:{}/health", port(&server));
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh", PROGRAM]).arg(server.data()).arg(&url);
-    let said = body(&command.output().expect("unshare runs"));
-    let answers: Vec<&str> = said.lines().filter(|line| line.len() == 3 && line.parse::<u16>().is_ok()).collect();
-    assert_eq!(answers, ["000", "200", "000"], "{said}");
-    assert!(said.contains("This machine trusts the server's hosts") && said.contains("\"installed\": true"), "{said}");
-    assert!(said.contains("is removed") && !said.contains("/etc/ssl/certs/sandbar-"), "nothing dangles: {said}");
+    let output = body(&command.output().expect("unshare runs"));
+    let answers: Vec<&str> = output.lines().filter(|line| line.len() == 3 && line.parse::<u16>().is_ok()).collect();
+    assert_eq!(answers, ["000", "200", "000"], "{output}");
+    assert!(
+        output.contains("This machine trusts the server's hosts") && output.contains("\"installed\": true"),
+        "{output}"
+    );
+    assert!(output.contains("is removed") && !output.contains("/etc/ssl/certs/sandbar-"), "nothing dangles: {output}");
 }
 
-/// The interpreter's packages before 2.9 ignore `E2B_SANDBOX_URL`, so that the server says what they need instead.
+/// Interpreter packages before 2.9 ignore `E2B_SANDBOX_URL`, so that the server prints the variable
+/// that they need instead.
 #[test]
-fn users_of_old_interpreter_packages_are_told_which_roots_to_trust() {
+fn up_prints_the_roots_for_old_interpreter_packages() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let mut up = Command::new(PROGRAM);
     testing::without_settings(&mut up).args(["up", "--listen", "127.0.0.1:0", "--ephemeral", "--no-studio", "--data"]);
     let mut up = up.arg(data.path()).stdout(std::process::Stdio::piped()).spawn().expect("the program runs");
-    let mut said = std::io::BufReader::new(up.stdout.take().expect("a pipe"));
+    let mut output = std::io::BufReader::new(up.stdout.take().expect("a pipe"));
     let mut lines = Vec::new();
     while !lines.last().is_some_and(|line: &String| line.starts_with("ready: ")) {
         let mut line = String::new();
-        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("text") > 0, "it ended: {lines:?}");
+        assert!(std::io::BufRead::read_line(&mut output, &mut line).expect("text") > 0, "it ended: {lines:?}");
         lines.push(line.trim_end().to_owned());
     }
     let hint = lines.iter().find(|line| line.starts_with("# e2b-code-interpreter before 2.9 speaks https only"));

@@ -1,5 +1,6 @@
-//! Attempts to get out of a sandbox. Each asserts the refusal inside and its control: the same attempt goes through
-//! where it is allowed, so a refusal here means isolation and not a typing mistake.
+//! Attempts to escape from a sandbox. Each asserts the refusal inside and its control: the same
+//! attempt succeeds where it is allowed, so that a refusal means isolation and not a typing
+//! mistake.
 
 use crate::support::{Output, Sandbox, Server};
 use std::os::linux::net::SocketAddrExt;
@@ -7,26 +8,27 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 
-/// One way out that must be shut.
+/// One attempt to escape, which must fail.
 struct Attempt {
     what: &'static str,
-    /// Run by root inside the sandbox: must fail, and say `refusal`.
+    /// Run by root inside the sandbox: must fail, and print `refusal`.
     inside: &'static str,
     refusal: &'static str,
     /// Run on the host, where it is allowed: must succeed.
     control: Control,
 }
 
-/// Who is allowed to do on the host what a sandbox may not.
+/// The privilege that the attempt needs on the host.
 enum Control {
-    /// Whoever runs the tests, if need be as root of a user namespace.
-    Anybody(&'static str),
+    /// The user who runs the tests, if necessary as root of a user namespace.
+    AnyUser(&'static str),
     /// Root. An ordinary user is refused on the host as well, so only the attempt itself is made.
     Root(&'static str),
 }
-use Control::{Anybody, Root};
+use Control::{AnyUser, Root};
 
-/// A raw system call that prints `errno NAME`, so that one shut by seccomp can be told from one with bad arguments.
+/// A raw system call that prints `errno NAME`, which distinguishes a refusal by seccomp from
+/// invalid arguments.
 macro_rules! syscall {
     ($number:literal, $($argument:literal),*) => {
         concat!(
@@ -41,19 +43,19 @@ const ATTEMPTS: &[Attempt] = &[
         what: "mount a file system",
         inside: "mount -t tmpfs none /mnt",
         refusal: "permission denied",
-        control: Anybody("unshare -Urm mount -t tmpfs none /mnt"),
+        control: AnyUser("unshare -Urm mount -t tmpfs none /mnt"),
     },
     Attempt {
         what: "bind a directory elsewhere",
         inside: "mount --bind /etc /mnt",
         refusal: "permission denied",
-        control: Anybody("unshare -Urm mount --bind /etc /mnt"),
+        control: AnyUser("unshare -Urm mount --bind /etc /mnt"),
     },
     Attempt {
         what: "unmount what hides the host's /proc files",
         inside: "umount /proc/kallsyms || umount /proc/sys",
         refusal: "must be superuser",
-        control: Anybody("unshare -Urm sh -c 'mount -t tmpfs none /mnt && umount /mnt'"),
+        control: AnyUser("unshare -Urm sh -c 'mount -t tmpfs none /mnt && umount /mnt'"),
     },
     Attempt {
         what: "change the kernel's settings",
@@ -77,7 +79,7 @@ const ATTEMPTS: &[Attempt] = &[
         what: "read where the kernel's functions are",
         inside: "grep -q . /proc/kallsyms || { echo hidden >&2; false; }",
         refusal: "hidden",
-        control: Anybody("grep -q . /proc/kallsyms"),
+        control: AnyUser("grep -q . /proc/kallsyms"),
     },
     Attempt {
         what: "make a device node for the host's disk",
@@ -89,38 +91,38 @@ const ATTEMPTS: &[Attempt] = &[
         what: "find a block device",
         inside: "find /dev -type b | grep . || { echo none >&2; false; }",
         refusal: "none",
-        control: Anybody("find /dev -type b | grep ."),
+        control: AnyUser("find /dev -type b | grep ."),
     },
     Attempt {
         what: "nest a user namespace",
         inside: "unshare -U true",
         refusal: "Operation not permitted",
-        control: Anybody("unshare -U true"),
+        control: AnyUser("unshare -U true"),
     },
     Attempt {
         what: "nest a mount namespace",
         inside: "unshare -m true",
         refusal: "Operation not permitted",
-        control: Anybody("unshare -Ur unshare -m true"),
+        control: AnyUser("unshare -Ur unshare -m true"),
     },
     Attempt {
         what: "nest a network namespace",
         inside: "unshare -n true",
         refusal: "Operation not permitted",
-        control: Anybody("unshare -Ur unshare -n true"),
+        control: AnyUser("unshare -Ur unshare -n true"),
     },
     Attempt {
         what: "enter the namespaces of another process",
         inside: "nsenter -t $$ -m true",
         refusal: "Operation not permitted",
-        control: Anybody("unshare -Urm sh -c 'nsenter -t $$ -m true'"),
+        control: AnyUser("unshare -Urm sh -c 'nsenter -t $$ -m true'"),
     },
     Attempt { what: "bpf", inside: syscall!(321, 5, 0, 0), refusal: "EPERM", control: Root(syscall!(321, 5, 0, 0)) },
     Attempt {
         what: "keyctl",
         inside: syscall!(250, 0, -3, 0),
         refusal: "EPERM",
-        control: Anybody(syscall!(250, 0, -3, 0)),
+        control: AnyUser(syscall!(250, 0, -3, 0)),
     },
     Attempt {
         what: "perf_event_open",
@@ -156,15 +158,15 @@ const ATTEMPTS: &[Attempt] = &[
         what: "io_uring_setup",
         inside: syscall!(425, 1, 0),
         refusal: "EPERM",
-        control: Anybody(syscall!(425, 1, 0)),
+        control: AnyUser(syscall!(425, 1, 0)),
     },
-    Attempt { what: "userfaultfd", inside: syscall!(323, 1), refusal: "EPERM", control: Anybody(syscall!(323, 1)) },
+    Attempt { what: "userfaultfd", inside: syscall!(323, 1), refusal: "EPERM", control: AnyUser(syscall!(323, 1)) },
     Attempt { what: "swapon", inside: syscall!(167, 0, 0), refusal: "EPERM", control: Root(syscall!(167, 0, 0)) },
     Attempt {
         what: "the new mount interface",
         inside: syscall!(430, 0, 0),
         refusal: "EPERM",
-        control: Anybody(concat!("unshare -Urm ", syscall!(430, 0, 0))),
+        control: AnyUser(concat!("unshare -Urm ", syscall!(430, 0, 0))),
     },
     Attempt {
         what: "gain capabilities by a file",
@@ -172,7 +174,7 @@ const ATTEMPTS: &[Attempt] = &[
                  su user -c \"$p -c 'import ctypes,os; l=ctypes.CDLL(None,use_errno=True); \
                  r=l.mount(b\\\"none\\\",b\\\"/mnt\\\",b\\\"tmpfs\\\",0,0); raise SystemExit(os.strerror(ctypes.get_errno()) if r else 0)'\"",
         refusal: "ermi",
-        control: Anybody("unshare -Urm mount -t tmpfs none /mnt"),
+        control: AnyUser("unshare -Urm mount -t tmpfs none /mnt"),
     },
 ];
 
@@ -186,7 +188,7 @@ fn on_host(command: &str) -> Output {
 }
 
 #[test]
-fn every_attempt_is_refused_and_its_control_goes_through() {
+fn every_attempt_is_refused_and_its_control_succeeds() {
     let server = Server::start();
     let sandbox = server.create();
     let mut wrong = Vec::new();
@@ -197,7 +199,7 @@ fn every_attempt_is_refused_and_its_control_goes_through() {
         }
         let allowed = match control {
             Root(_) if !rustix::process::geteuid().is_root() => continue,
-            Root(control) | Anybody(control) => on_host(control),
+            Root(control) | AnyUser(control) => on_host(control),
         };
         if !allowed.ok() {
             wrong.push(format!("{what}: the control failed on the host: {allowed:?}"));
@@ -207,7 +209,7 @@ fn every_attempt_is_refused_and_its_control_goes_through() {
 }
 
 #[test]
-fn root_inside_is_nobody_outside() {
+fn root_inside_is_unprivileged_outside() {
     let server = Server::start();
     let sandbox = server.create();
     let mut sleeper = sandbox.start_as("root", "exec sleep 987654");
@@ -233,7 +235,7 @@ fn root_inside_is_nobody_outside() {
 }
 
 #[test]
-fn a_set_user_id_file_is_out_of_reach_for_the_hosts_users() {
+fn a_set_user_id_file_is_out_of_reach_for_host_users() {
     let server = Server::start();
     let sandbox = server.create();
     sandbox.must("root", "cp /bin/bash /home/user/rootshell && chmod 4755 /home/user/rootshell");
@@ -247,7 +249,7 @@ fn a_set_user_id_file_is_out_of_reach_for_the_hosts_users() {
 }
 
 #[test]
-fn the_hosts_files_are_not_there() {
+fn the_host_s_files_are_not_visible() {
     let server = Server::start();
     let sandbox = server.create();
     let marker = server.file("marker");
@@ -266,14 +268,14 @@ fn the_hosts_files_are_not_there() {
     sandbox.must("root", &format!("ln -s {path} /home/user/link; ln -s /../../../.. /home/user/up"));
     assert_eq!(sandbox.read("/home/user/link").status, 404);
     assert_eq!(sandbox.read(&format!("/home/user/up{path}")).status, 404);
-    // The control: the very same calls read what the sandbox owns.
+    // The control: the same calls read the sandbox's own file.
     sandbox.must("root", &format!("mkdir -p $(dirname {path}) && echo -n inside > {path}"));
     assert_eq!(sandbox.read("/home/user/link").text(), "inside");
     assert_eq!(std::fs::read_to_string(&marker).expect("the marker is there"), "host");
 
     match std::fs::read_to_string("/etc/shadow") {
         Ok(shadow) => assert_ne!(sandbox.must("root", "cat /etc/shadow"), shadow),
-        // The server is the user who runs the tests, and cannot give away what it cannot read.
+        // The server runs as the user who runs the tests, who cannot read the file either.
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
     }
     for absent in ["/root/.ssh", "/root/.cargo", "/etc/ssl/private/x", "/var/lib/docker", "/run/docker.sock"] {
@@ -283,7 +285,7 @@ fn the_hosts_files_are_not_there() {
 }
 
 #[test]
-fn the_hosts_processes_and_sockets_are_not_there() {
+fn the_host_s_processes_and_sockets_are_not_visible() {
     let server = Server::start();
     let sandbox = server.create();
     let pids = sandbox.must("root", "ls /proc | grep -c '^[0-9]'");
@@ -325,7 +327,7 @@ fn sandboxes_do_not_see_each_other() {
     one.must("user", "echo secret > /home/user/mine; echo secret > /tmp/mine; echo secret > /dev/shm/mine");
     let found = two.run_as("root", "cat /home/user/mine /tmp/mine /dev/shm/mine; grep -rs secret /proc/*/environ");
     assert!(!found.stdout.contains("secret"), "{found:?}");
-    // Shared memory and message queues are namespaced too.
+    // Shared memory of System V is per IPC namespace.
     one.must("user", "/usr/bin/python3 -c \"import ctypes; assert ctypes.CDLL(None).shmget(4711, 4096, 0o1666) >= 0\"");
     let other = two.run_as(
         "root",
@@ -354,7 +356,7 @@ fn sandboxes_do_not_see_each_other() {
 }
 
 #[test]
-fn a_paused_or_foreign_key_opens_nothing() {
+fn a_wrong_key_opens_nothing() {
     let server = Server::start();
     let sandbox = server.create();
     for key in ["", "e2b_0000000000000000000000000000000000000000"] {
@@ -364,7 +366,7 @@ fn a_paused_or_foreign_key_opens_nothing() {
         assert_eq!((reply.status, reply.json()["code"].as_i64()), (401, Some(401)));
     }
     assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).status, 200, "the control");
-    // The guest's host-only routes are not to be had through the edge, token or not.
+    // The edge does not forward routes of the guest that are for the host, even with the token.
     for route in ["/init", "/sandbar/lease", "/sandbar/log", "/freeze", "//sandbar/lease", "/sandbar/../sandbar/lease"]
     {
         let reply = sandbox.request(49983, "POST", route, &[], b"{}");

@@ -1,12 +1,15 @@
-//! A sandbox that takes all it can: the others, the server and the host do not feel it.
+//! Sandboxes that use all resources that they can get do not disturb others, the server or the
+//! host.
 
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, repeats};
 use serde_json::json;
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The neighbour answers, promptly, while the other one misbehaves.
+/// Asserts that a sandbox runs a command promptly while another one misbehaves.
 #[track_caller]
-fn undisturbed(neighbour: &crate::support::Sandbox) {
+fn assert_responsive(neighbour: &crate::support::Sandbox) {
     let started = Instant::now();
     assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
     assert!(started.elapsed() < Duration::from_secs(10), "the neighbour took {:?}", started.elapsed());
@@ -17,10 +20,12 @@ fn a_memory_bomb_is_ended_alone() {
     let server = Server::start();
     let neighbour = server.create();
     let bomb = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
-    let output = bomb.run("/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(4096)]\"; echo ended $?");
-    assert_eq!(output.stdout.trim(), "ended 137", "{output:?}");
-    undisturbed(&neighbour);
-    undisturbed(&bomb);
+    for _ in 0..repeats(1, 200) {
+        let output = bomb.run("/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(4096)]\"; echo ended $?");
+        assert_eq!(output.stdout.trim(), "ended 137", "{output:?}");
+        assert_responsive(&neighbour);
+        assert_responsive(&bomb);
+    }
     let small = bomb.run("/usr/bin/python3 -c \"x = [bytearray(1 << 20) for _ in range(64)]\"; echo ended $?");
     assert_eq!(small.stdout.trim(), "ended 0", "the control: what fits is given: {small:?}");
 }
@@ -31,7 +36,7 @@ fn many_small_processes_over_the_limit_do_not_cost_the_sandbox() {
     let sandbox = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
     let greedy = "for i in $(seq 16); do /usr/bin/python3 -c \"x = bytearray(32 << 20); import time; time.sleep(2)\" & done; wait";
     sandbox.run(greedy);
-    undisturbed(&sandbox);
+    assert_responsive(&sandbox);
     assert_eq!(sandbox.must("user", "cat /proc/1/cmdline | tr '\\0' ' '").trim(), "sandbar-guest");
     let reply = server.call("GET", &format!("/sandboxes/{}", sandbox.id), None);
     assert_eq!(reply.json()["state"], "running", "the guest outlived what it started: {}", reply.text());
@@ -61,11 +66,15 @@ fn a_fork_bomb_is_held_and_ends_with_its_sandbox() {
     let bomb = server.create();
     let mut running = bomb.start_as("user", "bomb() { bomb | bomb & }; bomb; sleep 1000");
     running.pid();
+    let begun = Instant::now();
     for _ in 0..5 {
-        undisturbed(&neighbour);
+        assert_responsive(&neighbour);
+    }
+    while begun.elapsed() < Duration::from_secs(repeats(0, 180) as u64) {
+        assert_responsive(&neighbour);
     }
     assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", bomb.id), None).status, 204);
-    undisturbed(&neighbour);
+    assert_responsive(&neighbour);
     assert_eq!(server.call("GET", &format!("/sandboxes/{}", bomb.id), None).status, 404);
 }
 
@@ -84,7 +93,7 @@ fn a_full_disk_is_507_and_only_its_own() {
     eventually("room comes back after a deletion", Duration::from_secs(30), || {
         (full.write("/home/user/small", &chunk[..16 << 20]).status == 200).then_some(())
     });
-    undisturbed(&neighbour);
+    assert_responsive(&neighbour);
 }
 
 #[test]
@@ -112,4 +121,27 @@ fn resources_out_of_range_are_named() {
         let message = reply.json()["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains(key), "{message:?} does not name {key}");
     }
+}
+
+/// Prints on which cgroup version the tests of this file ran. The whole machine has a controller in
+/// either a v1 tree or the v2 tree, and a test cannot move it, so that v2 alone is tested only on a
+/// machine that has it.
+#[test]
+fn the_cgroup_version_is_printed() {
+    const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
+    let root = Path::new("/sys/fs/cgroup");
+    let unified = [root.join("cgroup.controllers"), root.join("unified/cgroup.controllers")];
+    let offered = unified.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let held: Vec<&str> = NEEDED.into_iter().filter(|name| !offered.split_whitespace().any(|it| it == *name)).collect();
+    let line = match held[..] {
+        [] => "limits ran on cgroup v2 alone".to_owned(),
+        _ => format!(
+            "LIMITS ON CGROUP V2 ALONE WERE NOT TESTED: cgroup v1 has the controllers {} of this machine (/proc/cgroups), \
+             and a tree of cgroup v2 cannot have them at the same time. Boot with systemd.unified_cgroup_hierarchy=1 or \
+             cgroup_no_v1=all to test them; the engine's tests of v2 ran on a stand-in tree",
+            held.join(", ")
+        ),
+    };
+    // Bypasses the capture of the test's output, so that it shows even if all tests pass.
+    writeln!(std::io::stderr(), "\n    {line}\n").expect("stderr is open");
 }

@@ -1,4 +1,4 @@
-//! The product as its users meet it: a real server, real sandboxes, plain HTTP.
+//! Tests of the whole program: a real server, real sandboxes, plain HTTP.
 
 mod agent;
 mod attack;

@@ -1,4 +1,4 @@
-//! `sandbar mcp` as a client starts it: the real program, a real client, real sandboxes.
+//! `sandbar mcp` as an MCP client starts it: the real program, a real client, real sandboxes.
 
 use crate::support::server::PROGRAM;
 use crate::support::{Program, Server, eventually, http};
@@ -25,10 +25,10 @@ struct Client {
 
 impl Client {
     async fn start(server: &Server, arguments: &[&str]) -> Self {
-        Self::of(program(server, arguments)).await
+        Self::from_command(program(server, arguments)).await
     }
 
-    async fn of(command: Command) -> Self {
+    async fn from_command(command: Command) -> Self {
         let command = tokio::process::Command::from(command);
         let (process, _) =
             TokioChildProcess::builder(command).stderr(Stdio::null()).spawn().expect("the program starts");
@@ -54,14 +54,14 @@ impl Client {
         result.content.last().and_then(|block| block.as_text()).expect("text").text.clone()
     }
 
-    /// Leaves as a client does that is closed: its end of the pipes is closed.
+    /// Closes the client's ends of the pipes and waits until the program ends.
     async fn leave(self) {
         self.inner.cancel().await.expect("the client ends");
-        gone(self.pid);
+        wait_until_gone(self.pid);
     }
 }
 
-fn gone(pid: u32) {
+fn wait_until_gone(pid: u32) {
     let status = format!("/proc/{pid}/stat");
     eventually("the program ends", Duration::from_secs(20), || {
         let stat = std::fs::read_to_string(&status).unwrap_or_default();
@@ -81,7 +81,7 @@ fn state(server: &Server, id: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves() {
+async fn the_first_call_creates_a_sandbox_that_pauses_at_the_end() {
     let server = Server::with(&["--ephemeral"]);
     let client = Client::start(&server, &[]).await;
     assert_eq!(client.inner.list_all_tools().await.expect("tools").len(), 7);
@@ -102,8 +102,8 @@ async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves()
     let sleepers =
         async || client.call("bash", json!({ "command": "pgrep -fxc 'sleep 98765'", "run_in_background": true })).await;
     let count = async || {
-        let said = sleepers().await;
-        said.structured_content.expect("structured")["stdout"].as_str().unwrap_or_default().trim().to_owned()
+        let result = sleepers().await;
+        result.structured_content.expect("structured")["stdout"].as_str().unwrap_or_default().trim().to_owned()
     };
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while count().await != "3" {
@@ -120,12 +120,12 @@ async fn a_sandbox_comes_with_the_first_call_and_sleeps_when_the_client_leaves()
     assert_eq!(again.bash("ls /home/user >/dev/null; echo awake").await, "awake\n[exit 0]");
     assert_eq!(state(&server, &id), "running");
     testing::signal(again.pid, "TERM");
-    gone(again.pid);
+    wait_until_gone(again.pid);
     assert_eq!(state(&server, &id), "paused", "as it was found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_sandbox_is_left_running_and_a_missing_one_is_told() {
+async fn a_running_sandbox_stays_running_and_a_missing_one_fails() {
     let server = Server::with(&["--ephemeral"]);
     let sandbox = server.create();
     let client = Client::start(&server, &["--sandbox", &sandbox.id]).await;
@@ -142,7 +142,7 @@ async fn a_running_sandbox_is_left_running_and_a_missing_one_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_is_worked_in_and_given_back() {
+async fn a_workspace_is_leased_for_the_session_and_released() {
     let server = Server::with(&["--ephemeral"]);
     let home = tempfile::tempdir().expect("a directory");
     let program = |word| {
@@ -151,31 +151,31 @@ async fn a_workspace_is_worked_in_and_given_back() {
     };
     let workspace = program("workspace");
     workspace.must(&["create", "shop", "--env", "TOKEN=hushhush12345"]);
-    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    let client = Client::from_command(program("mcp").command(&["--workspace", "shop"])).await;
     let known = client.inner.peer_info().and_then(|server| server.instructions.clone()).unwrap_or_default();
     let limits = workspace.json(&["show", "shop"])["limits"].clone();
-    let (_, told) = known.split_once("Limits of its provider: ").unwrap_or_else(|| panic!("no limits in {known}"));
+    let (_, listed) = known.split_once("Limits of its provider: ").unwrap_or_else(|| panic!("no limits in {known}"));
     for limit in ["ephemeral", "paused"] {
-        assert!(limits[limit].as_str().is_some_and(|limit| told.contains(limit)), "{limit} of {limits} in {told}");
+        assert!(limits[limit].as_str().is_some_and(|limit| listed.contains(limit)), "{limit} of {limits} in {listed}");
     }
-    let said = client.bash("pwd; echo $TOKEN; echo kept >file").await;
-    assert!(said.starts_with("/home/user/project\n") && !said.contains("hushhush12345"), "{said}");
+    let output = client.bash("pwd; echo $TOKEN; echo kept >file").await;
+    assert!(output.starts_with("/home/user/project\n") && !output.contains("hushhush12345"), "{output}");
     let refused = workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
     assert!(refused.contains(&format!("in use by process {}", client.pid)), "{refused}");
     client.leave().await;
     assert_eq!(workspace.must(&["exec", "shop", "--", "cat", "file"]), "kept\n", "it was given back");
 
     workspace.must(&["pause", "shop"]);
-    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    let client = Client::from_command(program("mcp").command(&["--workspace", "shop"])).await;
     assert_eq!(client.bash("cat file").await, "kept\n[exit 0]");
     client.leave().await;
     assert_eq!(workspace.json(&["show", "shop"])["paused"], true, "its work has ended");
-    let client = Client::of(program("mcp").command(&["--workspace", "shop", "--keep-running"])).await;
+    let client = Client::from_command(program("mcp").command(&["--workspace", "shop", "--keep-running"])).await;
     assert_eq!(client.bash("cat file").await, "kept\n[exit 0]");
     client.leave().await;
     assert_eq!(workspace.json(&["show", "shop"])["paused"], false, "as it was asked for");
 
-    let client = Client::of(program("mcp").command(&["--workspace", "none"])).await;
+    let client = Client::from_command(program("mcp").command(&["--workspace", "none"])).await;
     let failed = client.call("bash", json!({ "command": "true" })).await;
     let text = &failed.content[0].as_text().expect("text").text;
     assert!(failed.is_error == Some(true) && text.contains("there is no workspace none"), "{text}");
@@ -183,10 +183,10 @@ async fn a_workspace_is_worked_in_and_given_back() {
     workspace.must(&["destroy", "shop", "--yes"]);
 }
 
-/// A laptop that sleeps: the lease runs out, another command works there, and the server goes on
-/// afterwards.
+/// As on a laptop that is suspended: the lease expires, another process works in the workspace, and
+/// later the MCP server takes the lease again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
+async fn a_suspended_mcp_server_leases_its_workspace_again() {
     let server = Server::with(&["--ephemeral"]);
     let home = tempfile::tempdir().expect("a directory");
     let program = |word| {
@@ -195,7 +195,7 @@ async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
     };
     let workspace = program("workspace");
     workspace.must(&["create", "shop"]);
-    let client = Client::of(program("mcp").command(&["--workspace", "shop"])).await;
+    let client = Client::from_command(program("mcp").command(&["--workspace", "shop"])).await;
     assert_eq!(client.bash("echo first >file; cat file").await, "first\n[exit 0]");
     testing::signal(client.pid, "STOP");
     workspace.must(&["exec", "shop", "--wait", "60s", "--", "sh", "-c", "echo second >>file"]);
@@ -210,7 +210,7 @@ async fn a_server_that_was_stopped_for_a_while_takes_its_workspace_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_is_there_before_the_server_is_told_so_and_then_served() {
+async fn a_client_is_served_once_the_server_has_started() {
     let mut server = Server::with(&["--ephemeral"]);
     server.stop();
     let client = Client::start(&server, &[]).await;
@@ -222,14 +222,15 @@ async fn a_client_that_is_there_before_the_server_is_told_so_and_then_served() {
     client.leave().await;
 }
 
-struct HttpServer {
+/// `sandbar mcp --http`, killed on drop.
+pub(crate) struct HttpServer {
     child: Child,
-    address: String,
-    token: String,
+    pub(crate) address: String,
+    pub(crate) token: String,
 }
 
 impl HttpServer {
-    fn start(server: &Server) -> Self {
+    pub(crate) fn start(server: &Server) -> Self {
         let mut child = program(server, &["--http", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -259,14 +260,14 @@ impl Drop for HttpServer {
 }
 
 /// The last message of an event stream.
-fn message(reply: &http::Reply) -> Value {
+fn last_message(reply: &http::Reply) -> Value {
     let text = reply.text();
     let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
     data.filter_map(|data| serde_json::from_str(data).ok()).next_back().unwrap_or_else(|| panic!("no message: {text}"))
 }
 
 #[test]
-fn over_http_there_is_a_gate_and_the_sandbox_sleeps_with_the_last_connection() {
+fn http_needs_the_token_and_the_end_of_the_session_pauses() {
     let server = Server::with(&["--ephemeral"]);
     let mcp = HttpServer::start(&server);
     let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
@@ -281,14 +282,14 @@ fn over_http_there_is_a_gate_and_the_sandbox_sleeps_with_the_last_connection() {
     let agreed = mcp.post(&[authorization], &hello);
     assert_eq!(agreed.status, 200, "{}", agreed.text());
     let session = agreed.header("mcp-session-id").expect("a session").to_owned();
-    assert_eq!(message(&agreed)["result"]["protocolVersion"], "2025-06-18");
+    assert_eq!(last_message(&agreed)["result"]["protocolVersion"], "2025-06-18");
     let known = [authorization, ("Mcp-Session-Id", session.as_str())];
     let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     assert_eq!(mcp.post(&known, &ready).status, 202);
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": { "name": "bash", "arguments": { "command": "echo hi" } } });
-    let said = message(&mcp.post(&known, &call));
-    let id = said["result"]["structuredContent"]["sandbox_id"].as_str().expect("the sandbox is named").to_owned();
+    let answer = last_message(&mcp.post(&known, &call));
+    let id = answer["result"]["structuredContent"]["sandbox_id"].as_str().expect("the sandbox is named").to_owned();
     assert_eq!(state(&server, &id), "running");
     let ended = http::request(&mcp.address, "DELETE", "/mcp", &known, b"").expect("an answer");
     assert!((200..300).contains(&ended.status), "{}", ended.status);

@@ -1,5 +1,5 @@
-//! Parts of a used data directory that are missing: a real server, a real pool. Nothing is booted
-//! empty, nothing is swept away.
+//! Missing parts of a used data directory, with a real server and a real pool: the server starts
+//! nothing with empty files and removes nothing.
 
 use crate::support::http::{Reply, request};
 use crate::support::server::PROGRAM;
@@ -7,7 +7,7 @@ use crate::support::{Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn pause(server: &Server, sandbox: &Sandbox, memory: bool) {
     let reply = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), Some(json!({ "memory": memory })));
@@ -19,9 +19,9 @@ fn connect(server: &Server, id: &str) -> (u16, Value) {
     (reply.status, reply.json())
 }
 
-/// A sandbox as a recovered one: with a token of its own.
+/// Resumes a sandbox. A recovered one has a new token.
 #[track_caller]
-fn resumed(server: &Server, id: &str) -> Sandbox {
+fn resume(server: &Server, id: &str) -> Sandbox {
     let (status, answer) = connect(server, id);
     assert!(matches!(status, 200 | 201), "{status} {answer}");
     Sandbox::new(&server.address, id.to_owned(), answer["envdAccessToken"].as_str().expect("a token").to_owned())
@@ -35,33 +35,33 @@ fn up(data: &Path, more: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-/// Demands that a server refuses to start, twice, and gives what it says.
+/// Asserts that the server refuses to start, twice, and returns its message.
 #[track_caller]
-fn refused(data: &Path) -> String {
-    let said = [up(data, &[]), up(data, &[])].map(|done| {
+fn fail_to_start(data: &Path) -> String {
+    let messages = [up(data, &[]), up(data, &[])].map(|done| {
         assert!(!done.status.success());
         String::from_utf8(done.stderr).expect("text")
     });
-    assert_eq!(said[0], said[1], "the first refusal changes nothing");
-    assert!(said[0].contains("--accept-missing-files"), "{}", said[0]);
-    said[0].clone()
+    assert_eq!(messages[0], messages[1], "the first refusal changes nothing");
+    assert!(messages[0].contains("--accept-missing-files"), "{}", messages[0]);
+    messages[0].clone()
 }
 
-fn trash(server: &Server) -> Vec<Value> {
+fn list_trash(server: &Server) -> Vec<Value> {
     let reply = server.call("GET", "/sandbar/trash", None);
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.json().as_array().expect("a list").clone()
 }
 
-/// One of each kind, with a word in each.
-struct Works {
+/// A sandbox, a snapshot and a volume, with a file in each.
+struct Fixture {
     sandbox: Sandbox,
     volume: String,
     token: String,
 }
 
-impl Works {
-    fn make(server: &Server) -> Self {
+impl Fixture {
+    fn create(server: &Server) -> Self {
         let sandbox = server.create_with(json!({ "templateID": "base", "metadata": { "of": "me" } }));
         sandbox.must("user", "echo work > file");
         let snapshot =
@@ -71,9 +71,9 @@ impl Works {
         let made = server.call("POST", "/volumes", Some(json!({ "name": "cache" })));
         assert_eq!(made.status, 201, "{}", made.text());
         let text = |key: &str| made.json()[key].as_str().expect("text").to_owned();
-        let works = Self { sandbox, volume: text("volumeID"), token: text("token") };
-        assert!(works.volume_call(server, "PUT", b"kept").status < 300);
-        works
+        let fixture = Self { sandbox, volume: text("volumeID"), token: text("token") };
+        assert!(fixture.volume_call(server, "PUT", b"kept").status < 300);
+        fixture
     }
 
     fn volume_call(&self, server: &Server, method: &str, body: &[u8]) -> Reply {
@@ -83,10 +83,10 @@ impl Works {
         request(&server.address, method, &path, &headers, body).expect("an answer")
     }
 
-    /// Everything is there, as it was.
+    /// Asserts that the server has everything, unchanged.
     #[track_caller]
     fn check(&self, server: &Server) {
-        let sandbox = resumed(server, &self.sandbox.id);
+        let sandbox = resume(server, &self.sandbox.id);
         assert_eq!(sandbox.must("user", "cat file"), "work\n");
         let listed = server.call("GET", &format!("/sandboxes/{}", self.sandbox.id), None).json();
         assert_eq!(listed["metadata"]["of"], "me", "{listed}");
@@ -99,33 +99,33 @@ impl Works {
     }
 }
 
-/// Puts the database aside, or back.
+/// Moves the files of the database to another directory.
 fn move_database(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
     for name in ["node.sqlite", "node.sqlite-wal", "node.sqlite-shm"] {
-        // Only the first is there when no server has it open.
+        // Only the first exists while no server has the database open.
         let _ = std::fs::remove_file(to.join(name));
         let _ = std::fs::rename(from.join(name), to.join(name));
     }
 }
 
 #[test]
-fn a_missing_pool_is_told_and_never_replaced_by_an_empty_one() {
+fn a_missing_pool_is_reported_and_never_replaced() {
     let mut server = Server::with(&["--no-studio"]);
-    let works = Works::make(&server);
+    let fixture = Fixture::create(&server);
     server.stop();
     let (pool, aside) = (server.file("pool.img"), server.file("aside.img"));
     assert!(pool.exists(), "these tests run where the pool is an image");
-    let away = || std::fs::rename(&pool, &aside);
-    eventually("the pool is let go", Duration::from_secs(30), || away().ok());
-    let said = refused(server.data());
-    assert!(said.contains("pool.img") && said.contains("names the files of 3"), "{said}");
+    let move_away = || std::fs::rename(&pool, &aside);
+    eventually("the pool is let go", Duration::from_secs(30), || move_away().ok());
+    let message = fail_to_start(server.data());
+    assert!(message.contains("pool.img") && message.contains("names the files of 3"), "{message}");
     assert!(!pool.exists(), "none was made");
 
-    // Accepted: the sandbox is listed, its resume is refused with a code, and so is all that needs
-    // its files.
+    // With --accept-missing-files the server starts and lists the sandbox. Calls that need missing
+    // files fail with a code.
     server.start_again_with(&["--no-studio", "--accept-missing-files"]);
-    let id = &works.sandbox.id;
+    let id = &fixture.sandbox.id;
     let (status, answer) = connect(&server, id);
     assert_eq!((status, &answer["error_code"]), (410, &json!("sandbox_files_missing")), "{answer}");
     assert!(answer["message"].as_str().is_some_and(|text| text.contains(id) && text.contains("missing")), "{answer}");
@@ -134,43 +134,43 @@ fn a_missing_pool_is_told_and_never_replaced_by_an_empty_one() {
     let mounts = json!({ "templateID": "base", "volumeMounts": [{ "name": "cache", "path": "/cache" }] });
     let made = server.call("POST", "/v2/sandboxes", Some(mounts));
     assert_eq!((made.status, &made.json()["error_code"]), (410, &json!("volume_files_missing")), "{}", made.text());
-    assert_eq!(works.volume_call(&server, "GET", b"").status, 410);
+    assert_eq!(fixture.volume_call(&server, "GET", b"").status, 410);
     server.stop();
 
-    // The pool comes back, and with it everything.
+    // The pool is moved back: the server has everything again.
     eventually("the new pool is let go", Duration::from_secs(30), || std::fs::rename(&aside, &pool).ok());
     server.start_again_with(&["--no-studio"]);
-    works.check(&server);
-    assert_eq!(works.volume_call(&server, "GET", b"").text(), "kept");
-    assert_eq!(trash(&server), [Value::Null; 0]);
+    fixture.check(&server);
+    assert_eq!(fixture.volume_call(&server, "GET", b"").text(), "kept");
+    assert_eq!(list_trash(&server), [Value::Null; 0]);
 }
 
 #[test]
 fn a_database_that_is_missing_empty_or_old_loses_nothing() {
     let mut server = Server::with(&["--no-studio"]);
     let (data, aside) = (server.data().to_owned(), server.file("aside"));
-    // Yesterday's copy knows nothing yet.
+    // The older copy of the database has no records yet.
     server.stop();
     std::fs::create_dir_all(&aside).expect("a directory");
     std::fs::copy(data.join("node.sqlite"), aside.join("yesterday")).expect("a copy");
     server.start_again();
-    let works = Works::make(&server);
+    let fixture = Fixture::create(&server);
     server.stop();
 
     move_database(&data, &aside);
-    let said = refused(&data);
-    assert!(said.contains("node.sqlite is missing or empty") && said.contains("files of 3"), "{said}");
+    let message = fail_to_start(&data);
+    assert!(message.contains("node.sqlite is missing or empty") && message.contains("files of 3"), "{message}");
     assert!(!data.join("node.sqlite").exists(), "none was made");
     std::fs::write(data.join("node.sqlite"), "").expect("written");
-    refused(&data);
+    fail_to_start(&data);
     move_database(&aside, &data);
     server.start_again();
-    works.check(&server);
-    assert_eq!(trash(&server), [Value::Null; 0], "a normal start raises no alarm");
+    fixture.check(&server);
+    assert_eq!(list_trash(&server), [Value::Null; 0], "a normal start raises no alarm");
     server.stop();
 
-    // Accepted, or with an older copy: everything is in the trash, or a volume where it was, and
-    // comes back.
+    // With an accepted or an older database the server lists all files without a record as trash,
+    // and `sandbar recover` makes records for them.
     for old in [false, true] {
         move_database(&data, &aside);
         if old {
@@ -179,8 +179,8 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
         } else {
             server.start_again_with(&["--no-studio", "--accept-missing-files"]);
         }
-        assert_eq!(connect(&server, &works.sandbox.id).0, 404, "no record names it");
-        let found = trash(&server);
+        assert_eq!(connect(&server, &fixture.sandbox.id).0, 404, "no record names it");
+        let found = list_trash(&server);
         let mut kinds: Vec<_> = found.iter().map(|row| row["kind"].as_str().expect("text")).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, ["sandbox", "template", "volume"], "{found:?}");
@@ -188,40 +188,62 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
         testing::without_settings(&mut recover).args(["recover", "--all", "--json", "--data"]).arg(&data);
         let recover = recover.output().expect("it runs");
         assert!(recover.status.success(), "{recover:?}");
-        assert_eq!(trash(&server), [Value::Null; 0]);
-        works.check(&server);
+        assert_eq!(list_trash(&server), [Value::Null; 0]);
+        fixture.check(&server);
         server.stop();
         server.start_again_with(&["--no-studio"]);
-        works.check(&server);
-        assert_eq!(trash(&server), [Value::Null; 0]);
+        fixture.check(&server);
+        assert_eq!(list_trash(&server), [Value::Null; 0]);
         server.stop();
     }
     server.start_again();
 }
 
+/// Two sandboxes with a short timeout: the guest of one pauses then, that of the other ends.
+struct TimedSandboxes {
+    paused: Sandbox,
+    killed: Sandbox,
+    /// A command in the first sandbox.
+    pid: u64,
+    boot_id: String,
+}
+
+impl TimedSandboxes {
+    /// `None` if the machine is so slow that a timeout may have passed meanwhile.
+    fn prepare(server: &Server, timeout: Duration) -> Option<Self> {
+        let begun = Instant::now();
+        let body = |pause: bool| json!({ "templateID": "base", "timeout": timeout.as_secs(), "autoPause": pause });
+        let (paused, killed) = (server.create_with(body(true)), server.create_with(body(false)));
+        let mut sleeper = paused.try_start_as("user", "exec sleep 3600").ok()?;
+        let pid = sleeper.next_event().ok()??["start"]["pid"].as_u64()?;
+        let boot_id = paused.read("/proc/sys/kernel/random/boot_id").text();
+        (begun.elapsed() < timeout / 2).then_some(Self { paused, killed, pid, boot_id })
+    }
+}
+
 #[test]
-fn a_lease_that_ends_in_a_pause_keeps_the_memory_without_a_server() {
-    /// Longer than a guest waits whose lease would kill it.
+fn a_timeout_without_a_server_pauses_with_memory() {
+    /// Longer than a guest whose timeout kills it waits for a server.
     const AFTER: Duration = Duration::from_secs(35);
     let mut server = Server::with(&["--no-studio"]);
-    let create = |pause: bool| server.create_with(json!({ "templateID": "base", "timeout": 8, "autoPause": pause }));
-    let (paused, killed) = (create(true), create(false));
-    let mut sleeper = paused.start_as("user", "exec sleep 3600");
-    let pid = sleeper.pid();
-    let boot_id = paused.read("/proc/sys/kernel/random/boot_id").text();
+    // The shortest timeout with which both sandboxes still run when the server is killed.
+    let timeouts = [8, 16, 32, 64].map(Duration::from_secs);
+    let prepared = timeouts.into_iter().find_map(|timeout| Some((timeout, TimedSandboxes::prepare(&server, timeout)?)));
+    let (timeout, TimedSandboxes { paused, killed, pid, boot_id }) =
+        prepared.expect("a machine that makes two sandboxes in 64 s");
     server.kill_9();
-    // Nothing can be awaited: that the guest does not end is the point.
-    std::thread::sleep(Duration::from_secs(8) + AFTER);
+    // A fixed sleep: the test asserts that the guest does not end, which no event shows.
+    std::thread::sleep(timeout + AFTER);
     server.start_again();
     let state = || server.call("GET", &format!("/sandboxes/{}", paused.id), None).json()["state"].clone();
     eventually("it is paused", Duration::from_secs(30), || (state() == "paused").then_some(()));
     assert_eq!(server.call("GET", &format!("/sandboxes/{}", killed.id), None).status, 404);
-    let awake = resumed(&server, &paused.id);
-    awake.must("user", &format!("kill -0 {pid}"));
-    assert_eq!(awake.read("/proc/sys/kernel/random/boot_id").text(), boot_id, "the same boot, with its memory");
+    let resumed = resume(&server, &paused.id);
+    resumed.must("user", &format!("kill -0 {pid}"));
+    assert_eq!(resumed.read("/proc/sys/kernel/random/boot_id").text(), boot_id, "the same boot, with its memory");
 
-    // What the lease killed while no server ran can be brought back.
+    // The sandbox that was killed while no server ran can be recovered from the trash.
     let reply = server.call("POST", &format!("/sandbar/trash/{}", killed.id), None);
     assert_eq!(reply.status, 200, "{}", reply.text());
-    resumed(&server, &killed.id);
+    resume(&server, &killed.id);
 }

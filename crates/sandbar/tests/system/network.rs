@@ -1,5 +1,5 @@
-//! What a sandbox can reach: the internet, names, package registries; and what it cannot: the host, its loopback, private
-//! networks without leave, metadata services.
+//! What a sandbox can reach: the internet, names, package registries. And what it cannot reach: the
+//! host, its loopback, private networks that are not allowed, metadata services.
 
 use crate::support::internet::{HOST_SIDE, Internet, PRIVATE, PUBLIC};
 use crate::support::{Sandbox, Server};
@@ -7,7 +7,7 @@ use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-/// A plain web server on port 8000 of every address of the far host.
+/// A plain web server on port 8000 of all addresses of the remote machine.
 const WEB: &str = "
 import http.server
 class Page(http.server.BaseHTTPRequestHandler):
@@ -22,7 +22,7 @@ print('.')
 server.serve_forever()
 ";
 
-/// Answers every datagram with its length, on port 8001.
+/// A UDP service on port 8001 that answers every datagram with its length.
 const UDP: &str = "
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('0.0.0.0', 8001))
@@ -31,7 +31,7 @@ while True:
     d, a = s.recvfrom(70000); s.sendto(str(len(d)).encode(), a)
 ";
 
-/// A package index for pip and npm with one package each, made on the spot, on port 8002.
+/// A package index on port 8002 for pip and npm, with one package each, which the script creates.
 const REGISTRY: &str = r#"
 import base64, hashlib, http.server, io, json, tarfile, zipfile
 wheel = io.BytesIO()
@@ -68,13 +68,13 @@ fn get(sandbox: &Sandbox, url: &str) -> crate::support::Output {
 }
 
 #[track_caller]
-fn refused(sandbox: &Sandbox, what: &str, url: &str) {
+fn assert_refused(sandbox: &Sandbox, what: &str, url: &str) {
     let output = get(sandbox, url);
     assert!(!output.ok(), "{what}: {url} answered {output:?}");
 }
 
-/// A server on every address of the host that says `host`; gives its port.
-fn host_service() -> u16 {
+/// Starts a service on all addresses of the host that answers `host`. Returns its port.
+fn start_host_service() -> u16 {
     let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
@@ -88,7 +88,7 @@ fn host_service() -> u16 {
 }
 
 #[test]
-fn the_network_is_what_was_promised() {
+fn the_network_reaches_the_internet_and_not_the_host() {
     let mut internet = Internet::new();
     for script in [WEB, UDP, REGISTRY] {
         internet.serve(script);
@@ -119,7 +119,7 @@ fn the_network_is_what_was_promised() {
     assert!(closed.stderr.contains("refused") || closed.stderr.contains("Failed to connect"), "{closed:?}");
     assert!(get(&sandbox, "http://nowhere.test/").stderr.contains("resolve"));
 
-    // Package managers, as their users call them.
+    // Package managers, with the flags that users give.
     let pip = "python3 -m pip install -q --no-cache-dir --index-url http://registry.test:8002/simple \
                --trusted-host registry.test tiny-sand && python3 -c 'import tiny_sand; print(tiny_sand.grain)'";
     assert_eq!(sandbox.must("user", pip).lines().last(), Some("41"));
@@ -127,8 +127,8 @@ fn the_network_is_what_was_promised() {
                tiny-sand >/dev/null && node -p \"require('tiny-sand')\"";
     assert_eq!(sandbox.must("user", npm).trim(), "42");
 
-    // The host, by every name and address it has.
-    let port = host_service();
+    // The host, by every name and address of it.
+    let port = start_host_service();
     let control =
         std::process::Command::new("curl").args(["-s", "-m", "5", &format!("http://{HOST_SIDE}:{port}/")]).output();
     assert_eq!(control.expect("curl runs").stdout, b"host", "the control: the host reaches its own service");
@@ -143,26 +143,26 @@ fn the_network_is_what_was_promised() {
         ("IPv4-mapped loopback", "[::ffff:127.0.0.1]"),
         ("unspecified", "0.0.0.0"),
     ] {
-        refused(&sandbox, what, &format!("http://{host}:{port}/"));
+        assert_refused(&sandbox, what, &format!("http://{host}:{port}/"));
     }
-    refused(&sandbox, "metadata", "http://169.254.169.254/");
-    refused(&sandbox, "metadata by name", "http://metadata.test/");
+    assert_refused(&sandbox, "metadata", "http://169.254.169.254/");
+    assert_refused(&sandbox, "metadata by name", "http://metadata.test/");
 
-    // Private networks need leave.
-    refused(&sandbox, "a private address", &format!("http://{PRIVATE}:8000/"));
-    refused(&sandbox, "a private name", "http://private.test:8000/");
+    // Private networks are refused unless the configuration allows them.
+    assert_refused(&sandbox, "a private address", &format!("http://{PRIVATE}:8000/"));
+    assert_refused(&sandbox, "a private name", "http://private.test:8000/");
     let by_range = Server::with(&["--config", &file("range.toml", "allow_ranges = [\"10.213.7.0/24\"]")]);
     assert_eq!(get(&by_range.create(), &format!("http://{PRIVATE}:8000/")).stdout, "far");
     let by_name = Server::with(&["--config", &file("name.toml", "allow_names = [\"private.test\"]")]);
     assert_eq!(get(&by_name.create(), "http://private.test:8000/").stdout, "far");
 
-    // Off is off, and its control.
+    // A sandbox without internet access, and its control.
     let offline = strict.create_with(json!({ "templateID": "base", "allow_internet_access": false }));
-    refused(&offline, "internet that is off", "http://registry.test:8000/");
-    refused(&offline, "internet that is off, by address", &format!("http://{PUBLIC}:8000/"));
+    assert_refused(&offline, "internet that is off", "http://registry.test:8000/");
+    assert_refused(&offline, "internet that is off, by address", &format!("http://{PUBLIC}:8000/"));
     assert_eq!(get(&sandbox, &format!("http://{PUBLIC}:8000/")).stdout, "far", "the control");
 
-    // The way out survives a crash of the server.
+    // A sandbox reaches the internet again after a crash of the server.
     let mut strict = strict;
     strict.kill_9();
     strict.start_again();

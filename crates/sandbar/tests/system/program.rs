@@ -1,10 +1,10 @@
-//! The program as people and scripts use it: flags, files, messages, exit codes.
+//! The program as users and scripts call it: flags, files, messages, exit codes.
 
 use crate::support::server::PROGRAM;
 use crate::support::{Holdings, Server};
 use std::process::{Command, Output};
 
-fn sandbar(arguments: &[&str]) -> Output {
+fn run(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program runs")
 }
 
@@ -13,11 +13,11 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn doctor_is_green_here_and_speaks_json() {
-    let done = sandbar(&["doctor", "--json"]);
+fn doctor_succeeds_here_and_prints_json() {
+    let done = run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     assert!(done.status.success(), "{report:#}");
-    // An ordinary user's falls short, and says in what.
+    // The isolation of a rootless server is reduced, and the report lists the differences.
     let isolation = if rustix::process::geteuid().is_root() { "full" } else { "reduced" };
     assert_eq!((&report["ok"], &report["isolation"]), (&true.into(), &isolation.into()), "{report:#}");
     assert_eq!(report["differences"].as_array().is_some_and(Vec::is_empty), isolation == "full", "{report:#}");
@@ -25,27 +25,36 @@ fn doctor_is_green_here_and_speaks_json() {
         assert!(check["name"].is_string() && check["ok"].is_boolean() && check["found"].is_string(), "{check}");
         assert!(check.get("fix").is_some(), "{check}");
     }
-    let readable = text(&sandbar(&["doctor"]).stdout);
+    assert_eq!(unpacker_layer(&report)["on"], true, "{report:#}");
+    let readable = text(&run(&["doctor"]).stdout);
     assert!(readable.contains(&format!("isolation: {isolation}")) && !readable.contains('\x1b'), "{readable}");
 }
 
+/// The layer of the report for unpacking images.
+fn unpacker_layer(report: &serde_json::Value) -> &serde_json::Value {
+    let layers = report["layers"].as_array().expect("a list");
+    layers.iter().find(|layer| layer["name"] == "image unpacker").expect("the layer is listed")
+}
+
 #[test]
-fn without_isolation_nothing_runs_and_doctor_is_named() {
+fn up_without_isolation_fails_and_names_doctor() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let data = directory.path().join("data");
     let data = data.to_str().expect("a text path");
-    // Where no further user namespace can be made, as administrators may have it.
+    // User namespaces are disabled, as administrators may configure it.
     let closed = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
-    let without = |arguments: &[&str]| {
+    let run_without = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "sh", "-c", closed, "sh", PROGRAM]).args(arguments);
         command.output().expect("unshare runs")
     };
-    let done = without(&["doctor", "--json", "--data", data]);
+    let done = run_without(&["doctor", "--json", "--data", data]);
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     assert!(!done.status.success());
     assert_eq!((&report["ok"], &report["isolation"]), (&false.into(), &"none".into()), "{report:#}");
-    let done = without(&["up", "--listen", "127.0.0.1:0", "--data", data]);
+    let (on, found) = (&unpacker_layer(&report)["on"], unpacker_layer(&report)["found"].to_string());
+    assert!(*on == false && found.contains("cannot make the namespaces"), "{found}");
+    let done = run_without(&["up", "--listen", "127.0.0.1:0", "--data", data]);
     assert!(!done.status.success());
     assert!(text(&done.stderr).contains("sandbar doctor"), "{}", text(&done.stderr));
     assert!(!text(&done.stdout).contains("ready:"));
@@ -56,14 +65,14 @@ fn a_typing_mistake_in_the_configuration_names_the_key() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("sandbar.toml");
     std::fs::write(&file, "[egress]\nalow_ranges = []\n").expect("the file is written");
-    let done = sandbar(&["up", "--config", file.to_str().expect("a text path")]);
+    let done = run(&["up", "--config", file.to_str().expect("a text path")]);
     assert!(!done.status.success());
-    let said = text(&done.stderr);
-    assert!(said.contains("alow_ranges") && said.contains("sandbar.toml"), "{said}");
+    let message = text(&done.stderr);
+    assert!(message.contains("alow_ranges") && message.contains("sandbar.toml"), "{message}");
 }
 
 #[test]
-fn a_typing_mistake_in_the_log_filter_is_said() {
+fn a_typing_mistake_in_the_log_filter_is_reported() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let done = Command::new(PROGRAM)
         .args(["up", "--listen", "127.0.0.1:0", "--data"])
@@ -77,7 +86,7 @@ fn a_typing_mistake_in_the_log_filter_is_said() {
 
 #[test]
 fn the_help_of_up_shows_a_configuration_that_works() {
-    let help = text(&sandbar(&["up", "--help"]).stdout);
+    let help = text(&run(&["up", "--help"]).stdout);
     let example: String = help
         .lines()
         .skip_while(|line| !line.contains("listen = "))
@@ -87,12 +96,12 @@ fn the_help_of_up_shows_a_configuration_that_works() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("sandbar.toml");
     std::fs::write(&file, &example).expect("the file is written");
-    let done = sandbar(&["doctor", "--config", file.to_str().expect("a text path")]);
+    let done = run(&["doctor", "--config", file.to_str().expect("a text path")]);
     assert!(done.status.success(), "{example}\n{done:?}");
 }
 
 #[test]
-fn variables_count_like_the_file() {
+fn variables_are_validated_like_the_configuration() {
     let up = |variable: &str, value: &str| {
         let done = Command::new(PROGRAM).arg("up").env(variable, value).output().expect("the program runs");
         assert!(!done.status.success(), "{variable}={value} was accepted");
@@ -108,54 +117,54 @@ fn variables_count_like_the_file() {
 }
 
 #[test]
-fn every_command_helps_with_examples() {
+fn the_help_of_every_command_has_examples() {
     for arguments in [&[][..], &["up"], &["down"], &["doctor"], &["sandbox"], &["trust"], &["completions"]] {
         let arguments = &[arguments, &["--help"]].concat()[..];
-        let done = sandbar(arguments);
+        let done = run(arguments);
         assert!(done.status.success() && text(&done.stdout).contains("Examples:"), "{arguments:?}");
     }
 }
 
 #[test]
-fn a_directory_with_another_purpose_is_left_alone() {
+fn a_directory_with_foreign_files_is_not_changed() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(directory.path().join("foreign"), "").expect("a file");
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
-    let done = sandbar(&["up", "--listen", "127.0.0.1:0", "--data", directory.path().to_str().expect("a text path")]);
+    let done = run(&["up", "--listen", "127.0.0.1:0", "--data", directory.path().to_str().expect("a text path")]);
     assert!(!done.status.success() && text(&done.stderr).contains("holds other things"), "{done:?}");
     let mode = std::fs::metadata(directory.path()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o755, "untouched");
-    let done = sandbar(&["trust", "--path", "--data", directory.path().to_str().expect("a text path")]);
+    let done = run(&["trust", "--path", "--data", directory.path().to_str().expect("a text path")]);
     assert!(!done.status.success() && text(&done.stderr).contains("holds other things"), "{done:?}");
     assert_eq!(std::fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing was added");
 }
 
 #[test]
-fn a_directory_that_other_commands_made_is_taken() {
+fn a_directory_of_other_commands_is_accepted() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let data = directory.path().to_str().expect("a text path");
     for arguments in [&["user", "add", "ada", "--data", data][..], &["trust", "--path", "--data", data]] {
-        let done = sandbar(arguments);
+        let done = run(arguments);
         assert!(done.status.success(), "{arguments:?}: {done:?}");
     }
     std::fs::create_dir_all(directory.path().join("media/screenshots")).expect("as take_screenshot makes it");
     assert!(directory.path().join("studio").exists(), "users are recorded there");
-    let done = sandbar(&["down", "--data", data]);
+    let done = run(&["down", "--data", data]);
     assert!(done.status.success() && text(&done.stdout).contains("no server was running"), "{done:?}");
 }
 
 #[test]
 fn two_servers_do_not_share_a_directory() {
     let server = Server::start();
-    let done = sandbar(&["up", "--listen", "127.0.0.1:0", "--data", server.data().to_str().expect("a text path")]);
+    let done = run(&["up", "--listen", "127.0.0.1:0", "--data", server.data().to_str().expect("a text path")]);
     assert!(!done.status.success());
-    let said = text(&done.stderr);
-    assert!(said.contains(&server.address) && said.contains("sandbar down --data"), "{said}");
+    let message = text(&done.stderr);
+    assert!(message.contains(&server.address) && message.contains("sandbar down --data"), "{message}");
 }
 
 #[test]
-fn the_key_is_made_once_in_the_form_every_sdk_accepts() {
+fn the_key_is_created_once_in_the_form_that_sdks_accept() {
     use std::os::unix::fs::PermissionsExt;
     let mut server = Server::start();
     let key = server.key.clone();
@@ -169,7 +178,7 @@ fn the_key_is_made_once_in_the_form_every_sdk_accepts() {
 }
 
 #[test]
-fn a_stopped_server_keeps_its_sandboxes_and_an_ephemeral_one_ends_them() {
+fn a_stopped_server_keeps_its_sandboxes_unless_ephemeral() {
     let mut server = Server::start();
     let sandbox = server.create();
     sandbox.must("user", "echo kept > kept");
@@ -185,7 +194,7 @@ fn a_stopped_server_keeps_its_sandboxes_and_an_ephemeral_one_ends_them() {
 }
 
 #[test]
-fn a_closed_terminal_ends_an_ephemeral_servers_sandboxes() {
+fn sighup_ends_the_sandboxes_of_an_ephemeral_server() {
     let mut server = Server::with(&["--ephemeral"]);
     let sandbox = server.create();
     server.end_by("HUP");
@@ -194,28 +203,28 @@ fn a_closed_terminal_ends_an_ephemeral_servers_sandboxes() {
 }
 
 #[test]
-fn a_strict_umask_does_not_spoil_the_sandboxes() {
-    let server = Server::under_umask("077");
+fn a_strict_umask_does_not_change_modes_in_sandboxes() {
+    let server = Server::with_umask("077");
     assert_eq!(server.create().must("user", "pwd; stat -c %a / /usr").trim(), "/home/user\n755\n755");
 }
 
 #[test]
-fn down_ends_the_server_and_what_it_ran() {
+fn down_ends_the_server_and_its_sandboxes() {
     let server = Server::start();
-    let holdings = Holdings::of(&server);
+    let holdings = Holdings::for_server(&server);
     server.create();
     let data = server.data().to_str().expect("a text path").to_owned();
-    let done = sandbar(&["down", "--data", &data]);
+    let done = run(&["down", "--data", &data]);
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stdout).contains("sandboxes ended: 1"), "{done:?}");
     assert!(server.try_call("GET", "/health", None).is_err(), "the server is gone");
     assert_eq!(holdings.all_of_the_server(), Vec::<String>::new());
-    let again = sandbar(&["down", "--data", &data]);
+    let again = run(&["down", "--data", &data]);
     assert!(text(&again.stdout).contains("no server was running; sandboxes ended: 0"), "{again:?}");
 }
 
 #[test]
-fn extensions_are_listed_and_can_be_left_out() {
+fn extensions_are_listed_and_can_be_disabled() {
     let server = Server::start();
     let reply = server.call("GET", "/sandbar/capabilities", None);
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -229,7 +238,7 @@ fn extensions_are_listed_and_can_be_left_out() {
 }
 
 #[test]
-fn what_is_not_served_says_so() {
+fn unimplemented_routes_answer_501() {
     let server = Server::start();
     for path in ["/api-keys", "/nodes"] {
         let reply = server.call("GET", path, Some(serde_json::json!({})));

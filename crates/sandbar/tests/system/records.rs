@@ -1,12 +1,12 @@
-//! Records that this version cannot read or write: one row is set aside, a newer database and a
-//! directory that refuses are named with what to do.
+//! Records that this version cannot read or write: the server sets a row aside, and names a newer
+//! database or a read-only or full directory together with what to do.
 
 use crate::support::{Program, Server};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
-/// Changes a database as another program would.
+/// Changes one row of a database from another process.
 #[track_caller]
 fn execute(database: &Path, statement: &str) {
     let program = "import sqlite3, sys\nfile = sqlite3.connect(sys.argv[1], timeout=10)\n\
@@ -42,7 +42,7 @@ fn a_row_of_a_newer_version_is_set_aside_and_keeps_its_files() {
     assert_eq!(connected.status, 201, "{}", connected.text());
     server.stop();
 
-    // As the newer version would find it.
+    // Restores the value, as the newer version would read it.
     execute(&database, &format!("UPDATE sandbox SET standing = 'paused_files' WHERE id = '{}'", one.id));
     server.start_again();
     let connected = server.call("POST", &format!("/v2/sandboxes/{}/connect", one.id), Some(json!({})));
@@ -59,15 +59,15 @@ fn a_database_of_a_newer_version_is_named() {
     let database = server.file("node.sqlite");
     execute(&database, "INSERT INTO seaql_migrations VALUES ('m0099_future', 0)");
     let data = server.data().to_str().expect("a plain path").to_owned();
-    let said = Program::new("up").fails(1, &["--data", &data, "--listen", "127.0.0.1:0"]);
+    let message = Program::new("up").fails(1, &["--data", &data, "--listen", "127.0.0.1:0"]);
     let expected = ["node.sqlite", "newer version", "m0099_future", "run the newer version again"];
-    assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+    assert!(expected.iter().all(|part| message.contains(part)), "{message}");
     execute(&database, "DELETE FROM seaql_migrations WHERE version = 'm0099_future'");
 }
 
-/// Mounting takes root.
+/// Mounting needs root.
 #[test]
-fn a_data_directory_that_refuses_is_named_with_what_to_do() {
+fn a_data_directory_that_is_not_writable_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().to_str().expect("a plain path");
     let mount = |options: &str| {
@@ -79,13 +79,16 @@ fn a_data_directory_that_refuses_is_named_with_what_to_do() {
     let up = || Program::new("up").fails(1, &["--data", &data, "--listen", "127.0.0.1:0", "--no-studio"]);
 
     mount("size=4g,ro");
-    let said = up();
+    let message = up();
     unmount();
-    assert!(said.contains(&data) && said.contains("read-only") && said.contains("remount,rw"), "{said}");
+    assert!(message.contains(&data) && message.contains("read-only") && message.contains("remount,rw"), "{message}");
 
-    // The root of the file system and the data directory take both.
+    // The root of the file system and the data directory take the two inodes.
     mount("size=4g,nr_inodes=2");
-    let said = up();
+    let message = up();
     unmount();
-    assert!(said.contains(place) && said.contains("no free inodes") && said.contains("remove files"), "{said}");
+    assert!(
+        message.contains(place) && message.contains("no free inodes") && message.contains("remove files"),
+        "{message}"
+    );
 }

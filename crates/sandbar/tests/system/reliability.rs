@@ -1,4 +1,4 @@
-//! Nothing is lost: pauses, leases, crashes of the server at any moment, many sandboxes at once.
+//! Sandboxes survive pauses, timeouts, crashes of the server at any moment, and many at once.
 
 use crate::support::{Holdings, Sandbox, Server, eventually, repeats};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn info(server: &Server, sandbox: &Sandbox) -> Value {
     reply.json()
 }
 
-fn listed(server: &Server) -> HashMap<String, String> {
+fn list(server: &Server) -> HashMap<String, String> {
     let reply = server.call("GET", "/v2/sandboxes", None);
     assert_eq!(reply.status, 200, "{}", reply.text());
     let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -76,7 +76,7 @@ fn memory_is_kept_by_a_memory_pause_and_only_by_that() {
 }
 
 #[test]
-fn leases_end_on_time() {
+fn timeouts_end_sandboxes_on_time() {
     let server = Server::start();
     let before = Instant::now();
     let ending = server.create_with(json!({ "templateID": "base", "timeout": 6 }));
@@ -101,7 +101,7 @@ fn leases_end_on_time() {
 #[test]
 fn a_killed_server_loses_nothing() {
     let mut server = Server::start();
-    let holdings = Holdings::of(&server);
+    let holdings = Holdings::for_server(&server);
     let (running, frozen, stopped) = (server.create(), server.create(), server.create());
     for sandbox in [&running, &frozen, &stopped] {
         sandbox.must("user", "echo work > work");
@@ -133,9 +133,9 @@ fn a_killed_server_loses_nothing() {
 }
 
 #[test]
-fn a_lease_that_ended_without_a_server_is_honoured_at_the_next_start() {
+fn a_timeout_that_passed_without_a_server_is_honoured() {
     let mut server = Server::start();
-    let holdings = Holdings::of(&server);
+    let holdings = Holdings::for_server(&server);
     let ending = server.create_with(json!({ "templateID": "base", "timeout": 1 }));
     let pausing = server.create_with(json!({ "templateID": "base", "timeout": 1, "autoPause": true }));
     pausing.must("user", "echo kept > kept");
@@ -154,23 +154,23 @@ fn a_lease_that_ended_without_a_server_is_honoured_at_the_next_start() {
 #[test]
 fn a_server_killed_at_any_moment_leaves_only_usable_sandboxes() {
     let mut server = Server::start();
-    let holdings = Holdings::of(&server);
+    let holdings = Holdings::for_server(&server);
     for round in 0..repeats(4, 40) {
         let (address, key) = (server.address.clone(), server.key.clone());
         let busy: Vec<_> = (0..4)
             .map(|worker| {
                 let (address, key) = (address.clone(), key.clone());
-                std::thread::spawn(move || make_and_unmake(&address, &key, worker))
+                std::thread::spawn(move || create_and_end(&address, &key, worker))
             })
             .collect();
-        // Not for luck: the moment of the crash is what varies.
+        // A fixed sleep per round, so that the moment of the crash varies.
         std::thread::sleep(Duration::from_millis(20 + (round as u64 * 37) % 180));
         server.kill_9();
         for worker in busy {
             worker.join().expect("a worker ends when the server is gone");
         }
         server.start_again();
-        for (id, state) in listed(&server) {
+        for (id, state) in list(&server) {
             let token =
                 info(&server, &Sandbox::new(&server.address, id.clone(), String::new()))["envdAccessToken"].clone();
             let sandbox = Sandbox::new(&server.address, id, token.as_str().expect("a token").to_owned());
@@ -179,16 +179,16 @@ fn a_server_killed_at_any_moment_leaves_only_usable_sandboxes() {
             }
             assert_eq!(sandbox.must("user", "echo usable").trim(), "usable", "round {round}");
         }
-        assert_eq!(holdings.sandboxes(), listed(&server).into_keys().collect(), "round {round}");
-        for id in listed(&server).keys() {
+        assert_eq!(holdings.sandboxes(), list(&server).into_keys().collect(), "round {round}");
+        for id in list(&server).keys() {
             assert_eq!(server.call("DELETE", &format!("/sandboxes/{id}"), None).status, 204);
         }
         assert_eq!(holdings.all(), Vec::<String>::new(), "round {round}");
     }
 }
 
-/// Creates, pauses and kills until the server is gone.
-fn make_and_unmake(address: &str, key: &str, worker: usize) {
+/// Creates, pauses and kills sandboxes until the server is gone.
+fn create_and_end(address: &str, key: &str, worker: usize) {
     let headers = [("X-API-Key", key), ("Content-Type", "application/json")];
     let call =
         |method: &str, path: &str, body: &[u8]| crate::support::http::request(address, method, path, &headers, body);
@@ -212,7 +212,7 @@ fn make_and_unmake(address: &str, key: &str, worker: usize) {
 #[test]
 fn many_sandboxes_live_side_by_side() {
     let server = Server::start();
-    let holdings = Holdings::of(&server);
+    let holdings = Holdings::for_server(&server);
     let count = repeats(60, 200);
     let sandboxes: Vec<Sandbox> = (0..count).map(|_| server.create()).collect();
     for (number, sandbox) in sandboxes.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! `sandbar up` by an ordinary user, from the first sandbox to the last trace of it: with subordinate ids, and with none. The tests
-//! are root here, who becomes such a user; `./dev setup` has made one.
+//! `sandbar up` by an ordinary user, from the first sandbox to the removal of all its resources:
+//! with subordinate ids and without. The tests run as root and start the server as such a user,
+//! whom `./dev setup` has created.
 
 use crate::support::delegated::Delegated;
 use crate::support::internet::{HOST_SIDE, Internet, PUBLIC};
@@ -9,7 +10,7 @@ use std::fs;
 use std::time::Duration;
 use testing::User;
 
-/// A page on port 8000 of the far host.
+/// A web server on port 8000 of the remote machine.
 const WEB: &str = "
 import http.server
 class Page(http.server.BaseHTTPRequestHandler):
@@ -22,37 +23,38 @@ server.serve_forever()
 ";
 
 #[test]
-fn a_user_with_subordinate_ids_has_all_of_it() {
+fn a_user_with_subordinate_ids_has_all_ids_inside() {
     let user = User::with_subordinate_ids();
-    let server = Server::of_user(user, &["--no-studio"]);
+    let server = Server::for_user(user, &["--no-studio"]);
     let sandbox = server.create();
     assert_eq!(sandbox.must("user", "id -u; id -un; pwd"), "1000\nuser\n/home/user\n");
     assert_eq!(
         sandbox.must("user", "sudo -n id -u; stat -c %U /usr /usr/bin/sudo /etc/passwd"),
         "0\nroot\nroot\nroot\n"
     );
-    // To the host nobody inside is anybody, least of all the user.
+    // On the host a process of the sandbox has a subordinate id, not that of the user.
     let process = first_process(&server, &sandbox);
     let owner = fs::metadata(format!("/proc/{process}")).map(|found| std::os::unix::fs::MetadataExt::uid(&found));
     assert!(owner.is_ok_and(|uid| uid != user.uid && uid >= 65_536));
-    life(server, &sandbox);
+    check_life_cycle(server, &sandbox);
 }
 
 #[test]
-fn a_user_without_them_has_sandboxes_of_one_id() {
-    let server = Server::of_user(User::with_a_single_id(), &["--no-studio"]);
+fn a_user_without_subordinate_ids_has_one_id_inside() {
+    let server = Server::for_user(User::with_a_single_id(), &["--no-studio"]);
     let sandbox = server.create();
     assert_eq!(sandbox.must("user", "id -u; id -un; pwd"), "0\nuser\n/home/user\n");
     assert_eq!(sandbox.must("user", "sudo -n -E -- id -u; sudo sh -c 'echo $HOME'; sudo -i pwd"), "0\n/root\n/root\n");
-    assert!(!sandbox.run("sudo -u nobody true").ok());
-    life(server, &sandbox);
+    let other = "nobody";
+    assert!(!sandbox.run(&format!("sudo -u {other} true")).ok());
+    check_life_cycle(server, &sandbox);
 }
 
 #[test]
 fn a_delegated_cgroup_has_limits_and_freezes() {
     let user = User::with_subordinate_ids();
-    let delegated = Delegated::to(user);
-    let mut server = Server::of_user_in(&delegated.0, user, &["--no-studio"]);
+    let delegated = Delegated::for_user(user);
+    let mut server = Server::for_user_in(&delegated.0, user, &["--no-studio"]);
     let sandbox = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
     let path = |rest: &str| format!("/sandboxes/{}{rest}", sandbox.id);
     let log = server.call("GET", &path("/logs"), None).text();
@@ -73,8 +75,9 @@ fn a_delegated_cgroup_has_limits_and_freezes() {
     assert!(!holds(), "{:?}", delegated.inside());
 }
 
-/// What both have: work, network, pause, copies, a crash of the server, and an end without a trace.
-fn life(mut server: Server, sandbox: &Sandbox) {
+/// Checks for both kinds of user: files, network, pause, copies, a crash of the server, and that
+/// nothing is left at the end.
+fn check_life_cycle(mut server: Server, sandbox: &Sandbox) {
     let path = |rest: &str| format!("/sandboxes/{}{rest}", sandbox.id);
     assert_eq!(sandbox.write("/home/user/kept", b"kept").status, 200);
     assert_eq!(sandbox.read("/home/user/kept").body, b"kept");
@@ -129,7 +132,7 @@ fn life(mut server: Server, sandbox: &Sandbox) {
     assert!(sockets.is_empty(), "{sockets:?}");
 }
 
-/// Every process 1 of a server's sandboxes: by the mark that they carry, and the socket's directory in the data directory.
+/// Pids of process 1 of the server's sandboxes, by the notes in its runtime directory.
 fn processes_of(server: &Server) -> Vec<u32> {
     let notes = fs::read_dir(server.file("run")).into_iter().flatten().flatten().map(|entry| entry.path());
     let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == "run"));

@@ -1,4 +1,4 @@
-//! `sandbar tool` and `sandbar tools` as people and scripts use them.
+//! `sandbar tool` and `sandbar tools` as users and scripts call them.
 
 use crate::support::Server;
 use crate::support::http;
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn calls_of_a_session_go_on_where_the_last_one_ended() {
+fn calls_of_a_session_share_directory_and_variables() {
     let server = Server::with(&["--ephemeral"]);
     let sandbox = server.create();
     let here = |arguments: &[&str]| tool(&server, &[arguments, &["--sandbox", &sandbox.id]].concat());
@@ -75,12 +75,12 @@ fn input_comes_from_a_file_or_a_pipe() {
 }
 
 #[test]
-fn without_a_sandbox_a_session_has_its_own_also_for_calls_at_the_same_time() {
+fn concurrent_calls_of_a_session_share_its_own_sandbox() {
     let server = Server::with(&["--ephemeral"]);
     let first = tool(&server, &["bash", r#"{"command": "echo x > mark"}"#]);
-    let told = text(&first.stderr).to_owned();
+    let message = text(&first.stderr).to_owned();
     let id =
-        told.strip_prefix("sandbar: sandbox ").and_then(|rest| rest.split_whitespace().next()).expect("it is named");
+        message.strip_prefix("sandbar: sandbox ").and_then(|rest| rest.split_whitespace().next()).expect("it is named");
     let paused = server.call("POST", &format!("/sandboxes/{id}/pause"), None);
     assert_eq!(paused.status, 204);
     let many: Vec<_> = (0..4)
@@ -104,7 +104,7 @@ fn without_a_sandbox_a_session_has_its_own_also_for_calls_at_the_same_time() {
 }
 
 #[test]
-fn nothing_is_made_for_a_tool_that_does_not_exist() {
+fn an_unknown_tool_creates_no_sandbox() {
     let mut server = Server::with(&["--ephemeral"]);
     let unknown = tool(&server, &["bsah", r#"{"command": "ls"}"#]);
     assert_eq!((unknown.status.code(), text(&unknown.stdout)), (Some(1), "[bsah: unknown tool]\n"), "{unknown:?}");
@@ -116,18 +116,22 @@ fn nothing_is_made_for_a_tool_that_does_not_exist() {
 }
 
 #[test]
-fn pictures_are_taken_told_and_written() {
+fn screenshots_are_returned_served_and_saved() {
     let server = Server::with(&["--ephemeral"]);
     let sandbox = server.create();
     let here = |arguments: &[&str]| tool(&server, &[arguments, &["--sandbox", &sandbox.id]].concat());
-    let nobody = here(&["take_screenshot", "--json"]);
-    assert_eq!((nobody.status.code(), &json_of(&nobody)["code"]), (Some(1), &json!("capture_failed")), "{nobody:?}");
+    let unserved = here(&["take_screenshot", "--json"]);
+    assert_eq!(
+        (unserved.status.code(), &json_of(&unserved)["code"]),
+        (Some(1), &json!("capture_failed")),
+        "{unserved:?}"
+    );
     let page =
         "echo '<title>T</title><body style=background:teal><h1>Hello</h1>' > index.html; python3 -m http.server 3000";
     let started = here(&["bash", &json!({ "command": page, "run_in_background": true }).to_string()]);
     assert!(started.status.success(), "{started:?}");
-    let pictures = server.file("pictures");
-    let done = here(&["take_screenshot", "{}", "--json", "--save-images", pictures.to_str().expect("text")]);
+    let images = server.file("images");
+    let done = here(&["take_screenshot", "{}", "--json", "--save-images", images.to_str().expect("text")]);
     let result = json_of(&done);
     assert!(done.status.success(), "{result:#}");
     let kinds: Vec<_> =
@@ -156,12 +160,12 @@ fn pictures_are_taken_told_and_written() {
         assert_eq!(get("/screenshots/../agent/x.webp?expires=1&signature=00").status, 404);
         assert_eq!((&shot["width"], &shot["height"], &shot["blank"]), (&json!(width), &json!(height), &json!(false)));
         let kept = std::fs::read(server.data().join("media").join(key)).expect("it is kept");
-        let written = std::fs::read(pictures.join(key.rsplit('/').next().expect("a name"))).expect("it is written");
+        let written = std::fs::read(images.join(key.rsplit('/').next().expect("a name"))).expect("it is written");
         assert!(kept == written && kept.starts_with(b"RIFF"));
     }
     assert_eq!(result["structured"]["title"], "T");
-    let told = result["content"][2].to_string();
-    assert!(!told.contains("file:") && !told.contains(server.data().to_str().expect("text")), "{told}");
+    let caption = result["content"][2].to_string();
+    assert!(!caption.contains("file:") && !caption.contains(server.data().to_str().expect("text")), "{caption}");
 
     let paused = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), None);
     assert_eq!(paused.status, 204);
@@ -170,7 +174,7 @@ fn pictures_are_taken_told_and_written() {
 }
 
 #[test]
-fn definitions_are_printed_for_models_and_for_people() {
+fn definitions_are_printed_for_models_and_for_users() {
     let done = Command::new(PROGRAM).args(["tools", "--json"]).output().expect("the program runs");
     let tools = json_of(&done);
     let names: Vec<_> =

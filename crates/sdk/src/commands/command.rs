@@ -1,4 +1,4 @@
-//! What is to be run.
+//! The command to run.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use protocol::guest::{STDIN_ENCODING, STDIN_GZIP};
 use protocol::rpc::process::{ProcessConfig, StartRequest};
 
-/// As the official SDKs.
+/// Default of the official SDKs.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Enough for any text somebody reads, and far from what fills a memory.
+/// Bounds the memory for collected output; larger outputs are streamed.
 pub(crate) const OUTPUT_LIMIT: usize = 64 * 1024 * 1024;
 
-/// A command to be run in a sandbox.
+/// A command to run in a sandbox.
 ///
 /// ```
 /// use std::time::Duration;
 /// use sandbar_sdk::Command;
 ///
-/// // A line for bash, with pipes and variables.
+/// // A bash line, with pipes and variables.
 /// let count = Command::new("ls | wc -l").cwd("/etc");
-/// // A program and its arguments, as they are: nothing to quote.
+/// // A program and its arguments, without a shell: nothing to quote.
 /// let hello = Command::exec("printf", ["%s", "it's $HOME"]).timeout(Duration::from_secs(5));
 /// ```
 #[derive(Clone)]
@@ -38,42 +38,44 @@ impl Command {
         Self::exec("/bin/bash", ["-l".to_owned(), "-c".to_owned(), line.into()])
     }
 
-    /// A program and its arguments, which no shell sees. The program is looked for in the sandbox's `PATH`.
+    /// A program and its arguments, without a shell. The program is searched in the sandbox's
+    /// `PATH`.
     pub fn exec<A: Into<String>>(program: impl Into<String>, arguments: impl IntoIterator<Item = A>) -> Self {
         let args = arguments.into_iter().map(Into::into).collect();
         let config = ProcessConfig { cmd: program.into(), args, ..ProcessConfig::default() };
         Self { config, user: None, limit: Some(TIMEOUT), stdin: false, tag: None, output_limit: OUTPUT_LIMIT }
     }
 
-    /// The directory it runs in; the user's home unless set. Relative ones are below that home.
+    /// The working directory; the user's home by default. Relative paths start at that home.
     #[must_use]
     pub fn cwd(mut self, directory: impl Into<String>) -> Self {
         self.config.cwd = Some(directory.into());
         self
     }
 
-    /// A variable that this command sees besides the sandbox's own.
+    /// Adds an environment variable for this command.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.envs.insert(name.into(), value.into());
         self
     }
 
-    /// Variables that this command sees besides the sandbox's own.
+    /// Adds environment variables for this command.
     #[must_use]
     pub fn envs<N: Into<String>, V: Into<String>>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
         self.config.envs.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
         self
     }
 
-    /// Who runs it; the sandbox's default user unless set.
+    /// The user that runs it; the sandbox's default user by default.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.user = Some(name.into());
         self
     }
 
-    /// How long it may run; a minute unless set. Then the server kills it, also when nobody waits for it any more.
+    /// How long it may run; one minute by default. The server kills it then, even without a
+    /// connected client.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
@@ -87,32 +89,34 @@ impl Command {
         self
     }
 
-    /// Keeps its standard input open for [`super::Running::send_stdin`]; it is empty otherwise.
+    /// Keeps its standard input open for [`super::Running::send_stdin`]; by default it is empty.
     #[must_use]
     pub fn stdin(mut self) -> Self {
         self.stdin = true;
         self
     }
 
-    /// As [`Command::stdin`], and what is sent is gzip, which the sandbox inflates before the command reads it.
+    /// Like [`Command::stdin`], with gzip input that the sandbox inflates before the command reads
+    /// it.
     ///
-    /// Sandbar's own: [`crate::Client::capabilities`] has `stdinEncodings` where it works. Elsewhere the command reads what was
-    /// sent, and sees the variable `SANDBAR_STDIN_ENCODING`. A piece is taken before the command has read it, so that the next one
-    /// may travel: what was wrong with it is told to whoever sends more, and close the input to end it.
+    /// A Sandbar extension: [`crate::Client::capabilities`] lists `stdinEncodings` where it works.
+    /// On other servers the command reads the compressed bytes, and sees the variable
+    /// `SANDBAR_STDIN_ENCODING`. The server accepts a piece before the command has read it, so that
+    /// the next one can travel: an invalid piece fails a later send. Close the input to end it.
     #[must_use]
     pub fn stdin_gzip(self) -> Self {
         self.stdin().env(STDIN_ENCODING, STDIN_GZIP)
     }
 
-    /// A name to find it by, with [`super::Commands::connect_tag`].
+    /// A tag for [`super::Commands::connect_tag`].
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
         self
     }
 
-    /// How many bytes of each of its outputs are collected at most; 64 MiB unless set. More is
-    /// [`super::CommandError::OutputTooLarge`]. Streaming knows no limit.
+    /// The most bytes to collect of each output; 64 MiB by default. More is
+    /// [`super::CommandError::OutputTooLarge`]. Streaming has no limit.
     #[must_use]
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.output_limit = bytes;
@@ -143,7 +147,7 @@ impl From<&Self> for Command {
     }
 }
 
-/// Values of variables are left out.
+/// Redacts the values of variables.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Command")

@@ -1,4 +1,4 @@
-//! Commands in a sandbox: run to the end, or started and followed.
+//! Commands in a sandbox: run to completion, or started and followed.
 
 mod command;
 mod error;
@@ -21,11 +21,11 @@ pub(crate) use running::Launch;
 pub use running::Running;
 
 use crate::sandbox::Sandbox;
-use crate::transport::{Call, Failure, Repeat};
+use crate::transport::{Call, Failure, Idempotency};
 use crate::version::Feature;
 
 impl Sandbox {
-    /// Its commands.
+    /// The commands of this sandbox.
     pub fn commands(&self) -> Commands<'_> {
         Commands { sandbox: self }
     }
@@ -40,7 +40,7 @@ impl Sandbox {
 /// let output = sandbox.commands().run("uname -a").await?;
 /// println!("{}", output.stdout_text());
 ///
-/// // A command that fails is not an error; what it returned is.
+/// // A non-zero exit code is not an error.
 /// let missing = sandbox.commands().run(Command::exec("ls", ["/nowhere"])).await?;
 /// assert!(!missing.success());
 /// # Ok(())
@@ -51,7 +51,7 @@ pub struct Commands<'a> {
     sandbox: &'a Sandbox,
 }
 
-/// A process that runs, as [`Commands::list`] tells.
+/// A running process, as [`Commands::list`] reports it.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessInfo {
@@ -59,12 +59,12 @@ pub struct ProcessInfo {
     pub tag: Option<String>,
     pub program: String,
     pub arguments: Vec<String>,
-    /// What it was given besides the sandbox's own variables.
+    /// Its variables besides the sandbox's own.
     pub envs: std::collections::HashMap<String, String>,
     pub cwd: Option<String>,
 }
 
-/// Values of variables are left out.
+/// Redacts the values of variables.
 impl fmt::Debug for ProcessInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessInfo")
@@ -78,14 +78,14 @@ impl fmt::Debug for ProcessInfo {
 }
 
 impl<'a> Commands<'a> {
-    /// Runs a command to its end and collects what it says. A command that fails is not an error.
+    /// Runs a command to completion and collects its output. A non-zero exit code is not an error.
     ///
-    /// Dropping the future gives up waiting: the process goes on until its timeout. It is started once, whatever happens
-    /// to the connection.
+    /// Dropping the future stops waiting; the process continues until its timeout. The command is
+    /// started at most once, whatever happens to the connection.
     ///
     /// # Errors
-    /// Any [`CommandError`]. After [`CommandError::OutputTooLarge`] and [`CommandError::DeadlineExceeded`] the process
-    /// has been killed.
+    /// Any [`CommandError`]. After [`CommandError::OutputTooLarge`] and
+    /// [`CommandError::DeadlineExceeded`] the process has been killed.
     pub async fn run(&self, command: impl Into<Command>) -> Result<Output, CommandError> {
         let running = self.start(command).await?;
         let process = running.process();
@@ -96,8 +96,8 @@ impl<'a> Commands<'a> {
         output
     }
 
-    /// Runs a command to its end and gives what it says to `each` as it comes. Nothing is collected, so that there is no
-    /// limit to it.
+    /// Runs a command to completion and passes its output to `each` as it arrives. Nothing is
+    /// collected, so no limit applies.
     ///
     /// # Errors
     /// Those of [`Running::next`] and [`Commands::start`].
@@ -118,8 +118,9 @@ impl<'a> Commands<'a> {
     /// Dropping the future may leave it started; it is started at most once.
     ///
     /// # Errors
-    /// [`CommandError::NotStartable`], [`CommandError::SandboxGone`], [`CommandError::ConnectionLost`] without a pid
-    /// when it is not known whether it was started, or what may happen to any call.
+    /// [`CommandError::NotStartable`], [`CommandError::SandboxGone`],
+    /// [`CommandError::ConnectionLost`] without a pid when it is unknown whether it was started,
+    /// [`CommandError::Call`].
     pub async fn start(&self, command: impl Into<Command>) -> Result<Running, CommandError> {
         let command = command.into();
         if !command.stdin {
@@ -135,43 +136,44 @@ impl<'a> Commands<'a> {
         Running::start(self.sandbox, launch).await
     }
 
-    /// Takes up a process that runs: its output from now on. One that ended within the last half minute gives its exit.
+    /// Attaches to a running process and streams its output from now on. A process that ended
+    /// within the last 30 seconds yields its exit.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`], or what may happen to any stream.
+    /// [`CommandError::NotFound`], or those of [`Running::next`].
     pub async fn connect(&self, pid: u32) -> Result<Running, CommandError> {
         Running::connect(self.process(pid), OUTPUT_LIMIT).await
     }
 
-    /// As [`Commands::connect`], by what [`Command::tag`] said.
+    /// Like [`Commands::connect`], by the tag set with [`Command::tag`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Commands::connect`].
     pub async fn connect_tag(&self, tag: impl Into<String>) -> Result<Running, CommandError> {
         let process = Process { name: ProcessName::Tag(tag.into()), ..self.process(0) };
         Running::connect(process, OUTPUT_LIMIT).await
     }
 
-    /// A handle to a process for input and signals; nothing is asked for it.
+    /// A handle to a process for input and signals. Sends no request.
     pub fn process(&self, pid: u32) -> Process {
         Process { sandbox: self.sandbox.clone(), name: ProcessName::Pid(pid), source: Source::Stdin }
     }
 
-    /// The processes that were started by clients and run, terminals included.
+    /// Lists the running processes that clients have started, terminals included.
     ///
     /// # Errors
-    /// [`CommandError::SandboxGone`], or what may happen to any call.
+    /// [`CommandError::SandboxGone`], [`CommandError::Call`].
     pub async fn list(&self) -> Result<Vec<ProcessInfo>, CommandError> {
         let client = self.sandbox.client();
         let what = format!("list the processes of sandbox {}", self.sandbox.id());
-        let call = Call::new(what, Repeat::Harmless, client.deadline());
+        let call = Call::new(what, Idempotency::Idempotent, client.deadline());
         let message = ListRequest::default();
         let path = "/process.Process/List";
         let answer: Result<ListResponse, Failure> =
             self.sandbox.envd().unary(client.shared(), &call, path, None, &message).await;
         let listed = match answer {
             Ok(answer) => answer.processes,
-            Err(Failure::Refused(refusal)) if refusal.says_sandbox_is_gone() => {
+            Err(Failure::Refused(refusal)) if refusal.reports_sandbox_gone() => {
                 let reason = self.sandbox.gone_reason().await;
                 return Err(CommandError::SandboxGone { id: self.sandbox.id().clone(), reason });
             }
@@ -185,34 +187,34 @@ impl<'a> Commands<'a> {
         Ok(known.collect())
     }
 
-    /// As [`Process::send_stdin`].
+    /// See [`Process::send_stdin`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::send_stdin`].
     pub async fn send_stdin(&self, pid: u32, input: impl Into<Bytes>) -> Result<(), CommandError> {
         self.process(pid).send_stdin(input).await
     }
 
-    /// As [`Process::close_stdin`].
+    /// See [`Process::close_stdin`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::close_stdin`].
     pub async fn close_stdin(&self, pid: u32) -> Result<(), CommandError> {
         self.process(pid).close_stdin().await
     }
 
-    /// As [`Process::signal`].
+    /// See [`Process::signal`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::signal`].
     pub async fn signal(&self, pid: u32, signal: Signal) -> Result<(), CommandError> {
         self.process(pid).signal(signal).await
     }
 
-    /// As [`Process::kill`].
+    /// See [`Process::kill`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::kill`].
     pub async fn kill(&self, pid: u32) -> Result<bool, CommandError> {
         self.process(pid).kill().await
     }

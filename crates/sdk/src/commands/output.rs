@@ -1,4 +1,4 @@
-//! What a command says and how it ends.
+//! Output and exit of a command.
 
 use std::borrow::Cow;
 
@@ -9,17 +9,17 @@ use protocol::rpc::process::__buffa::view::oneof::process_event::data_event::Out
 use protocol::rpc::process::__buffa::view::process_event::EndEventView;
 use protocol::rpc::process::StartResponseView;
 
-/// A piece of output. A multi-byte character may be cut between two.
+/// A chunk of output. A multi-byte character may be split between two chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
     Stdout(Bytes),
     Stderr(Bytes),
-    /// What a terminal shows, both outputs in one.
+    /// Output of a terminal, which merges both outputs.
     Pty(Bytes),
 }
 
 impl Chunk {
-    /// The bytes, whichever output they are of.
+    /// The bytes of any variant.
     pub fn bytes(&self) -> &Bytes {
         match self {
             Self::Stdout(bytes) | Self::Stderr(bytes) | Self::Pty(bytes) => bytes,
@@ -27,35 +27,35 @@ impl Chunk {
     }
 }
 
-/// What a running command does next.
+/// An event of a running command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Output(Chunk),
-    /// The last one.
+    /// Always the last event.
     Exit(Exit),
 }
 
-/// How a command ended.
+/// The exit of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// What it returned; -1 when a signal ended it.
+    /// The exit code; -1 when a signal killed it.
     pub code: i32,
-    /// It ended by itself, and by no signal.
+    /// Whether it exited by itself, not by a signal.
     pub exited: bool,
-    /// In words: `exit status 1`, `signal: killed`.
+    /// As text: `exit status 1`, `signal: killed`.
     pub status: String,
-    /// The same words unless it succeeded.
+    /// The same text; [`None`] on success.
     pub error: Option<String>,
 }
 
 impl Exit {
-    /// It returned 0.
+    /// Whether the exit code is 0.
     pub fn success(&self) -> bool {
         self.exited && self.code == 0
     }
 }
 
-/// All that a command said, and how it ended. A terminal's output is in `stdout`.
+/// The collected output and exit of a command. A terminal's output is in `stdout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     pub stdout: Bytes,
@@ -64,47 +64,49 @@ pub struct Output {
 }
 
 impl Output {
-    /// It returned 0.
+    /// Whether the exit code is 0.
     pub fn success(&self) -> bool {
         self.exit.success()
     }
 
-    /// The standard output as text; what is not UTF-8 is replaced.
+    /// The standard output as text; invalid UTF-8 is replaced.
     pub fn stdout_text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.stdout)
     }
 
-    /// The standard error as text; what is not UTF-8 is replaced.
+    /// The standard error as text; invalid UTF-8 is replaced.
     pub fn stderr_text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.stderr)
     }
 }
 
-/// One message of a process's stream.
-pub(super) enum Said {
+/// One message of a process stream.
+pub(super) enum ProcessMessage {
     Start(u32),
     Output(Chunk),
     End(Exit),
-    /// A sign of life, or something that newer servers say.
-    Nothing,
+    /// A keepalive, or an event unknown to this version.
+    Other,
 }
 
-/// Takes a message apart. Output stays where it is: the chunk is a slice of the message.
+/// Decodes a message without copying: the chunk is a slice of the message.
 ///
-/// The answers of `Start` and `Connect` are the same on the wire.
-pub(super) fn decode(message: &Bytes) -> Result<Said, String> {
+/// The responses of `Start` and `Connect` are identical on the wire.
+pub(super) fn decode(message: &Bytes) -> Result<ProcessMessage, String> {
     let answer = StartResponseView::decode_view(message).map_err(|error| error.to_string())?;
-    let Some(event) = answer.event.as_option().and_then(|event| event.event.as_ref()) else { return Ok(Said::Nothing) };
+    let Some(event) = answer.event.as_option().and_then(|event| event.event.as_ref()) else {
+        return Ok(ProcessMessage::Other);
+    };
     Ok(match event {
-        EventView::Start(start) => Said::Start(start.pid),
+        EventView::Start(start) => ProcessMessage::Start(start.pid),
         EventView::Data(data) => match data.output {
-            Some(DataView::Stdout(bytes)) => Said::Output(Chunk::Stdout(message.slice_ref(bytes))),
-            Some(DataView::Stderr(bytes)) => Said::Output(Chunk::Stderr(message.slice_ref(bytes))),
-            Some(DataView::Pty(bytes)) => Said::Output(Chunk::Pty(message.slice_ref(bytes))),
-            None => Said::Nothing,
+            Some(DataView::Stdout(bytes)) => ProcessMessage::Output(Chunk::Stdout(message.slice_ref(bytes))),
+            Some(DataView::Stderr(bytes)) => ProcessMessage::Output(Chunk::Stderr(message.slice_ref(bytes))),
+            Some(DataView::Pty(bytes)) => ProcessMessage::Output(Chunk::Pty(message.slice_ref(bytes))),
+            None => ProcessMessage::Other,
         },
-        EventView::End(end) => Said::End(exit(end)),
-        EventView::Keepalive(_) => Said::Nothing,
+        EventView::End(end) => ProcessMessage::End(exit(end)),
+        EventView::Keepalive(_) => ProcessMessage::Other,
     })
 }
 

@@ -1,4 +1,4 @@
-//! A process by its name: input, signals, terminal size. What needs no stream.
+//! A process by pid or tag: input, signals, terminal size; all unary calls.
 
 use bytes::Bytes;
 use protocol::rpc::process::process_input::Input;
@@ -11,29 +11,29 @@ use protocol::rpc::process::{
 use super::error::{CommandError, ProcessName};
 use crate::pty::Size;
 use crate::sandbox::Sandbox;
-use crate::transport::{Call, Failure, Repeat};
+use crate::transport::{Call, Failure, Idempotency};
 use crate::version::Feature;
 
-/// Input is sent in pieces of this size, which every server takes.
+/// Input is sent in chunks of this size, which every server accepts.
 const PIECE: usize = 1024 * 1024;
 
 /// A signal to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Asks it to end: SIGTERM.
+    /// SIGTERM: requests termination.
     Terminate,
-    /// Ends it: SIGKILL.
+    /// SIGKILL: terminates unconditionally.
     Kill,
 }
 
-/// Where a process takes its input from.
+/// The input channel of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Stdin,
     Terminal,
 }
 
-/// A handle to a process that may be cloned and given away, while somebody else reads its output.
+/// A cloneable handle to a process, usable while another task reads its output.
 #[derive(Debug, Clone)]
 pub struct Process {
     pub(crate) sandbox: Sandbox,
@@ -42,10 +42,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sends input to it, in order. Dropping the future may leave any part of it sent; it is never sent twice.
+    /// Sends input, in order. Dropping the future may leave any prefix sent; nothing is sent twice.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when its input is closed.
+    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when its input
+    /// is closed, [`CommandError::Call`].
     pub async fn send_stdin(&self, input: impl Into<Bytes>) -> Result<(), CommandError> {
         let mut rest: Bytes = input.into();
         while !rest.is_empty() {
@@ -60,46 +61,49 @@ impl Process {
                 input: input.into(),
                 ..SendInputRequest::default()
             };
-            self.call::<_, SendInputResponse>("send input to", "SendInput", Repeat::Never, &message).await?;
+            self.call::<_, SendInputResponse>("send input to", "SendInput", Idempotency::NotIdempotent, &message)
+                .await?;
         }
         Ok(())
     }
 
-    /// Ends its standard input, so that what reads it to the end goes on.
+    /// Closes its standard input, so that it reads EOF.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when it has a terminal instead.
+    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when it has a
+    /// terminal instead, [`CommandError::Call`].
     pub async fn close_stdin(&self) -> Result<(), CommandError> {
         self.sandbox.require(Feature::CloseStdin, &self.what("close the input of"))?;
         let message = CloseStdinRequest { process: self.selector().into(), ..CloseStdinRequest::default() };
-        self.call::<_, CloseStdinResponse>("close the input of", "CloseStdin", Repeat::Harmless, &message).await?;
+        self.call::<_, CloseStdinResponse>("close the input of", "CloseStdin", Idempotency::Idempotent, &message)
+            .await?;
         Ok(())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] when it has ended.
+    /// [`CommandError::NotFound`] when it has ended, [`CommandError::Call`].
     pub async fn signal(&self, signal: Signal) -> Result<(), CommandError> {
         use protocol::rpc::process::Signal as Wire;
-        let (signal, repeat) = match signal {
-            Signal::Terminate => (Wire::SIGNAL_SIGTERM, Repeat::Never),
-            // The second of two kills finds nobody.
-            Signal::Kill => (Wire::SIGNAL_SIGKILL, Repeat::Harmless),
+        let (signal, idempotency) = match signal {
+            Signal::Terminate => (Wire::SIGNAL_SIGTERM, Idempotency::NotIdempotent),
+            // A second SIGKILL finds no process.
+            Signal::Kill => (Wire::SIGNAL_SIGKILL, Idempotency::Idempotent),
         };
         let message = SendSignalRequest {
             process: self.selector().into(),
             signal: signal.into(),
             ..SendSignalRequest::default()
         };
-        self.call::<_, SendSignalResponse>("send a signal to", "SendSignal", repeat, &message).await?;
+        self.call::<_, SendSignalResponse>("send a signal to", "SendSignal", idempotency, &message).await?;
         Ok(())
     }
 
-    /// Kills it. False when it had ended already.
+    /// Kills it. Returns false when it had already ended.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`CommandError::SandboxGone`], [`CommandError::Call`].
     pub async fn kill(&self) -> Result<bool, CommandError> {
         match self.signal(Signal::Kill).await {
             Ok(()) => Ok(true),
@@ -108,14 +112,15 @@ impl Process {
         }
     }
 
-    /// Changes the size of its terminal.
+    /// Resizes its terminal.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when it has no terminal.
+    /// [`CommandError::NotFound`] when it has ended, [`CommandError::InputRefused`] when it has no
+    /// terminal, [`CommandError::Call`].
     pub async fn resize(&self, size: Size) -> Result<(), CommandError> {
         let message =
             UpdateRequest { process: self.selector().into(), pty: terminal(size).into(), ..UpdateRequest::default() };
-        self.call::<_, UpdateResponse>("resize the terminal of", "Update", Repeat::Harmless, &message).await?;
+        self.call::<_, UpdateResponse>("resize the terminal of", "Update", Idempotency::Idempotent, &message).await?;
         Ok(())
     }
 
@@ -135,16 +140,16 @@ impl Process {
         &self,
         verb: &str,
         method: &str,
-        repeat: Repeat,
+        idempotency: Idempotency,
         message: &Q,
     ) -> Result<A, CommandError> {
         let client = self.sandbox.client();
-        let call = Call::new(self.what(verb), repeat, client.deadline());
+        let call = Call::new(self.what(verb), idempotency, client.deadline());
         let path = format!("/process.Process/{method}");
         let answer = self.sandbox.envd().unary(client.shared(), &call, &path, None, message).await;
         match answer {
             Ok(answer) => Ok(answer),
-            // How servers say that there is no such input, a terminal's size included.
+            // Codes that servers return for a missing input or terminal.
             Err(Failure::Refused(refusal)) if refusal.is("internal") || refusal.is("unknown") => {
                 Err(CommandError::InputRefused {
                     id: self.sandbox.id().clone(),
@@ -152,7 +157,7 @@ impl Process {
                     message: refusal.message,
                 })
             }
-            Err(failure) => Err(CommandError::of_call(&self.sandbox, &call, self.name.clone(), failure).await),
+            Err(failure) => Err(CommandError::from_call(&self.sandbox, &call, self.name.clone(), failure).await),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A command that runs, and the stream of what it says.
+//! A running command and its event stream.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use protocol::rpc::process::{ConnectRequest, StartRequest};
 use tokio::time::Instant;
 
 use super::error::{CommandError, ProcessName};
-use super::output::{Chunk, Event, Exit, Output, Said, decode};
+use super::output::{Chunk, Event, Exit, Output, ProcessMessage, decode};
 use super::process::{Process, Signal, Source};
 use crate::pty::Size;
 use crate::sandbox::Sandbox;
 use crate::transport::connect::Frame;
-use crate::transport::{Call, Failure, Repeat};
-use crate::watched::{Ended, Watched};
+use crate::transport::{Call, Failure, Idempotency};
+use crate::watched::{StreamEnd, Watched};
 
-/// Between a command's timeout and the moment the client stops trusting the server to keep it. The server's word that it
-/// did has to travel.
-const GRACE: Duration = Duration::from_secs(2);
-/// For killing what the server should have killed.
-const KILL_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two tries to take a process up again.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// Tries to take a process up again, when each finds the connection lost once more.
-const RECONNECTS: u32 = 3;
+/// Between a command's timeout and the moment the client stops relying on the server to enforce it;
+/// covers network latency.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// For killing a process that the server should have killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two reconnect attempts.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
+/// Consecutive reconnect attempts without progress.
+const MAX_RECONNECTS: u32 = 3;
 
-/// A command that was started, or connected to.
+/// A command that was started, or attached to.
 ///
-/// Dropping it closes the stream and leaves the process running until its timeout; [`Running::kill`] ends it.
+/// Dropping it closes the stream and leaves the process running until its timeout;
+/// [`Running::kill`] kills it.
 ///
 /// ```no_run
 /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), sandbar_sdk::CommandError> {
@@ -52,7 +53,7 @@ pub struct Running {
     process: Process,
     pid: u32,
     call: Call,
-    /// Until the end was seen, or the stream was lost.
+    /// [`None`] after the exit was received or the stream was lost.
     stream: Option<Watched>,
     exit: Option<Exit>,
     timeout: Option<Timeout>,
@@ -60,14 +61,14 @@ pub struct Running {
     output_limit: usize,
 }
 
-/// When the server must have killed the process, as its starter knows.
+/// When the server must have killed the process; known to the client that started it.
 #[derive(Debug, Clone, Copy)]
 struct Timeout {
     limit: Duration,
     at: Instant,
 }
 
-/// What a start needs besides its message.
+/// The parameters of a start besides its message.
 pub(crate) struct Launch {
     pub(crate) request: StartRequest,
     pub(crate) user: Option<String>,
@@ -81,49 +82,53 @@ impl Running {
     pub(crate) async fn start(sandbox: &Sandbox, launch: Launch) -> Result<Self, CommandError> {
         let Launch { request, user, limit, output_limit, source } = launch;
         let client = sandbox.client();
-        // Never again once it was sent: the first may run.
-        let call = Call::new(format!("start a command in sandbox {}", sandbox.id()), Repeat::Never, client.deadline());
-        let user = sandbox.user_to_name(user.as_deref());
+        // Not retried once sent: the first request may have started the process.
+        let call = Call::new(
+            format!("start a command in sandbox {}", sandbox.id()),
+            Idempotency::NotIdempotent,
+            client.deadline(),
+        );
+        let user = sandbox.user_for_daemon(user.as_deref());
         let frames =
             sandbox.envd().stream(client.shared(), &call, "/process.Process/Start", user, limit, &request).await;
         let frames = match frames {
             Ok(frames) => frames,
-            Err(failure) => return Err(CommandError::of_start(sandbox, &call, failure).await),
+            Err(failure) => return Err(CommandError::from_start(sandbox, &call, failure).await),
         };
-        let (pid, stream) = match first(Watched::new(frames, sandbox), sandbox, &call).await {
+        let (pid, stream) = match read_start(Watched::new(frames, sandbox), sandbox, &call).await {
             Ok(begun) => begun,
-            Err(First::Failed(failure)) => return Err(CommandError::of_start(sandbox, &call, failure).await),
-            Err(First::Ended(ended)) => return Err(CommandError::of_end(sandbox, &call, None, ended)),
+            Err(StartFailure::Failed(failure)) => return Err(CommandError::from_start(sandbox, &call, failure).await),
+            Err(StartFailure::Ended(ended)) => return Err(CommandError::from_stream_end(sandbox, &call, None, ended)),
         };
-        // The server's clock has started by now, so it must have ended the process by then.
+        // The server's timer has started before this moment.
         let timeout = limit.and_then(|limit| {
-            let at = Instant::now().checked_add(limit.checked_add(GRACE)?)?;
+            let at = Instant::now().checked_add(limit.checked_add(TIMEOUT_GRACE)?)?;
             Some(Timeout { limit, at })
         });
         let process = Process { sandbox: sandbox.clone(), name: ProcessName::Pid(pid), source };
         Ok(Self { process, pid, call, stream: Some(stream), exit: None, timeout, reconnected: false, output_limit })
     }
 
-    /// Takes up a process that runs, or ended a short while ago.
+    /// Attaches to a process that runs, or ended within the last 30 seconds.
     pub(crate) async fn connect(process: Process, output_limit: usize) -> Result<Self, CommandError> {
         let sandbox = &process.sandbox;
         let client = sandbox.client();
-        let call = Call::new(process.what("connect to"), Repeat::Harmless, client.deadline());
+        let call = Call::new(process.what("connect to"), Idempotency::Idempotent, client.deadline());
         let message = ConnectRequest { process: process.selector().into(), ..ConnectRequest::default() };
         let frames =
             sandbox.envd().stream(client.shared(), &call, "/process.Process/Connect", None, None, &message).await;
         let frames = match frames {
             Ok(frames) => frames,
-            Err(failure) => return Err(CommandError::of_call(sandbox, &call, process.name.clone(), failure).await),
+            Err(failure) => return Err(CommandError::from_call(sandbox, &call, process.name.clone(), failure).await),
         };
-        let (pid, stream) = match first(Watched::new(frames, sandbox), sandbox, &call).await {
+        let (pid, stream) = match read_start(Watched::new(frames, sandbox), sandbox, &call).await {
             Ok(begun) => begun,
-            Err(First::Failed(failure)) => {
-                return Err(CommandError::of_call(sandbox, &call, process.name.clone(), failure).await);
+            Err(StartFailure::Failed(failure)) => {
+                return Err(CommandError::from_call(sandbox, &call, process.name.clone(), failure).await);
             }
-            Err(First::Ended(ended)) => {
+            Err(StartFailure::Ended(ended)) => {
                 let known = if let ProcessName::Pid(pid) = process.name { Some(pid) } else { None };
-                return Err(CommandError::of_end(sandbox, &call, known, ended));
+                return Err(CommandError::from_stream_end(sandbox, &call, known, ended));
             }
         };
         let process = Process { name: ProcessName::Pid(pid), ..process };
@@ -139,36 +144,37 @@ impl Running {
         })
     }
 
-    /// Its number inside the sandbox.
+    /// Its process id inside the sandbox.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Changes how many bytes of each output [`Running::wait`] collects; see [`super::Command::output_limit`].
+    /// Changes how many bytes of each output [`Running::wait`] collects; see
+    /// [`super::Command::output_limit`].
     #[must_use]
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.output_limit = bytes;
         self
     }
 
-    /// A handle for input and signals that may be used while this one is read.
+    /// A handle for input and signals, usable while this one is read.
     pub fn process(&self) -> Process {
         self.process.clone()
     }
 
-    /// How it ended, once [`Running::next`] has said that nothing more comes.
+    /// Its exit, once [`Running::next`] has returned [`None`].
     pub fn exit(&self) -> Option<&Exit> {
         self.exit.as_ref()
     }
 
-    /// The next piece of output; [`None`] when it has ended. Safe to cancel: nothing is lost.
+    /// The next chunk of output; [`None`] after the exit. Cancel safe: no output is lost.
     ///
-    /// The stream is watched. After two silent keepalive intervals, or when the connection breaks, the client looks
-    /// whether the sandbox lives before it says what happened.
+    /// After two silent keepalive intervals, or when the connection breaks, the client checks
+    /// whether the sandbox runs before it returns an error.
     ///
     /// # Errors
-    /// [`CommandError::SandboxGone`], [`CommandError::ConnectionLost`] (then [`Running::reconnect`] goes on),
-    /// [`CommandError::DeadlineExceeded`].
+    /// [`CommandError::SandboxGone`], [`CommandError::ConnectionLost`] (call
+    /// [`Running::reconnect`]), [`CommandError::DeadlineExceeded`].
     pub async fn next(&mut self) -> Result<Option<Chunk>, CommandError> {
         loop {
             if self.exit.is_some() {
@@ -176,15 +182,15 @@ impl Running {
             }
             let message = self.message().await?;
             match decode(&message) {
-                Ok(Said::Output(chunk)) => return Ok(Some(chunk)),
-                Ok(Said::End(exit)) => {
+                Ok(ProcessMessage::Output(chunk)) => return Ok(Some(chunk)),
+                Ok(ProcessMessage::End(exit)) => {
                     self.exit = Some(exit);
                     if let Some(stream) = self.stream.take() {
                         stream.finish().await;
                     }
                 }
-                Ok(Said::Start(_) | Said::Nothing) => {}
-                Err(detail) => return Err(self.ended(Ended::Garbled(detail))),
+                Ok(ProcessMessage::Start(_) | ProcessMessage::Other) => {}
+                Err(detail) => return Err(self.fail_stream(StreamEnd::Garbled(detail))),
             }
         }
     }
@@ -192,55 +198,56 @@ impl Running {
     async fn message(&mut self) -> Result<Bytes, CommandError> {
         let sandbox = &self.process.sandbox;
         let Some(stream) = &mut self.stream else {
-            return Err(self.ended(Ended::Lost("its stream has ended before".into())));
+            return Err(self.fail_stream(StreamEnd::Lost("its stream has ended before".into())));
         };
         let next = stream.next(sandbox);
         let next = match self.timeout {
             Some(timeout) => match tokio::time::timeout_at(timeout.at, next).await {
                 Ok(next) => next,
-                Err(_) => return Err(self.overdue().await),
+                Err(_) => return Err(self.handle_missed_timeout().await),
             },
             None => next.await,
         };
         let ended = match next {
             Ok(Frame::Message(message)) => return Ok(message),
-            Ok(Frame::End(None)) => sandbox.fate("the stream ended without the process's end".into()).await,
+            Ok(Frame::End(None)) => sandbox.diagnose("the stream ended without the process's end".into()).await,
             Ok(Frame::End(Some(refusal))) if refusal.is("deadline_exceeded") && self.timeout.is_some() => {
                 self.stream = None;
-                return Err(self.timed_out(None));
+                return Err(self.timeout_error(None));
             }
-            Ok(Frame::End(Some(refusal))) => sandbox.fate(refusal.message).await,
+            Ok(Frame::End(Some(refusal))) => sandbox.diagnose(refusal.message).await,
             Err(ended) => ended,
         };
-        Err(self.ended(ended))
+        Err(self.fail_stream(ended))
     }
 
-    fn ended(&mut self, ended: Ended) -> CommandError {
+    fn fail_stream(&mut self, ended: StreamEnd) -> CommandError {
         self.stream = None;
-        CommandError::of_end(&self.process.sandbox, &self.call, Some(self.pid), ended)
+        CommandError::from_stream_end(&self.process.sandbox, &self.call, Some(self.pid), ended)
     }
 
-    /// The server did not keep the timeout, or its word of it did not arrive.
-    async fn overdue(&mut self) -> CommandError {
+    /// Handles a server that did not enforce the timeout, or whose exit event was lost.
+    async fn handle_missed_timeout(&mut self) -> CommandError {
         self.stream = None;
-        let sandbox = self.process.sandbox.within(KILL_DEADLINE);
+        let sandbox = self.process.sandbox.within(KILL_TIMEOUT);
         let killed = Process { sandbox, ..self.process.clone() }.kill().await;
         match killed {
             Err(CommandError::SandboxGone { id, reason }) => CommandError::SandboxGone { id, reason },
-            Ok(_) => self.timed_out(None),
-            Err(_) => self.timed_out(Some(self.pid)),
+            Ok(_) => self.timeout_error(None),
+            Err(_) => self.timeout_error(Some(self.pid)),
         }
     }
 
-    fn timed_out(&self, may_still_run: Option<u32>) -> CommandError {
+    fn timeout_error(&self, may_still_run: Option<u32>) -> CommandError {
         let after = self.timeout.map_or(Duration::ZERO, |timeout| timeout.limit);
         CommandError::DeadlineExceeded { id: self.process.sandbox.id().clone(), after, may_still_run }
     }
 
-    /// Reads it to its end and collects what it says.
+    /// Reads to the end and collects the output.
     ///
     /// # Errors
-    /// Those of [`Running::next`], and [`CommandError::OutputTooLarge`], after which the process still runs.
+    /// Those of [`Running::next`], and [`CommandError::OutputTooLarge`], after which the process
+    /// still runs.
     pub async fn wait(mut self) -> Result<Output, CommandError> {
         let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
         while let Some(chunk) = self.next().await? {
@@ -258,7 +265,7 @@ impl Running {
         Ok(Output { stdout: stdout.freeze(), stderr: stderr.freeze(), exit })
     }
 
-    /// Waits for its end, whatever it says until then. Since no output can be missed, a lost connection is made anew.
+    /// Waits for the exit and discards the output; reconnects after a lost connection.
     ///
     /// # Errors
     /// Those of [`Running::next`].
@@ -272,10 +279,16 @@ impl Running {
                 }
                 Ok(None) => {
                     let exit = self.exit.clone().expect("no further chunk means that the end was seen");
-                    // Who connects again is told of an end by a signal, and not that the timeout sent it. The word
-                    // of the start and that of the end do not travel equally long.
-                    let due = self.timeout.is_some_and(|timeout| Instant::now() + GRACE + GRACE / 10 >= timeout.at);
-                    return if self.reconnected && due && !exit.exited { Err(self.timed_out(None)) } else { Ok(exit) };
+                    // A reconnected client sees an exit by signal, not that the timeout sent it.
+                    // The margin covers the different latencies of the start and the exit events.
+                    let due = self
+                        .timeout
+                        .is_some_and(|timeout| Instant::now() + TIMEOUT_GRACE + TIMEOUT_GRACE / 10 >= timeout.at);
+                    return if self.reconnected && due && !exit.exited {
+                        Err(self.timeout_error(None))
+                    } else {
+                        Ok(exit)
+                    };
                 }
                 Err(CommandError::ConnectionLost { id, may_still_run, cause }) => {
                     CommandError::ConnectionLost { id, may_still_run, cause }
@@ -283,10 +296,10 @@ impl Running {
                 Err(error) => return Err(error),
             };
             reconnects += 1;
-            if reconnects > RECONNECTS {
+            if reconnects > MAX_RECONNECTS {
                 return Err(lost);
             }
-            tokio::time::sleep(RECONNECT_PAUSE * reconnects).await;
+            tokio::time::sleep(RECONNECT_INTERVAL * reconnects).await;
             match self.reconnect().await {
                 Ok(again) => *self = again,
                 Err(CommandError::ConnectionLost { .. } | CommandError::Call(_)) => {}
@@ -295,11 +308,11 @@ impl Running {
         }
     }
 
-    /// The same process on a new connection: what it says from now on, and its exit until half a minute after its end.
-    /// What it said in between is lost.
+    /// Attaches to the same process on a new connection: its output from now on, and its exit until
+    /// 30 seconds after its end. Output in between is lost.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] when it ended longer ago.
+    /// [`CommandError::NotFound`] when it ended earlier, or those of [`Running::next`].
     pub async fn reconnect(&self) -> Result<Self, CommandError> {
         let again = Self::connect(self.process.clone(), self.output_limit).await?;
         Ok(Self { timeout: self.timeout, ..again })
@@ -320,71 +333,75 @@ impl Running {
         })
     }
 
-    /// As [`Process::send_stdin`].
+    /// See [`Process::send_stdin`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::send_stdin`].
     pub async fn send_stdin(&self, input: impl Into<Bytes>) -> Result<(), CommandError> {
         self.process.send_stdin(input).await
     }
 
-    /// As [`Process::close_stdin`].
+    /// See [`Process::close_stdin`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::close_stdin`].
     pub async fn close_stdin(&self) -> Result<(), CommandError> {
         self.process.close_stdin().await
     }
 
-    /// As [`Process::signal`].
+    /// See [`Process::signal`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::signal`].
     pub async fn signal(&self, signal: Signal) -> Result<(), CommandError> {
         self.process.signal(signal).await
     }
 
-    /// As [`Process::kill`].
+    /// See [`Process::kill`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::kill`].
     pub async fn kill(&self) -> Result<bool, CommandError> {
         self.process.kill().await
     }
 
-    /// As [`Process::resize`].
+    /// See [`Process::resize`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Process::resize`].
     pub async fn resize(&self, size: Size) -> Result<(), CommandError> {
         self.process.resize(size).await
     }
 }
 
-enum First {
+enum StartFailure {
     Failed(Failure),
-    Ended(Ended),
+    Ended(StreamEnd),
 }
 
-/// The pid, which every stream of a process begins with, within the call's time.
-async fn first(mut stream: Watched, sandbox: &Sandbox, call: &Call) -> Result<(u32, Watched), First> {
+/// Reads the start event, which every process stream begins with, within the call's deadline.
+async fn read_start(mut stream: Watched, sandbox: &Sandbox, call: &Call) -> Result<(u32, Watched), StartFailure> {
     loop {
         let next = tokio::time::timeout_at(call.deadline(), stream.next(sandbox)).await;
-        match next.map_err(|_| First::Failed(Failure::Call(call.out_of_time())))? {
+        match next.map_err(|_| StartFailure::Failed(Failure::Call(call.deadline_exceeded())))? {
             Ok(Frame::Message(message)) => match decode(&message) {
-                Ok(Said::Start(pid)) => return Ok((pid, stream)),
-                Ok(Said::Nothing) => {}
-                Ok(Said::Output(_) | Said::End(_)) => {
-                    return Err(First::Ended(Ended::Garbled("a process's stream begins without its pid".into())));
+                Ok(ProcessMessage::Start(pid)) => return Ok((pid, stream)),
+                Ok(ProcessMessage::Other) => {}
+                Ok(ProcessMessage::Output(_) | ProcessMessage::End(_)) => {
+                    return Err(StartFailure::Ended(StreamEnd::Garbled(
+                        "a process's stream begins without its pid".into(),
+                    )));
                 }
-                Err(detail) => return Err(First::Ended(Ended::Garbled(detail))),
+                Err(detail) => return Err(StartFailure::Ended(StreamEnd::Garbled(detail))),
             },
             Ok(Frame::End(Some(refusal))) => {
                 stream.finish().await;
-                return Err(First::Failed(Failure::Refused(refusal)));
+                return Err(StartFailure::Failed(Failure::Refused(refusal)));
             }
-            Ok(Frame::End(None)) => return Err(First::Ended(Ended::Lost("the stream ended at once".into()))),
-            Err(ended) => return Err(First::Ended(ended)),
+            Ok(Frame::End(None)) => {
+                return Err(StartFailure::Ended(StreamEnd::Lost("the stream ended at once".into())));
+            }
+            Err(ended) => return Err(StartFailure::Ended(ended)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A handle to a sandbox that leaves it as it is.
+//! A handle to a sandbox that leaves its state unchanged.
 
 use protocol::rest;
 
@@ -7,11 +7,12 @@ use crate::error::CallError;
 use crate::sandbox::Sandbox;
 
 impl Client {
-    /// A handle to a sandbox that [`Client::info`] told of. No request is made: unlike [`Client::connect`] this neither
-    /// wakes the sandbox nor extends its life. It has no traffic token, which is told only to who creates or connects.
+    /// A handle to a sandbox from [`Client::info`]. Sends no request: unlike [`Client::connect`] it
+    /// neither resumes the sandbox nor extends its lifetime. The handle has no traffic token, which
+    /// only create and connect return.
     ///
     /// # Errors
-    /// [`CallError::Protocol`] when what the service told cannot be used.
+    /// [`CallError::Protocol`] when `detail` holds an invalid id or domain.
     pub fn attach(&self, detail: &rest::SandboxDetail) -> Result<Sandbox, CallError> {
         let rest::SandboxDetail { listed, envd_access_token, domain, .. } = detail;
         let made = rest::Sandbox {

@@ -1,4 +1,4 @@
-//! What a server has beyond E2B.
+//! Extensions of a server beyond E2B.
 
 use http::Method;
 use protocol::rest::Capabilities;
@@ -9,12 +9,12 @@ use crate::error::CallError;
 use crate::transport::{Failure, Refusal};
 
 impl Client {
-    /// What a Sandbar server adds to E2B, with its limits. [`None`] on servers that are plain E2B.
+    /// The extensions of a Sandbar server, with their limits. [`None`] on other E2B servers.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn capabilities(&self) -> Result<Option<Capabilities>, CallError> {
-        let request = Request::new(self, Method::GET, "/sandbar/capabilities", "ask for the server's capabilities");
+        let request = Request::new(self, Method::GET, "/sandbar/capabilities", "get the capabilities of the server");
         match request.json().await {
             Ok(capabilities) => Ok(Some(capabilities)),
             Err(Failure::Refused(Refusal { status: 404 | 405 | 501, .. })) => Ok(None),

@@ -1,4 +1,4 @@
-//! Making a sandbox.
+//! Creating a sandbox.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::error::CallError;
 use crate::sandbox::Sandbox;
 use crate::transport::Failure;
 
-/// What the official SDKs ask for when nothing is said.
+/// Defaults of the official SDKs.
 const TEMPLATE: &str = "base";
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// A sandbox to be made. `"base".into()` is one from a template with everything else by default.
+/// A sandbox to create. `"base".into()` uses a template and defaults for everything else.
 #[derive(Debug, Clone)]
 pub struct Create {
     body: NewSandbox,
@@ -41,49 +41,49 @@ impl Create {
         let body = NewSandbox {
             template_id: Some(template.into()),
             timeout: Some(seconds(LIFETIME)),
-            // The first generation secures only when asked to.
+            // API version 1 secures a sandbox only on request.
             secure: Some(true),
             ..NewSandbox::default()
         };
         Self { body, key: None }
     }
 
-    /// How long it lives from now, unless extended; five minutes unless set.
+    /// Its lifetime from now, unless extended; five minutes by default.
     #[must_use]
     pub fn timeout(mut self, lifetime: Duration) -> Self {
         self.body.timeout = Some(seconds(lifetime));
         self
     }
 
-    /// A pair that lists can be filtered by.
+    /// Adds a metadata pair, which lists can filter by.
     #[must_use]
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.body.metadata.get_or_insert_default().insert(key.into(), value.into());
         self
     }
 
-    /// A variable that every command sees.
+    /// Adds an environment variable for every command.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.body.env_vars.get_or_insert_default().insert(name.into(), value.into());
         self
     }
 
-    /// Variables that every command sees.
+    /// Sets the environment variables of every command.
     #[must_use]
     pub fn envs(mut self, variables: BTreeMap<String, String>) -> Self {
         self.body.env_vars.get_or_insert_default().extend(variables);
         self
     }
 
-    /// Pauses at the end of its life instead of being killed, and keeps its memory.
+    /// Pauses it with its memory at the end of its lifetime, instead of killing it.
     #[must_use]
     pub fn pause_on_timeout(mut self) -> Self {
         self.body.auto_pause = Some(true);
         self
     }
 
-    /// Pauses at the end of its life, keeping only its files.
+    /// Pauses it without its memory at the end of its lifetime, instead of killing it.
     #[must_use]
     pub fn pause_files_on_timeout(mut self) -> Self {
         self.body.auto_pause = Some(true);
@@ -91,28 +91,29 @@ impl Create {
         self
     }
 
-    /// Wakes when one of its ports is asked for while it is paused.
+    /// Resumes it when a request for one of its ports arrives while it is paused.
     #[must_use]
     pub fn resume_on_traffic(mut self) -> Self {
         self.body.auto_resume = Some(AutoResume { enabled: true });
         self
     }
 
-    /// Leaves its daemon and signed links open to whoever knows the id. Only for servers that know no tokens.
+    /// Creates it without an access token: its daemon and files are open to anyone who knows the
+    /// id. Only for servers without token support.
     #[must_use]
     pub fn unsecured(mut self) -> Self {
         self.body.secure = Some(false);
         self
     }
 
-    /// Whether it reaches the internet; it does unless set.
+    /// Whether it reaches the internet; true by default.
     #[must_use]
     pub fn internet(mut self, allowed: bool) -> Self {
         self.body.allow_internet_access = Some(allowed);
         self
     }
 
-    /// Who may reach it, and what it may reach.
+    /// Ingress and egress rules.
     #[must_use]
     pub fn network(mut self, network: rest::Network) -> Self {
         self.body.network = Some(network);
@@ -126,29 +127,30 @@ impl Create {
         self
     }
 
-    /// Processors; Sandbar's servers take it, E2B's sizes come with the template.
+    /// CPU count; Sandbar only: on E2B the template defines the size.
     #[must_use]
     pub fn cpu_count(mut self, count: u32) -> Self {
         self.body.cpu_count = Some(count.into());
         self
     }
 
-    /// Memory; Sandbar's servers take it, E2B's sizes come with the template.
+    /// Memory; Sandbar only: on E2B the template defines the size.
     #[must_use]
     pub fn memory_mb(mut self, size: u32) -> Self {
         self.body.memory_mb = Some(size.into());
         self
     }
 
-    /// Disk; Sandbar's servers take it, E2B's sizes come with the template.
+    /// Disk; Sandbar only: on E2B the template defines the size.
     #[must_use]
     pub fn disk_size_mb(mut self, size: u32) -> Self {
         self.body.disk_size_mb = Some(size.into());
         self
     }
 
-    /// Makes creates with this key one create, also from another process. Unless set, each call has a key of its own, so
-    /// that a repeat after a lost answer makes no second sandbox on servers that honour it.
+    /// Deduplicates creates with this key, also across processes. By default each call has its own
+    /// key, so that a retry after a lost response creates no second sandbox on servers that support
+    /// keys.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
@@ -156,17 +158,16 @@ impl Create {
     }
 }
 
-/// A sandbox that was not made.
+/// A sandbox that was not created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
     #[error("cannot create a sandbox from {template:?}: {message}")]
     TemplateNotFound { template: String, message: String },
-    /// The idempotency key was used before, for another request or one that still runs.
+    /// The idempotency key was used for another request, or its request is still running.
     #[error("cannot create a sandbox: the idempotency key is taken: {message}")]
     KeyTaken { message: String },
-    /// The service knows the template, snapshot or volume and does not have its files. Build it
-    /// again.
+    /// The service has a record of the template, snapshot or volume but not its files. Rebuild it.
     #[error("cannot create a sandbox from {template:?}: {message}")]
     FilesMissing { template: String, message: String },
     #[error(transparent)]
@@ -174,21 +175,20 @@ pub enum CreateError {
 }
 
 impl Client {
-    /// Makes a sandbox and waits until it runs.
+    /// Creates a sandbox and waits until it runs.
     ///
-    /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its
-    /// lifetime.
+    /// Dropping the future stops waiting; a sandbox created meanwhile ends with its lifetime.
     ///
     /// # Errors
-    /// [`CreateError::TemplateNotFound`], [`CreateError::FilesMissing`], or what may happen to any
-    /// call.
+    /// [`CreateError::TemplateNotFound`], [`CreateError::KeyTaken`], [`CreateError::FilesMissing`],
+    /// [`CreateError::Call`].
     pub async fn create(&self, create: impl Into<Create> + Send) -> Result<Sandbox, CreateError> {
         let Create { body, key } = create.into();
         let template = body.template_id.clone().unwrap_or_default();
         let key = key.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
         let what = format!("create a sandbox from {template:?}");
-        let request = Request::new(self, Method::POST, "/v2/sandboxes", what).body(&body).keyed(key);
-        match request.json_of_either::<rest::Sandbox>("/sandboxes").await {
+        let request = Request::new(self, Method::POST, "/v2/sandboxes", what).body(&body).with_idempotency_key(key);
+        match request.json_with_v1_fallback::<rest::Sandbox>("/sandboxes").await {
             Ok(made) => Ok(Sandbox::new(self, made)?),
             Err(Failure::Refused(refusal)) => Err(match refusal.status {
                 410 if refusal.is(rest::TEMPLATE_FILES_MISSING) || refusal.is(rest::VOLUME_FILES_MISSING) => {
@@ -205,7 +205,7 @@ impl Client {
     }
 }
 
-/// What the protocol counts in; a part of a second counts whole, so that a lifetime is never cut short.
+/// Rounds up to whole seconds, the protocol's unit, so that a lifetime is never shortened.
 pub(super) fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).unwrap_or(i64::MAX)
 }

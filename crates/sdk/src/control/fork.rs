@@ -1,4 +1,4 @@
-//! Forks: sandboxes that begin as copies of a running one.
+//! Forks: new sandboxes copied from a running one.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::error::CallError;
 use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 
-/// How to fork; one child with the server's default lifetime unless set.
+/// Fork options; one child with the server's default lifetime by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fork {
     body: rest::Fork,
@@ -24,14 +24,14 @@ impl Fork {
         Self::default()
     }
 
-    /// How many children, from 1 to 100; all of one moment of the source.
+    /// Number of children, from 1 to 100, all copied from the same moment of the source.
     #[must_use]
     pub fn count(mut self, count: u32) -> Self {
         self.body.count = Some(count);
         self
     }
 
-    /// How long the children live from now.
+    /// Lifetime of the children from now.
     #[must_use]
     pub fn timeout(mut self, lifetime: Duration) -> Self {
         self.body.timeout = Some(seconds(lifetime));
@@ -39,11 +39,11 @@ impl Fork {
     }
 }
 
-/// A child that did not start. Its siblings may have.
+/// A child that did not start. Its siblings may have started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
-    /// The server's word on this child; `status` is as of an answer of its own.
+    /// The server's error for this child; `status` is like the status of a separate response.
     #[error("a fork of sandbox {source_id} did not start: {message}")]
     NotStarted { source_id: SandboxId, status: u16, message: String },
     #[error(transparent)]
@@ -51,24 +51,26 @@ pub enum ForkError {
 }
 
 impl Client {
-    /// Starts copies of a running sandbox, which itself goes on as it is. The result has one entry a child.
+    /// Starts copies of a running sandbox, which continues to run. The result has one entry per
+    /// child.
     ///
-    /// Not repeated after a lost answer: children that started end by their lifetime.
+    /// Not retried after a lost response: children that started end with their lifetime.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] when it does not run, or what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] when it does not run,
+    /// [`SandboxError::Call`].
     pub async fn fork(&self, id: &SandboxId, fork: Fork) -> Result<Vec<Result<Sandbox, ForkError>>, SandboxError> {
         let path = format!("/sandboxes/{id}/fork");
         let request = Request::new(self, Method::POST, path, format!("fork sandbox {id}")).body(&fork.body);
         let children = request.json::<Vec<rest::ForkResult>>().await;
-        let children = children.map_err(|failure| SandboxError::of(failure, id, &request))?;
+        let children = children.map_err(|failure| SandboxError::from_failure(failure, id, &request))?;
         let child = |result: rest::ForkResult| match result {
             rest::ForkResult { sandbox: Some(made), .. } => Ok(Sandbox::new(self, made)?),
             rest::ForkResult { error: Some(error), .. } => {
                 Err(ForkError::NotStarted { source_id: id.clone(), status: error.code, message: error.message })
             }
             rest::ForkResult { sandbox: None, error: None } => {
-                Err(request.call.misunderstood("a child is neither a sandbox nor an error".into()).into())
+                Err(request.call.protocol_error("a child is neither a sandbox nor an error".into()).into())
             }
         };
         Ok(children.into_iter().map(child).collect())

@@ -1,4 +1,4 @@
-//! Which sandboxes there are.
+//! Listing sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::client::Client;
 use crate::error::CallError;
 use crate::transport::Failure;
 
-/// By when sandboxes were started.
+/// Order by start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     NewestFirst,
     OldestFirst,
 }
 
-/// Which sandboxes to list; all that run or are paused unless narrowed.
+/// Filters of a list; all running and paused sandboxes by default.
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
     metadata: BTreeMap<String, String>,
@@ -38,14 +38,14 @@ impl ListQuery {
         Self::default()
     }
 
-    /// Only those with this pair; several pairs must all match.
+    /// Only sandboxes with this metadata pair; several pairs must all match.
     #[must_use]
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
         self
     }
 
-    /// Only those in this state, or in one of several.
+    /// Only sandboxes in this state; several states are alternatives.
     #[must_use]
     pub fn state(mut self, state: SandboxState) -> Self {
         if !self.states.contains(&state) {
@@ -54,28 +54,28 @@ impl ListQuery {
         self
     }
 
-    /// Newest first unless set.
+    /// Newest first by default.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = Some(order);
         self
     }
 
-    /// Only those started at this moment or later.
+    /// Only sandboxes started at this moment or later.
     #[must_use]
     pub fn started_after(mut self, moment: Timestamp) -> Self {
         self.started_after = Some(moment);
         self
     }
 
-    /// Only those made from this template, by id or name.
+    /// Only sandboxes created from this template, by id or name.
     #[must_use]
     pub fn template(mut self, template: impl Into<String>) -> Self {
         self.template = Some(template.into());
         self
     }
 
-    /// Rows the server sends at once, from 1 to 100; 100 unless set. The stream brings all pages in any case.
+    /// Rows per page, from 1 to 100; 100 by default. The stream reads all pages in any case.
     #[must_use]
     pub fn page_size(mut self, rows: u32) -> Self {
         self.page_size = Some(rows);
@@ -98,7 +98,7 @@ impl ListQuery {
             .with("nextToken", token)
     }
 
-    /// What the oldest servers do not filter themselves.
+    /// Applies the filters that the oldest servers ignore.
     fn admits(&self, row: &ListedSandbox) -> bool {
         let template = self.template.as_deref();
         let of_template = template.is_none_or(|name| row.template_id == name || row.alias.as_deref() == Some(name));
@@ -124,14 +124,14 @@ fn started(row: &ListedSandbox) -> Option<Timestamp> {
 #[non_exhaustive]
 pub struct SandboxPage {
     pub sandboxes: Vec<ListedSandbox>,
-    /// To be given back for the next page.
+    /// Token of the next page.
     pub next: Option<String>,
-    /// How many running sandboxes match on all pages, when the server says so.
+    /// Number of matching running sandboxes on all pages, if the server reports it.
     pub total_running: Option<u64>,
 }
 
 impl Client {
-    /// All sandboxes that match, page after page.
+    /// Streams all matching sandboxes, page by page.
     ///
     /// ```no_run
     /// # async fn example(client: sandbar_sdk::Client) -> Result<(), sandbar_sdk::CallError> {
@@ -146,7 +146,7 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// Each page has a deadline of its own. After an error the stream ends.
+    /// Each page has its own deadline. The stream ends after an error.
     pub fn list(&self, query: ListQuery) -> impl Stream<Item = Result<ListedSandbox, CallError>> + Send + use<> {
         let client = self.clone();
         rows(move |token| {
@@ -158,11 +158,12 @@ impl Client {
         })
     }
 
-    /// One page of the sandboxes that match: the first, or the one that `token` of the page before names.
+    /// One page of the matching sandboxes: the first, or the one named by the previous page's
+    /// token.
     ///
     /// # Errors
-    /// What may happen to any call. [`CallError::Unsupported`] where the oldest servers, which list running sandboxes only, are
-    /// asked for paused ones alone.
+    /// Any [`CallError`]; [`CallError::Unsupported`] when only paused sandboxes are requested from
+    /// one of the oldest servers, which list running sandboxes only.
     pub async fn list_page(&self, query: &ListQuery, token: Option<&str>) -> Result<SandboxPage, CallError> {
         let request = Request::new(self, Method::GET, query.path(token), "list sandboxes");
         match request.page::<ListedSandbox>().await {
@@ -175,7 +176,7 @@ impl Client {
         }
     }
 
-    /// The oldest list: running sandboxes on one page.
+    /// The oldest list call: running sandboxes on one page.
     async fn list_running(&self, query: &ListQuery) -> Result<SandboxPage, CallError> {
         let path = Path::new("/sandboxes").with("metadata", metadata_filter(&query.metadata));
         let request = Request::new(self, Method::GET, path, "list sandboxes");

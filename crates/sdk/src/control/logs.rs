@@ -1,4 +1,4 @@
-//! What happened in and to a sandbox.
+//! Logs of a sandbox.
 
 use http::Method;
 use jiff::Timestamp;
@@ -11,20 +11,20 @@ use crate::client::Client;
 use crate::id::SandboxId;
 use crate::transport::Failure;
 
-/// Most entries that servers send at once.
-const MOST_ENTRIES: usize = 1000;
+/// Page size limit of servers.
+const MAX_ENTRIES: usize = 1000;
 
-/// Which way to read from the cursor.
+/// Direction from the cursor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Direction {
-    /// Newest first, from the cursor or the end into the past.
+    /// Newest first, from the cursor or the end backwards.
     #[default]
     Backward,
-    /// Oldest first, from the cursor or the beginning towards now.
+    /// Oldest first, from the cursor or the beginning forwards.
     Forward,
 }
 
-/// Which entries to read; the newest thousand, newest first, unless set.
+/// Filters of log entries; the latest thousand, newest first, by default.
 #[derive(Debug, Clone, Default)]
 pub struct LogQuery {
     direction: Direction,
@@ -45,38 +45,38 @@ impl LogQuery {
         Self { direction: Direction::Forward, ..Self::default() }
     }
 
-    /// Entries from `moment` on, oldest first, those of its very millisecond included.
+    /// Entries from `moment` on, oldest first, including its millisecond.
     pub fn since(moment: Timestamp) -> Self {
         Self { cursor: Some(moment), ..Self::oldest() }
     }
 
-    /// Entries up to `moment`, newest first, those of its very millisecond included.
+    /// Entries up to `moment`, newest first, including its millisecond.
     pub fn before(moment: Timestamp) -> Self {
         Self { cursor: Some(moment), ..Self::newest() }
     }
 
-    /// At most this many; a thousand is the most that servers send.
+    /// At most this many; servers send a thousand at most.
     #[must_use]
     pub fn limit(mut self, entries: usize) -> Self {
         self.limit = Some(entries);
         self
     }
 
-    /// Only entries of this level or a more serious one.
+    /// Only entries of this level or a more severe one.
     #[must_use]
     pub fn level(mut self, least: LogLevel) -> Self {
         self.level = Some(least);
         self
     }
 
-    /// Only entries whose message has this text, of 256 bytes at most.
+    /// Only entries whose message contains this text, at most 256 bytes.
     #[must_use]
     pub fn search(mut self, text: impl Into<String>) -> Self {
         self.search = Some(text.into());
         self
     }
 
-    /// As the query of a log at `path`.
+    /// The query of the log at `path`.
     pub(super) fn on(&self, path: String) -> Path {
         let direction = match self.direction {
             Direction::Backward => "backward",
@@ -101,13 +101,13 @@ impl LogQuery {
         within && serious && self.search.as_ref().is_none_or(|text| entry.message.contains(text))
     }
 
-    /// Chooses from all entries, oldest first, as a server of the second generation would.
+    /// Selects from all entries, oldest first, like a server of API version 2.
     fn choose(&self, mut entries: Vec<SandboxLogEntry>) -> Vec<SandboxLogEntry> {
         entries.retain(|entry| self.admits(entry));
         if self.direction == Direction::Backward {
             entries.reverse();
         }
-        entries.truncate(self.limit.unwrap_or(MOST_ENTRIES).min(MOST_ENTRIES));
+        entries.truncate(self.limit.unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES));
         entries
     }
 }
@@ -135,10 +135,10 @@ fn millisecond(timestamp: &str) -> Option<i64> {
 }
 
 impl Client {
-    /// Entries of a sandbox's log. On servers of the first generation the filters are applied here.
+    /// Entries of a sandbox's log. For API version 1 the client applies the filters.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], or what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::Call`].
     pub async fn logs(&self, id: &SandboxId, query: &LogQuery) -> Result<Vec<SandboxLogEntry>, SandboxError> {
         let request = Request::new(
             self,
@@ -155,22 +155,21 @@ impl Client {
                 };
                 Ok(query.choose(self.old_logs(id, start).await?))
             }
-            Err(failure) => Err(SandboxError::of(failure, id, &request)),
+            Err(failure) => Err(SandboxError::from_failure(failure, id, &request)),
         }
     }
 
-    /// The first generation's log from `start` on, oldest first, in as many requests as it takes.
+    /// Reads the log of API version 1 from `start` on, oldest first, page by page.
     async fn old_logs(&self, id: &SandboxId, start: Option<Timestamp>) -> Result<Vec<SandboxLogEntry>, SandboxError> {
         let mut all: Vec<SandboxLogEntry> = Vec::new();
         let mut start = start.map(Timestamp::as_millisecond);
         loop {
-            let path =
-                Path::new(format!("/sandboxes/{id}/logs")).with("start", start).with("limit", Some(MOST_ENTRIES));
+            let path = Path::new(format!("/sandboxes/{id}/logs")).with("start", start).with("limit", Some(MAX_ENTRIES));
             let request = Request::new(self, Method::GET, path, format!("read the log of sandbox {id}"));
             let answer = request.json::<SandboxLogs>().await;
-            let page = entries(answer.map_err(|failure| SandboxError::of(failure, id, &request))?);
-            let full = page.len() >= MOST_ENTRIES;
-            // The last millisecond is read again with the next page.
+            let page = entries(answer.map_err(|failure| SandboxError::from_failure(failure, id, &request))?);
+            let full = page.len() >= MAX_ENTRIES;
+            // The next page repeats the last millisecond.
             let seen = all.iter().rev().take_while(|entry| millisecond(&entry.timestamp) == start).count();
             let before = all.len();
             all.extend(page.into_iter().skip(if before == 0 { 0 } else { seen }));
@@ -182,7 +181,7 @@ impl Client {
     }
 }
 
-/// The entries, or on the oldest servers the lines.
+/// The entries, or the plain lines of the oldest servers.
 fn entries(logs: SandboxLogs) -> Vec<SandboxLogEntry> {
     if !logs.log_entries.is_empty() {
         return logs.log_entries;
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn old_logs_are_chosen_from_as_new_servers_do() {
+    fn logs_of_api_v1_are_filtered_like_v2() {
         let all = || {
             vec![
                 entry(1, LogLevel::Info, "one"),

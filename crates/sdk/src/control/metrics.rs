@@ -1,4 +1,4 @@
-//! What sandboxes use.
+//! Metrics of sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::client::Client;
 use crate::error::CallError;
 use crate::id::SandboxId;
 
-/// Most sandboxes that servers take in one question.
-const MOST_IDS: usize = 100;
+/// Most ids per request that servers accept.
+const MAX_IDS: usize = 100;
 
-/// From when to when, in whole seconds; everything that is kept unless set.
+/// A time range in whole seconds; all retained samples by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeRange {
     pub start: Option<Timestamp>,
@@ -24,7 +24,7 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    /// Everything that is kept.
+    /// All retained samples.
     pub const ALL: Self = Self { start: None, end: None };
 
     pub fn since(start: Timestamp) -> Self {
@@ -33,25 +33,25 @@ impl TimeRange {
 }
 
 impl Client {
-    /// Readings of one sandbox, oldest first. A new sandbox has none for a few seconds.
+    /// Samples of one sandbox, oldest first. A new sandbox has none for a few seconds.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], or what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::Call`].
     pub async fn metrics(&self, id: &SandboxId, range: TimeRange) -> Result<Vec<SandboxMetric>, SandboxError> {
         let path = Path::new(format!("/sandboxes/{id}/metrics"))
             .with("start", range.start.map(Timestamp::as_second))
             .with("end", range.end.map(Timestamp::as_second));
         let request = Request::new(self, Method::GET, path, format!("read metrics of sandbox {id}"));
-        request.json().await.map_err(|failure| SandboxError::of(failure, id, &request))
+        request.json().await.map_err(|failure| SandboxError::from_failure(failure, id, &request))
     }
 
-    /// The newest reading of each sandbox; those that are gone or have none yet are left out.
+    /// The latest sample of each sandbox; omits sandboxes that are gone or have none yet.
     ///
     /// # Errors
-    /// What may happen to any call.
-    pub async fn metrics_of(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, SandboxMetric>, CallError> {
+    /// Any [`CallError`].
+    pub async fn latest_metrics(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, SandboxMetric>, CallError> {
         let mut found = BTreeMap::new();
-        for some in ids.chunks(MOST_IDS) {
+        for some in ids.chunks(MAX_IDS) {
             let list: Vec<&str> = some.iter().map(SandboxId::as_str).collect();
             let path = Path::new("/sandboxes/metrics").with("sandbox_ids", Some(list.join(",")));
             let request = Request::new(self, Method::GET, path, format!("read metrics of {} sandboxes", some.len()));

@@ -1,4 +1,4 @@
-//! The control plane: sandboxes as objects of the service, by id, and what they are made from.
+//! The control plane: sandboxes, templates, snapshots, volumes and secrets, by id.
 
 mod attach;
 mod capabilities;
@@ -20,7 +20,7 @@ pub mod volumes;
 
 pub use create::{Create, CreateError};
 pub use fork::{Fork, ForkError};
-pub use life::{Connect, Look, Pause, PauseOutcome, Resume, SandboxError};
+pub use life::{Connect, Inspection, Pause, PauseOutcome, Resume, SandboxError};
 pub use list::{ListQuery, Order, SandboxPage};
 pub use logs::LogQuery;
 pub use metrics::TimeRange;

@@ -1,25 +1,25 @@
-//! Lists that come in pages, read as one stream.
+//! Paged lists as one stream.
 
 use futures::{Stream, TryStreamExt as _, stream};
 
 use crate::error::CallError;
 
-/// One page: its rows, and where the next begins, if there is one.
+/// One page: its rows, and the token of the next page.
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
-    /// To be given back for the next page.
+    /// Token of the next page.
     pub(crate) next: Option<String>,
 }
 
-/// Where a stream of pages stands.
+/// State of a stream of pages.
 enum At {
     Start,
     Token(String),
     End,
 }
 
-/// The rows of all pages. A page is fetched when its first row is asked for; after an error there is nothing more.
+/// Streams the rows of all pages. Fetches a page when its first row is polled; ends after an error.
 pub(super) fn rows<T, F, Fetching>(fetch: F) -> impl Stream<Item = Result<T, CallError>> + Send
 where
     T: Send,
@@ -34,7 +34,7 @@ where
         };
         let Page { items, next } = fetch(token.clone()).await?;
         let at = match next {
-            // A server that repeats itself would be read for ever.
+            // A server that repeats its token would be read forever.
             Some(next) if Some(&next) == token.as_ref() => {
                 let detail = "the next page is the one that was just read".to_owned();
                 return Err(CallError::Protocol { call: "read a list".into(), detail });
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_list_that_would_not_end_is_an_error() {
+    async fn a_repeated_page_token_is_an_error() {
         let again = |_| async { Ok(Page { items: vec![1], next: Some("again".to_owned()) }) };
         let read = rows(again).try_collect::<Vec<i32>>().await;
         assert!(matches!(read, Err(CallError::Protocol { .. })), "{read:?}");

@@ -1,13 +1,13 @@
-//! Paths and queries of the control plane, encoded.
+//! Encoded paths and queries of the control plane.
 
 use std::fmt::{Display, Write as _};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What stays as it is: RFC 3986's unreserved characters.
+/// Leaves RFC 3986's unreserved characters as they are.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// `text` as one segment of a path, or as a name or value of a query.
+/// Encodes `text` as one path segment, or as a name or value of a query.
 pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
@@ -17,12 +17,12 @@ pub(crate) fn encode(text: &str) -> String {
 pub(crate) struct Path(String);
 
 impl Path {
-    /// `path` is encoded already.
+    /// `path` is already encoded.
     pub(crate) fn new(path: impl Into<String>) -> Self {
         Self(path.into())
     }
 
-    /// With this pair, if there is a value.
+    /// Adds the pair if `value` is present.
     pub(crate) fn with(mut self, name: &str, value: Option<impl Display>) -> Self {
         if let Some(value) = value {
             let separator = if self.0.contains('?') { '&' } else { '?' };
@@ -38,8 +38,8 @@ impl From<Path> for String {
     }
 }
 
-/// A filter by metadata as the official clients send it: keys and values are encoded, then joined as a form, which encodes
-/// again. [`Path::with`] adds the third layer.
+/// A metadata filter as the official clients send it: keys and values are encoded, then joined as a
+/// form, which encodes again. [`Path::with`] adds the third layer.
 pub(crate) fn metadata_filter<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Option<String> {
     let twice = |text: &str| encode(&encode(text));
     let pairs: Vec<String> = pairs.into_iter().map(|(key, value)| format!("{}={}", twice(key), twice(value))).collect();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_one_segment() {
+    fn a_template_reference_is_one_segment() {
         assert_eq!(encode("team/alias:v1.0"), "team%2Falias%3Av1.0");
     }
 }

@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use super::pages::Page;
 use crate::client::Client;
 use crate::config::join;
-use crate::transport::{Call, Failure, Refusal, Repeat, read_json};
+use crate::transport::{Call, Failure, Idempotency, Refusal, read_json};
 
-/// A request to be sent: method, encoded path with query, and perhaps a body.
+/// A request: method, encoded path with query, optional body.
 pub(crate) struct Request<'a> {
     client: &'a Client,
     method: Method,
@@ -23,24 +23,25 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// `what` completes "could not …" and names the sandbox. A request that is not a POST may be repeated.
+    /// `what` completes "could not …" and names the sandbox. All methods except POST are
+    /// idempotent.
     pub(crate) fn new(client: &'a Client, method: Method, path: impl Into<String>, what: impl Into<String>) -> Self {
-        let repeat = if method == Method::POST { Repeat::Never } else { Repeat::Harmless };
-        let call = Call::new(what, repeat, client.deadline()).waiting_at_most(client.longest_wait());
+        let idempotency = if method == Method::POST { Idempotency::NotIdempotent } else { Idempotency::Idempotent };
+        let call = Call::new(what, idempotency, client.deadline()).with_max_backoff(client.max_backoff());
         Self { client, method, path: path.into(), body: None, key: None, call }
     }
 
-    /// A POST that sets what it names, so that a second one changes nothing.
-    pub(crate) fn harmless(mut self) -> Self {
-        let call = Call::new(self.call.what, Repeat::Harmless, self.client.deadline());
-        self.call = call.waiting_at_most(self.client.longest_wait());
+    /// Marks a POST as idempotent: it sets an absolute state.
+    pub(crate) fn idempotent(mut self) -> Self {
+        let call = Call::new(self.call.what, Idempotency::Idempotent, self.client.deadline());
+        self.call = call.with_max_backoff(self.client.max_backoff());
         self
     }
 
-    /// Makes repeats of this request one request.
-    pub(crate) fn keyed(mut self, key: String) -> Self {
+    /// Adds an idempotency key, which makes the request retryable.
+    pub(crate) fn with_idempotency_key(mut self, key: String) -> Self {
         self.key = Some(key);
-        self.harmless()
+        self.idempotent()
     }
 
     pub(crate) fn body(mut self, body: &impl Serialize) -> Self {
@@ -48,9 +49,9 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The same request to the first generation, with what is left of its time. That one knows no idempotency keys, so a
-    /// request that was harmless for its key no longer is.
-    fn at_first(&self, path: impl Into<String>) -> Self {
+    /// The same request for API version 1, with the remaining time. Version 1 has no idempotency
+    /// keys, so a request that was idempotent by its key no longer is.
+    fn to_v1(&self, path: impl Into<String>) -> Self {
         let Self { client, method, body, key, call, .. } = self;
         let call = if key.is_some() { call.clone().once() } else { call.clone() };
         Self { client, method: method.clone(), path: path.into(), body: body.clone(), key: None, call }
@@ -77,7 +78,7 @@ impl<'a> Request<'a> {
         read_json(self.send().await?, &self.call).await.map_err(Failure::Call)
     }
 
-    /// One page of a list: the rows, and the headers, which say where the next begins.
+    /// One page of a list: the rows, and the headers, which hold the next token.
     pub(crate) async fn page<T: DeserializeOwned>(&self) -> Result<(Page<T>, HeaderMap), Failure> {
         let response = self.send().await?;
         let headers = response.headers().clone();
@@ -85,7 +86,7 @@ impl<'a> Request<'a> {
         Ok((Page { items, next: next_token(&headers) }, headers))
     }
 
-    /// An object, and when it was sent by the server's clock.
+    /// An object, and the date of the response by the server's clock.
     pub(crate) async fn json_and_date<T: DeserializeOwned>(&self) -> Result<(T, Option<jiff::Timestamp>), Failure> {
         let response = self.send().await?;
         let date = response.headers().get(http::header::DATE).and_then(|value| value.to_str().ok());
@@ -93,25 +94,27 @@ impl<'a> Request<'a> {
         Ok((read_json(response, &self.call).await.map_err(Failure::Call)?, date))
     }
 
-    /// An object whose list goes on in further answers, and where the next begins.
+    /// An object that holds one page of a list, and the next token.
     pub(crate) async fn json_and_next<T: DeserializeOwned>(&self) -> Result<(T, Option<String>), Failure> {
         let response = self.send().await?;
         let next = next_token(response.headers());
         Ok((read_json(response, &self.call).await.map_err(Failure::Call)?, next))
     }
 
-    /// Sends to the second generation's path, and to the first's on servers that have no other. For create and connect,
-    /// which came together: what one finds out serves the others.
+    /// Sends to the path of API version 2, and to `first` of version 1 on servers without it. For
+    /// create and connect, which were introduced together: the version one of them detects applies
+    /// to both.
     ///
-    /// A 404 may mean either, so as long as the generation is not known the first is asked as well, and its word counts.
-    pub(crate) async fn json_of_either<T: DeserializeOwned>(&self, first: &str) -> Result<T, Failure> {
-        let old = &self.client.shared().first_generation;
+    /// A 404 is ambiguous, so the client also tries version 1 until the version is known, and
+    /// returns its response.
+    pub(crate) async fn json_with_v1_fallback<T: DeserializeOwned>(&self, first: &str) -> Result<T, Failure> {
+        let old = &self.client.shared().only_api_v1;
         if old.load(Ordering::Relaxed) {
-            return self.at_first(first).json().await;
+            return self.to_v1(first).json().await;
         }
         match self.json().await {
             Err(Failure::Refused(refusal)) if lacks_path(&refusal) => {
-                let answer = self.at_first(first).json().await;
+                let answer = self.to_v1(first).json().await;
                 if answer.is_ok() {
                     old.store(true, Ordering::Relaxed);
                 }
@@ -127,9 +130,9 @@ fn next_token(headers: &HeaderMap) -> Option<String> {
     token.filter(|token| !token.is_empty()).map(str::to_owned)
 }
 
-/// Whether a refusal may mean that the server does not have the call at all.
+/// Whether a refusal may mean that the server lacks the call.
 pub(crate) fn lacks_path(refusal: &Refusal) -> bool {
-    // Our word and E2B's for a template or tag that does not exist; the path is there.
+    // Sandbar's and E2B's messages for a missing template or tag; the path exists.
     let names_template = refusal.message.contains("template '") || refusal.message.contains("tag '");
     matches!(refusal.status, 404 | 405 | 501) && !names_template
 }

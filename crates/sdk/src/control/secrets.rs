@@ -1,5 +1,5 @@
-//! Secrets that a sandbox's requests carry without the sandbox seeing them. Values go in and never come out: in rules of the
-//! network `${e2b.secrets.NAME}` stands for one.
+//! Secrets that the egress adds to a sandbox's requests without exposing them to the sandbox. The
+//! service never returns a value: network rules refer to one as `${e2b.secrets.NAME}`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::secret::Secret;
 use crate::transport::{Failure, Refusal};
 
-/// Something that could not be done to a secret.
+/// A failed operation on a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -32,14 +32,14 @@ pub struct Secrets<'a> {
 }
 
 impl Client {
-    /// Secrets for requests of sandboxes.
+    /// The secrets for requests of sandboxes.
     pub fn secrets(&self) -> Secrets<'_> {
         Secrets { client: self }
     }
 }
 
 impl Secrets<'_> {
-    /// All secrets, page after page, without their values.
+    /// Streams all secrets without their values, page by page.
     pub fn list(&self) -> impl Stream<Item = Result<SecretInfo, CallError>> + Send + use<> {
         let client = self.client.clone();
         rows(move |token: Option<String>| {
@@ -53,10 +53,10 @@ impl Secrets<'_> {
         })
     }
 
-    /// Makes a secret. The name is of up to 128 letters, digits, `_` and `-`.
+    /// Creates a secret. A name has up to 128 letters, digits, `_` and `-`.
     ///
     /// # Errors
-    /// [`CallError::Invalid`] when the name is taken or wrong, or what may happen to any call.
+    /// [`CallError::Invalid`] when the name is taken or invalid, or another [`CallError`].
     pub async fn create(
         &self,
         name: &str,
@@ -69,22 +69,22 @@ impl Secrets<'_> {
         request.json().await.map_err(|failure| failure.into_error(&request.call))
     }
 
-    /// What may be known of a secret, by id or name.
+    /// A secret without its value, by id or name.
     ///
     /// # Errors
-    /// [`SecretError::NotFound`], or what may happen to any call.
+    /// [`SecretError::NotFound`], [`SecretError::Call`].
     pub async fn get(&self, secret: &str) -> Result<SecretInfo, SecretError> {
         let path = format!("/secrets/{}", encode(secret));
-        let request = Request::new(self.client, Method::GET, path, format!("look at secret {secret:?}"));
-        request.json().await.map_err(|failure| of(failure, secret, &request))
+        let request = Request::new(self.client, Method::GET, path, format!("get secret {secret:?}"));
+        request.json().await.map_err(|failure| map_failure(failure, secret, &request))
     }
 
-    /// Gives a secret a new value. Metadata stays unless given.
+    /// Sets a new value. Metadata is kept unless given.
     ///
-    /// Not repeated after a lost answer, since each update is a version of its own.
+    /// Not retried after a lost response, because each update creates a version.
     ///
     /// # Errors
-    /// [`SecretError::NotFound`], or what may happen to any call.
+    /// [`SecretError::NotFound`], [`SecretError::Call`].
     pub async fn update(
         &self,
         secret: &str,
@@ -94,13 +94,13 @@ impl Secrets<'_> {
         let body = SecretUpdate { value: value.expose().to_owned(), metadata };
         let path = format!("/secrets/{}", encode(secret));
         let request = Request::new(self.client, Method::POST, path, format!("change secret {secret:?}")).body(&body);
-        request.json().await.map_err(|failure| of(failure, secret, &request))
+        request.json().await.map_err(|failure| map_failure(failure, secret, &request))
     }
 
-    /// Deletes a secret. False when there was none.
+    /// Deletes a secret. Returns false when it did not exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn delete(&self, secret: &str) -> Result<bool, CallError> {
         let path = format!("/secrets/{}", encode(secret));
         let request = Request::new(self.client, Method::DELETE, path, format!("delete secret {secret:?}"));
@@ -112,7 +112,7 @@ impl Secrets<'_> {
     }
 }
 
-fn of(failure: Failure, secret: &str, request: &Request<'_>) -> SecretError {
+fn map_failure(failure: Failure, secret: &str, request: &Request<'_>) -> SecretError {
     match failure {
         Failure::Refused(Refusal { status: 404, .. }) => SecretError::NotFound { secret: secret.to_owned() },
         other => SecretError::Call(other.into_error(&request.call)),

@@ -1,4 +1,4 @@
-//! Snapshots: states of sandboxes that new ones can be made from.
+//! Snapshots: saved states of sandboxes, from which new ones are created.
 
 use futures::Stream;
 use http::Method;
@@ -13,24 +13,24 @@ use crate::error::CallError;
 use crate::id::SandboxId;
 use crate::transport::{Failure, Refusal};
 
-/// A snapshot to be taken: `"name".into()`, or one that goes by its id alone.
+/// A snapshot to take: `"name".into()`, or unnamed.
 #[derive(Debug, Clone, Default)]
 pub struct NewSnapshot {
     body: rest::NewSnapshot,
 }
 
 impl NewSnapshot {
-    /// Known by its id alone.
+    /// Identified by its id only.
     pub fn unnamed() -> Self {
         Self::default()
     }
 
-    /// Also known as `name`; the same name again makes a newer state of it.
+    /// Also identified by `name`; reusing a name adds a newer state to it.
     pub fn named(name: impl Into<String>) -> Self {
         Self { body: rest::NewSnapshot { name: Some(name.into()), memory: None } }
     }
 
-    /// Keeps the files and not the processes.
+    /// Saves the files but not the processes.
     #[must_use]
     pub fn files_only(mut self) -> Self {
         self.body.memory = Some(false);
@@ -44,7 +44,7 @@ impl From<&str> for NewSnapshot {
     }
 }
 
-/// Which snapshots to list; all unless narrowed.
+/// Filters of a list of snapshots; all by default.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotQuery {
     sandbox: Option<SandboxId>,
@@ -57,21 +57,21 @@ impl SnapshotQuery {
         Self::default()
     }
 
-    /// Only those taken of this sandbox.
+    /// Only snapshots of this sandbox.
     #[must_use]
-    pub fn of(mut self, sandbox: &SandboxId) -> Self {
+    pub fn sandbox(mut self, sandbox: &SandboxId) -> Self {
         self.sandbox = Some(sandbox.clone());
         self
     }
 
-    /// Only those of this name.
+    /// Only snapshots with this name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Rows the server sends at once, from 1 to 100; 100 unless set.
+    /// Rows per page, from 1 to 100; 100 by default.
     #[must_use]
     pub fn page_size(mut self, rows: u32) -> Self {
         self.page_size = Some(rows);
@@ -88,12 +88,15 @@ impl SnapshotQuery {
 }
 
 impl Client {
-    /// Keeps the state of a sandbox, which goes on running. The answer's id is a template for [`Client::create`].
+    /// Saves the state of a sandbox, which continues to run. The returned id is a template for
+    /// [`Client::create`].
     ///
-    /// Not repeated after a lost answer: the snapshot may then exist, and [`Client::snapshots`] shows it.
+    /// Not retried after a lost response: the snapshot may exist, and [`Client::snapshots`] lists
+    /// it.
     ///
     /// # Errors
-    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] while it cannot be taken, or what may happen to any call.
+    /// [`SandboxError::NotFound`], [`SandboxError::Conflict`] while it cannot be taken,
+    /// [`SandboxError::Call`].
     pub async fn snapshot(
         &self,
         id: &SandboxId,
@@ -102,10 +105,10 @@ impl Client {
         let NewSnapshot { body } = snapshot.into();
         let path = format!("/sandboxes/{id}/snapshots");
         let request = Request::new(self, Method::POST, path, format!("take a snapshot of sandbox {id}")).body(&body);
-        request.json().await.map_err(|failure| SandboxError::of(failure, id, &request))
+        request.json().await.map_err(|failure| SandboxError::from_failure(failure, id, &request))
     }
 
-    /// All snapshots that match, page after page.
+    /// Streams all matching snapshots, page by page.
     pub fn snapshots(
         &self,
         query: SnapshotQuery,
@@ -121,10 +124,10 @@ impl Client {
         })
     }
 
-    /// Deletes a snapshot by its id. False when there was none.
+    /// Deletes a snapshot by its id. Returns false when it did not exist.
     ///
     /// # Errors
-    /// [`CallError::Invalid`] while sandboxes are made from it, or what may happen to any call.
+    /// [`CallError::Invalid`] while sandboxes use it, or another [`CallError`].
     pub async fn delete_snapshot(&self, snapshot_id: &str) -> Result<bool, CallError> {
         let path = format!("/templates/{}", encode(snapshot_id));
         let request = Request::new(self, Method::DELETE, path, format!("delete snapshot {snapshot_id:?}"));

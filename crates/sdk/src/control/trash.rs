@@ -1,4 +1,4 @@
-//! What a Sandbar server keeps of files that no record names.
+//! Recoverable files of a Sandbar server that no record names.
 
 use http::Method;
 use protocol::rest::{Recoverable, Recovered};
@@ -10,20 +10,20 @@ use crate::error::CallError;
 use crate::transport::{Failure, Refusal};
 
 impl Client {
-    /// Files of the server that no record names and that can be brought back.
+    /// Lists recoverable files that no record names.
     ///
     /// # Errors
-    /// What may happen to any call; a server that is plain E2B does not have it.
+    /// Any [`CallError`]; [`CallError::Unsupported`] on other E2B servers.
     pub async fn trash(&self) -> Result<Vec<Recoverable>, CallError> {
         let request = Request::new(self, Method::GET, "/sandbar/trash", "list what can be recovered");
         request.json().await.map_err(|failure| failure.into_error(&request.call))
     }
 
-    /// Brings back what `id` names: files, a sandbox, a template or a volume. None when there is no
-    /// such thing.
+    /// Recovers the files, sandbox, template or volume with this id. [`None`] when it does not
+    /// exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn recover(&self, id: &str) -> Result<Option<Recovered>, CallError> {
         let path = format!("/sandbar/trash/{}", encode(id));
         let request = Request::new(self, Method::POST, path, format!("recover {id:?}"));

@@ -1,4 +1,4 @@
-//! Bodies of uploads: known in length, made of pieces that are not copied, and telling that they go on.
+//! Upload bodies: known length, chunks that are not copied, and progress reports.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,12 +10,12 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::transport::Progress;
 
-/// Handed to the connection at once: small enough that a step is progress, large enough not to matter.
+/// Bytes per frame: small enough that a frame indicates progress, large enough to add no overhead.
 const STEP: usize = 256 * 1024;
-/// Pieces below this are put together, since each costs a write.
+/// Smaller chunks are merged, because each costs a write.
 const SMALL: usize = 16 * 1024;
 
-/// Bytes that are there already, in order.
+/// Collects chunks of bytes, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pieces {
     whole: Vec<Bytes>,
@@ -51,7 +51,7 @@ impl Pieces {
     }
 }
 
-/// A body of pieces.
+/// A body made of chunks.
 #[derive(Debug)]
 pub(super) struct Upload {
     rest: VecDeque<Bytes>,

@@ -1,38 +1,38 @@
-//! What is known of a file or directory.
+//! Metadata of a file or directory.
 
 use std::collections::BTreeMap;
 
 use protocol::rpc::filesystem::{EntryInfo, FileType};
 
-/// A file, a directory, or what else a path may lead to.
+/// A file, directory or other entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
     pub name: String,
-    /// Absolute.
+    /// Absolute path.
     pub path: String,
-    /// Of what a link leads to, when it is one.
+    /// Of the target, for a symlink.
     pub kind: EntryKind,
-    /// In bytes; a link's own when it is one.
+    /// In bytes; of the symlink itself, for a symlink.
     pub size: u64,
-    /// Permission bits; of what a link leads to, when it is one.
+    /// Permission bits; of the target, for a symlink.
     pub mode: u32,
-    /// As `ls` shows them: `-rw-r--r--`.
+    /// In the format of `ls`: `-rw-r--r--`.
     pub permissions: String,
     pub owner: String,
     pub group: String,
     pub modified: Option<jiff::Timestamp>,
-    /// Where a link leads to, fully resolved; absent for what is no link.
+    /// The fully resolved target; absent when it is not a symlink.
     pub symlink_target: Option<String>,
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What is at a path.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     File,
     Directory,
-    /// A link that leads nowhere, a device, a socket, a pipe.
+    /// A dangling symlink, a device, a socket or a pipe.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a file.
+//! Errors of file operations.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,32 +7,33 @@ use crate::error::CallError;
 use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 use crate::transport::{Call, Failure};
-use crate::watched::{Ended, GoneReason};
+use crate::watched::{GoneReason, StreamEnd};
 
-/// Something that could not be done to a file of a sandbox.
+/// A failed operation on a file of a sandbox.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     #[error("{path:?} does not exist in sandbox {id}")]
     NotFound { id: SandboxId, path: String },
-    /// The path is of another kind than the call is for, or cannot be one; metadata may be too long.
+    /// The path is invalid or of the wrong kind, or metadata is too long.
     #[error("{path:?} in sandbox {id}: {message}")]
     Invalid { id: SandboxId, path: String, message: String },
-    /// Read as text, and it is none from this byte on. [`super::Files::read`] gives the bytes.
+    /// Not valid UTF-8 from this byte on. [`super::Files::read`] returns the bytes.
     #[error("{path:?} in sandbox {id} is not UTF-8 from byte {at} on; read its bytes instead")]
     NotText { id: SandboxId, path: String, at: usize },
-    /// Another content is there than the one that was to be replaced. Nothing was done.
+    /// The precondition failed: the content differs. Nothing was written.
     #[error("{path:?} in sandbox {id} has changed")]
     Changed { id: SandboxId, path: String },
     /// The sandbox's disk is full.
     #[error("no space is left for {path:?} in sandbox {id}")]
     NoSpace { id: SandboxId, path: String },
-    /// What was to be written could not be read. A part of it may be in the file.
+    /// Reading the content to upload failed. A part of it may be in the file.
     #[error("cannot read what is to be written to {path:?} in sandbox {id}")]
     Source { id: SandboxId, path: String, source: Arc<dyn Error + Send + Sync> },
     #[error("sandbox {id} {reason}")]
     SandboxGone { id: SandboxId, reason: GoneReason },
-    /// The stream of a watch or a download broke while the sandbox lived. Ask again; events in between are lost.
+    /// The stream of a watch or a download broke while the sandbox lived. Retry; events in between
+    /// are lost.
     #[error("the connection to {path:?} in sandbox {id} was lost: {cause}")]
     ConnectionLost { id: SandboxId, path: String, cause: String },
     #[error(transparent)]
@@ -40,10 +41,10 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(super) async fn of(sandbox: &Sandbox, call: &Call, path: &str, failure: Failure) -> Self {
+    pub(super) async fn from_failure(sandbox: &Sandbox, call: &Call, path: &str, failure: Failure) -> Self {
         let (id, path) = (sandbox.id().clone(), path.to_owned());
         match failure {
-            Failure::Refused(refusal) if refusal.says_sandbox_is_gone() => {
+            Failure::Refused(refusal) if refusal.reports_sandbox_gone() => {
                 Self::SandboxGone { id, reason: sandbox.gone_reason().await }
             }
             Failure::Refused(refusal) => match refusal.status {
@@ -56,12 +57,12 @@ impl FileError {
         }
     }
 
-    pub(super) fn of_end(sandbox: &Sandbox, call: &Call, path: &str, ended: Ended) -> Self {
+    pub(super) fn from_stream_end(sandbox: &Sandbox, call: &Call, path: &str, ended: StreamEnd) -> Self {
         let (id, path) = (sandbox.id().clone(), path.to_owned());
         match ended {
-            Ended::Gone(reason) => Self::SandboxGone { id, reason },
-            Ended::Lost(cause) => Self::ConnectionLost { id, path, cause },
-            Ended::Garbled(detail) => Self::Call(call.misunderstood(detail)),
+            StreamEnd::Gone(reason) => Self::SandboxGone { id, reason },
+            StreamEnd::Lost(cause) => Self::ConnectionLost { id, path, cause },
+            StreamEnd::Garbled(detail) => Self::Call(call.protocol_error(detail)),
         }
     }
 }

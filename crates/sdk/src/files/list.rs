@@ -1,4 +1,4 @@
-//! The tree of files: looking, making, moving, removing.
+//! The file tree: list, stat, create, rename, remove.
 
 use buffa::Message;
 use protocol::rpc::filesystem::{
@@ -9,42 +9,43 @@ use protocol::rpc::filesystem::{
 use super::Files;
 use super::entry::Entry;
 use super::error::FileError;
-use crate::transport::{Call, Failure, Repeat};
+use crate::transport::{Call, Failure, Idempotency};
 
 impl Files<'_> {
-    /// What is in a directory, by name.
+    /// Lists a directory, by name.
     ///
     /// # Errors
-    /// [`FileError::NotFound`]; [`FileError::Invalid`] when it is no directory.
+    /// [`FileError::NotFound`]; [`FileError::Invalid`] when it is not a directory;
+    /// [`FileError::Call`].
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, FileError> {
         self.list_depth(path, 1).await
     }
 
-    /// What is in a directory and down to `depth` levels below it, each directory before what is in it. Links are not
-    /// followed.
+    /// Lists a directory recursively down to `depth` levels, each directory before its content.
+    /// Symlinks are not followed.
     ///
     /// # Errors
-    /// As [`Files::list`].
+    /// Those of [`Files::list`].
     pub async fn list_depth(&self, path: &str, depth: u32) -> Result<Vec<Entry>, FileError> {
         let message = ListDirRequest { path: path.to_owned(), depth: depth.max(1), ..ListDirRequest::default() };
-        let answer: ListDirResponse = self.call("list", path, "ListDir", Repeat::Harmless, &message).await?;
+        let answer: ListDirResponse = self.call("list", path, "ListDir", Idempotency::Idempotent, &message).await?;
         Ok(answer.entries.into_iter().map(Entry::from).collect())
     }
 
-    /// What is known of a path. A link at its end is not followed.
+    /// Metadata of a path. A final symlink is not followed.
     ///
     /// # Errors
-    /// [`FileError::NotFound`].
+    /// [`FileError::NotFound`], [`FileError::Call`].
     pub async fn stat(&self, path: &str) -> Result<Entry, FileError> {
         let message = StatRequest { path: path.to_owned(), ..StatRequest::default() };
-        let answer: StatResponse = self.call("look at", path, "Stat", Repeat::Harmless, &message).await?;
-        self.entry("look at", path, answer.entry.into())
+        let answer: StatResponse = self.call("stat", path, "Stat", Idempotency::Idempotent, &message).await?;
+        self.entry("stat", path, answer.entry.into())
     }
 
-    /// Whether there is something at a path.
+    /// Whether a path exists.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`FileError::Call`].
     pub async fn exists(&self, path: &str) -> Result<bool, FileError> {
         match self.stat(path).await {
             Ok(_) => Ok(true),
@@ -53,43 +54,43 @@ impl Files<'_> {
         }
     }
 
-    /// Makes a directory and those above it. False when it was there already.
+    /// Creates a directory and its parents. Returns false when it already existed.
     ///
     /// # Errors
-    /// [`FileError::Invalid`] when a file is in the way.
+    /// [`FileError::Invalid`] when a file has this path, [`FileError::Call`].
     pub async fn make_dir(&self, path: &str) -> Result<bool, FileError> {
         let message = MakeDirRequest { path: path.to_owned(), ..MakeDirRequest::default() };
-        let call = self.named("make the directory", path, Repeat::Never);
-        match self.answer::<_, MakeDirResponse>(&call, "MakeDir", &message).await {
+        let call = self.new_call("make the directory", path, Idempotency::NotIdempotent);
+        match self.send::<_, MakeDirResponse>(&call, "MakeDir", &message).await {
             Ok(_) => Ok(true),
             Err(Failure::Refused(refusal)) if refusal.is("already_exists") => Ok(false),
-            Err(failure) => Err(FileError::of(self.sandbox, &call, path, failure).await),
+            Err(failure) => Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         }
     }
 
-    /// Moves a file or directory, in place of what was there; missing directories above `to` are made.
+    /// Moves a file or directory, replacing the destination; creates missing parents of `to`.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] when `from` does not exist.
+    /// [`FileError::NotFound`] when `from` does not exist, [`FileError::Call`].
     pub async fn rename(&self, from: &str, to: &str) -> Result<Entry, FileError> {
         let message = MoveRequest { source: from.to_owned(), destination: to.to_owned(), ..MoveRequest::default() };
-        let answer: MoveResponse = self.call("move", from, "Move", Repeat::Never, &message).await?;
+        let answer: MoveResponse = self.call("move", from, "Move", Idempotency::NotIdempotent, &message).await?;
         self.entry("move", to, answer.entry.into())
     }
 
-    /// Removes a file, or a directory with everything in it. What does not exist is removed already.
+    /// Removes a file, or a directory recursively. Succeeds when the path does not exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`FileError::Call`].
     pub async fn remove(&self, path: &str) -> Result<(), FileError> {
         let message = RemoveRequest { path: path.to_owned(), ..RemoveRequest::default() };
-        self.call::<_, RemoveResponse>("remove", path, "Remove", Repeat::Harmless, &message).await?;
+        self.call::<_, RemoveResponse>("remove", path, "Remove", Idempotency::Idempotent, &message).await?;
         Ok(())
     }
 
     fn entry(&self, verb: &str, path: &str, entry: Option<EntryInfo>) -> Result<Entry, FileError> {
-        let call = self.named(verb, path, Repeat::Never);
-        let entry = entry.ok_or_else(|| call.misunderstood("it names no entry".into()))?;
+        let call = self.new_call(verb, path, Idempotency::NotIdempotent);
+        let entry = entry.ok_or_else(|| call.protocol_error("it names no entry".into()))?;
         Ok(entry.into())
     }
 
@@ -98,24 +99,24 @@ impl Files<'_> {
         verb: &str,
         path: &str,
         method: &str,
-        repeat: Repeat,
+        idempotency: Idempotency,
         message: &Q,
     ) -> Result<A, FileError> {
-        let call = self.named(verb, path, repeat);
-        match self.answer(&call, method, message).await {
+        let call = self.new_call(verb, path, idempotency);
+        match self.send(&call, method, message).await {
             Ok(answer) => Ok(answer),
-            Err(failure) => Err(FileError::of(self.sandbox, &call, path, failure).await),
+            Err(failure) => Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         }
     }
 
-    async fn answer<Q: Message, A: Message + Default>(
+    async fn send<Q: Message, A: Message + Default>(
         &self,
         call: &Call,
         method: &str,
         message: &Q,
     ) -> Result<A, Failure> {
         let path = format!("/filesystem.Filesystem/{method}");
-        let user = self.sandbox.user_to_name(self.user.as_deref());
+        let user = self.sandbox.user_for_daemon(self.user.as_deref());
         self.sandbox.envd().unary(self.sandbox.client().shared(), call, &path, user, message).await
     }
 }

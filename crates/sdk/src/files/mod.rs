@@ -22,19 +22,19 @@ pub use url::Expiry;
 pub use watch::{FileEvent, FileEventKind, FileEvents, Watch};
 
 use crate::sandbox::Sandbox;
-use crate::transport::{Call, Repeat};
+use crate::transport::{Call, Idempotency};
 
-/// Kept as they are in a query.
+/// Leaves unreserved characters and `/` as they are in a query.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 impl Sandbox {
-    /// Its files.
+    /// The files of this sandbox.
     pub fn files(&self) -> Files<'_> {
         Files { sandbox: self, user: None, metadata: BTreeMap::new() }
     }
 }
 
-/// The files of a sandbox. Relative paths begin at the user's home.
+/// The files of a sandbox. Relative paths start at the user's home.
 ///
 /// ```no_run
 /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), sandbar_sdk::FileError> {
@@ -56,30 +56,30 @@ pub struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// The same files as another user: whose home relative paths begin at, and who owns what is made.
+    /// Acts as another user: relative paths start at its home, and it owns new files.
     #[must_use]
     pub fn as_user(mut self, name: impl Into<String>) -> Self {
         self.user = Some(name.into());
         self
     }
 
-    /// A pair that every file written by this handle carries; [`Entry::metadata`] shows it. Each write replaces what the
-    /// file carried before. Keys are lower case, values printable ASCII.
+    /// Adds a metadata pair to every file written by this handle; [`Entry::metadata`] returns it.
+    /// Each write replaces all earlier metadata. Keys are lower case, values printable ASCII.
     #[must_use]
     pub fn with_metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
         self
     }
 
-    fn named(&self, verb: &str, path: &str, repeat: Repeat) -> Call {
+    fn new_call(&self, verb: &str, path: &str, idempotency: Idempotency) -> Call {
         let what = format!("{verb} {path:?} in sandbox {}", self.sandbox.id());
-        Call::new(what, repeat, self.sandbox.client().deadline())
+        Call::new(what, idempotency, self.sandbox.client().deadline())
     }
 
-    /// The daemon's path for a file, with its query.
+    /// The daemon's URL path for a file, with its query.
     fn target(&self, path: Option<&str>) -> String {
         let mut target = String::from("/files");
-        let user = self.sandbox.user_to_name(self.user.as_deref());
+        let user = self.sandbox.user_for_daemon(self.user.as_deref());
         for (name, value) in [("path", path), ("username", user)] {
             if let Some(value) = value {
                 target.push(if target.contains('?') { '&' } else { '?' });

@@ -1,4 +1,4 @@
-//! Reading: whole, as text, or as a stream that needs no more memory than a chunk.
+//! Reading: whole, as text, or as a stream with memory for one chunk.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,22 +13,22 @@ use super::Files;
 use super::error::FileError;
 use crate::error::CallError;
 use crate::sandbox::Sandbox;
-use crate::transport::{Call, Repeat};
+use crate::transport::{Call, Idempotency};
 
-/// Set aside at once for a file that says how long it is; more grows as it comes.
-const SET_ASIDE: u64 = 64 * 1024 * 1024;
+/// The most bytes to preallocate for a known length; beyond it the buffer grows.
+const MAX_PREALLOCATION: u64 = 64 * 1024 * 1024;
 
-/// Copying so little costs less than keeping what it arrived in.
-const SHORT: usize = 16 * 1024;
+/// Shorter pieces are copied, which costs less than retaining their receive buffer.
+const COPY_THRESHOLD: usize = 16 * 1024;
 
-/// The content of a file as it arrives. Dropping it ends the download.
+/// The content of a file as it arrives. Dropping it aborts the download.
 pub struct FileStream {
     size: Option<u64>,
     chunks: BoxStream<'static, Result<Bytes, FileError>>,
 }
 
 impl FileStream {
-    /// How many bytes are to come in all, when the server says; it does not for files like those in `/proc`.
+    /// The total length, if the server reports it; absent for files like those in `/proc`.
     pub fn size(&self) -> Option<u64> {
         self.size
     }
@@ -49,17 +49,19 @@ impl fmt::Debug for FileStream {
 }
 
 impl Files<'_> {
-    /// The content of a file.
+    /// Reads a whole file.
     ///
-    /// The deadline is for the answer to begin and for each wait within it, so that any size may take its time.
+    /// The deadline applies to the response head and to each wait for data, so that the size does
+    /// not matter.
     ///
     /// # Errors
-    /// [`FileError::NotFound`]; [`FileError::Invalid`] for a directory. A file that does not arrive whole is an error.
+    /// [`FileError::NotFound`]; [`FileError::Invalid`] for a directory;
+    /// [`FileError::ConnectionLost`] when the file does not arrive completely; [`FileError::Call`].
     pub async fn read(&self, path: &str) -> Result<Bytes, FileError> {
         let mut download = self.download(path).await?;
         let Some(first) = download.next().await? else { return Ok(Bytes::new()) };
-        let Some(second) = download.next().await? else { return Ok(lean(first)) };
-        let size = download.size.unwrap_or(0).min(SET_ASIDE);
+        let Some(second) = download.next().await? else { return Ok(compact(first)) };
+        let size = download.size.unwrap_or(0).min(MAX_PREALLOCATION);
         let mut whole = BytesMut::with_capacity(usize::try_from(size).unwrap_or(0).max(first.len() + second.len()));
         whole.extend_from_slice(&first);
         whole.extend_from_slice(&second);
@@ -69,10 +71,10 @@ impl Files<'_> {
         Ok(whole.freeze())
     }
 
-    /// The content of a file that is text.
+    /// Reads a whole text file.
     ///
     /// # Errors
-    /// As [`Files::read`], and [`FileError::NotText`].
+    /// Those of [`Files::read`], and [`FileError::NotText`].
     pub async fn read_text(&self, path: &str) -> Result<String, FileError> {
         let bytes = self.read(path).await?;
         String::from_utf8(bytes.into()).map_err(|error| FileError::NotText {
@@ -82,11 +84,12 @@ impl Files<'_> {
         })
     }
 
-    /// The content of a file as it arrives, in constant memory. A stream that ends without an error has brought the
+    /// Streams a file in constant memory. A stream that ends without an error has delivered the
     /// whole file.
     ///
     /// ```no_run
-    /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::error::Error;
+    /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn Error>> {
     /// use futures::TryStreamExt;
     ///
     /// let mut log = sandbox.files().read_stream("/var/log/big.log").await?;
@@ -99,7 +102,7 @@ impl Files<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Files::read`].
+    /// Those of [`Files::read`].
     pub async fn read_stream(&self, path: &str) -> Result<FileStream, FileError> {
         let download = self.download(path).await?;
         let size = download.size;
@@ -110,7 +113,7 @@ impl Files<'_> {
     }
 
     async fn download(&self, path: &str) -> Result<Download, FileError> {
-        let call = self.named("read", path, Repeat::Harmless);
+        let call = self.new_call("read", path, Idempotency::Idempotent);
         let target = self.target(Some(path));
         let envd = self.sandbox.envd();
         let make = |http: &reqwest::Client| envd.request(http, Method::GET, &target);
@@ -120,17 +123,17 @@ impl Files<'_> {
                 let sandbox = self.sandbox.clone();
                 Ok(Download { response, size, arrived: 0, sandbox, call, path: path.to_owned() })
             }
-            Err(failure) => Err(FileError::of(self.sandbox, &call, path, failure).await),
+            Err(failure) => Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         }
     }
 }
 
-/// A short piece is a slice of a much longer buffer, which it would keep.
-fn lean(piece: Bytes) -> Bytes {
-    if piece.len() < SHORT { Bytes::copy_from_slice(&piece) } else { piece }
+/// Copies a short piece, which is a slice of a much larger buffer and would retain it.
+fn compact(piece: Bytes) -> Bytes {
+    if piece.len() < COPY_THRESHOLD { Bytes::copy_from_slice(&piece) } else { piece }
 }
 
-/// A file on its way.
+/// A download in progress.
 struct Download {
     response: reqwest::Response,
     size: Option<u64>,
@@ -142,8 +145,8 @@ struct Download {
 
 impl Download {
     async fn next(&mut self) -> Result<Option<Bytes>, FileError> {
-        let patience = self.sandbox.client().deadline();
-        let cause = match tokio::time::timeout(patience, self.response.chunk()).await {
+        let idle_timeout = self.sandbox.client().deadline();
+        let cause = match tokio::time::timeout(idle_timeout, self.response.chunk()).await {
             Ok(Ok(Some(chunk))) => {
                 self.arrived += chunk.len() as u64;
                 return Ok(Some(chunk));
@@ -156,8 +159,8 @@ impl Download {
                 CallError::ConnectionLost { cause, .. } => cause,
                 other => return Err(other.into()),
             },
-            Err(_) => return Err(self.call.out_of_time().into()),
+            Err(_) => return Err(self.call.deadline_exceeded().into()),
         };
-        Err(FileError::of_end(&self.sandbox, &self.call, &self.path, self.sandbox.fate(cause).await))
+        Err(FileError::from_stream_end(&self.sandbox, &self.call, &self.path, self.sandbox.diagnose(cause).await))
     }
 }

@@ -1,4 +1,4 @@
-//! Replacing a file whole or not at all, where the server can.
+//! Atomic replacement of a file, on servers that support it.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
@@ -10,33 +10,35 @@ use super::Files;
 use super::body::Upload;
 use super::error::FileError;
 use super::write::{PLAIN, first};
-use crate::transport::{Failure, Refusal, Repeat, read_json};
+use crate::transport::{Failure, Idempotency, Refusal, read_json};
 
-/// What must be at a path for it to be replaced.
+/// The precondition of a replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnlyOver<'a> {
-    /// Nothing.
+    /// The path does not exist.
     Absent,
-    /// A file whose content has this SHA-256, as hexadecimal digits.
+    /// The content has this SHA-256, in hexadecimal.
     Content(&'a str),
 }
 
 impl Files<'_> {
-    /// Replaces a file, or makes one, whole or not at all; mode and owner of the one before stay. Only over what the
-    /// caller saw there: between looking and replacing nobody else's change is lost.
+    /// Replaces or creates a file atomically; keeps mode and owner of an existing one. Writes only
+    /// if the precondition holds (compare-and-swap): a concurrent change is never overwritten.
     ///
-    /// Sandbar's own: [`crate::Client::capabilities`] has `replaceFiles` where it works. Never sent twice.
+    /// A Sandbar extension: [`crate::Client::capabilities`] lists `replaceFiles` where it works.
+    /// Never retried.
     ///
     /// # Errors
-    /// [`FileError::Changed`] when something else is there, and nothing was done; [`FileError::NoSpace`];
-    /// [`crate::CallError::Unsupported`] on servers without it.
+    /// [`FileError::Changed`] when the precondition fails, and nothing was written;
+    /// [`FileError::NoSpace`]; [`FileError::Call`] with [`crate::CallError::Unsupported`] on
+    /// servers without it.
     pub async fn replace(
         &self,
         path: &str,
         content: impl Into<Bytes>,
         only_over: OnlyOver<'_>,
     ) -> Result<WrittenFile, FileError> {
-        let (call, progress) = self.named("replace", path, Repeat::Never).progressing();
+        let (call, progress) = self.new_call("replace", path, Idempotency::NotIdempotent).with_progress();
         let (condition, wanted): (HeaderName, String) = match only_over {
             OnlyOver::Absent => (IF_NONE_MATCH, "*".to_owned()),
             OnlyOver::Content(digest) => (IF_MATCH, format!("\"{digest}\"")),
@@ -54,7 +56,7 @@ impl Files<'_> {
             Err(Failure::Refused(Refusal { status: 412, .. })) => {
                 Err(FileError::Changed { id: self.sandbox.id().clone(), path: path.to_owned() })
             }
-            Err(failure) => Err(FileError::of(self.sandbox, &call, path, failure).await),
+            Err(failure) => Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         }
     }
 }

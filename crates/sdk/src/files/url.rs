@@ -1,4 +1,4 @@
-//! Signed links: whoever holds one may read or write one file, without a key and with plain HTTP.
+//! Signed links: grant access to read or write one file over plain HTTP without a key.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use super::{Files, encoded};
 use crate::config::join;
 use crate::error::CallError;
 
-/// Until when a link works.
+/// The validity of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expiry {
-    /// As long as the sandbox lives.
+    /// Valid as long as the sandbox lives.
     #[default]
     Never,
-    /// From now on, in whole seconds.
+    /// Valid for this duration from now, in whole seconds.
     After(Duration),
 }
 
 impl Files<'_> {
-    /// A link to read a file with GET. No request is made.
+    /// A link to read a file with GET. Sends no request.
     ///
     /// # Errors
-    /// [`CallError::Protocol`] when the sandbox's domain makes no URL.
+    /// [`CallError::Protocol`] when the sandbox's domain is not a valid host.
     pub fn download_url(&self, path: &str, expiry: Expiry) -> Result<String, CallError> {
         self.link(path, Operation::Read, expiry)
     }
 
-    /// A link to write a file with POST, as a form or as nothing but its bytes. No request is made.
+    /// A link to write a file with POST, as a form or as raw bytes. Sends no request.
     ///
     /// # Errors
-    /// [`CallError::Protocol`] when the sandbox's domain makes no URL.
+    /// [`CallError::Protocol`] when the sandbox's domain is not a valid host.
     pub fn upload_url(&self, path: &str, expiry: Expiry) -> Result<String, CallError> {
         self.link(path, Operation::Write, expiry)
     }
@@ -46,7 +46,7 @@ impl Files<'_> {
                     Some(jiff::Timestamp::now().as_second().saturating_add(seconds))
                 }
             };
-            let username = self.sandbox.user_to_name(self.user.as_deref()).unwrap_or_default();
+            let username = self.sandbox.user_for_daemon(self.user.as_deref()).unwrap_or_default();
             let signature = Claim { path, operation, username, expiration }.sign(token.expose());
             target.push_str("&signature=");
             target.extend(encoded(&signature));

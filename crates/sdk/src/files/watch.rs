@@ -16,11 +16,11 @@ use super::entry::Entry;
 use super::error::FileError;
 use crate::sandbox::Sandbox;
 use crate::transport::connect::Frame;
-use crate::transport::{Call, Failure, Repeat};
+use crate::transport::{Call, Failure, Idempotency};
 use crate::version::Feature;
-use crate::watched::{Ended, Watched};
+use crate::watched::{StreamEnd, Watched};
 
-/// What to watch, and how much to be told.
+/// Options of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Watch {
     recursive: bool,
@@ -29,21 +29,21 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Everything below the directory too, also what is made later.
+    /// Includes everything below the directory, also directories created later.
     #[must_use]
     pub fn recursive(mut self) -> Self {
         self.recursive = true;
         self
     }
 
-    /// Events carry what is known of their file, when it still exists.
+    /// Adds the metadata of the file to each event, if it still exists.
     #[must_use]
     pub fn include_entry(mut self) -> Self {
         self.include_entry = true;
         self
     }
 
-    /// Directories on network mounts too, where only changes of this sandbox are seen.
+    /// Permits network mounts, where only changes by this sandbox are seen.
     #[must_use]
     pub fn network_mounts(mut self) -> Self {
         self.network_mounts = true;
@@ -51,34 +51,34 @@ impl Watch {
     }
 }
 
-/// Something that happened in a watched directory.
+/// A change in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileEvent {
-    /// Relative to the directory.
+    /// Path relative to the directory.
     pub name: String,
     pub kind: FileEventKind,
-    /// When [`Watch::include_entry`] asked for it and it still exists.
+    /// Present if [`Watch::include_entry`] is set and the file still exists.
     pub entry: Option<Entry>,
 }
 
-/// What happened.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileEventKind {
-    /// Made, or moved to here.
+    /// Created, or moved here.
     Create,
     Write,
     Remove,
-    /// Moved away from here.
+    /// Moved away.
     Rename,
     /// Permissions, owner or another attribute changed.
     Chmod,
 }
 
-/// What happens in a directory, from the moment [`Files::watch`] returned. Dropping it ends the watch.
+/// The events of a directory since [`Files::watch`] returned. Dropping it ends the watch.
 ///
-/// It ends with an error and never silently: events behind a lost connection are missed.
+/// It ends only with an error, because events after a lost connection are missed.
 pub struct FileEvents {
     events: BoxStream<'static, Result<FileEvent, FileError>>,
 }
@@ -98,7 +98,7 @@ impl fmt::Debug for FileEvents {
 }
 
 impl Files<'_> {
-    /// Watches a directory. Whatever happens after this has returned is told.
+    /// Watches a directory. Reports every event after this call has returned.
     ///
     /// ```no_run
     /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), sandbar_sdk::FileError> {
@@ -114,10 +114,11 @@ impl Files<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`FileError::NotFound`]; [`FileError::Invalid`] when it is no directory.
+    /// [`FileError::NotFound`]; [`FileError::Invalid`] when it is not a directory;
+    /// [`FileError::Call`].
     pub async fn watch(&self, path: &str, watch: Watch) -> Result<FileEvents, FileError> {
         let Watch { recursive, include_entry, network_mounts } = watch;
-        let call = self.named("watch", path, Repeat::Harmless);
+        let call = self.new_call("watch", path, Idempotency::Idempotent);
         for (wanted, feature) in [
             (recursive, Feature::RecursiveWatch),
             (include_entry, Feature::WatchedEntry),
@@ -135,17 +136,17 @@ impl Files<'_> {
             ..WatchDirRequest::default()
         };
         let (client, method) = (self.sandbox.client(), "/filesystem.Filesystem/WatchDir");
-        let user = self.sandbox.user_to_name(self.user.as_deref());
+        let user = self.sandbox.user_for_daemon(self.user.as_deref());
         let frames = match self.sandbox.envd().stream(client.shared(), &call, method, user, None, &message).await {
             Ok(frames) => frames,
-            Err(failure) => return Err(FileError::of(self.sandbox, &call, path, failure).await),
+            Err(failure) => return Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         };
         let stream = Watched::new(frames, self.sandbox);
         let mut watching = Watching { stream, sandbox: self.sandbox.clone(), call, path: path.to_owned() };
         let first = tokio::time::timeout_at(watching.call.deadline(), watching.next()).await;
-        match first.map_err(|_| watching.call.out_of_time())?? {
+        match first.map_err(|_| watching.call.deadline_exceeded())?? {
             Seen::Begun => {}
-            Seen::Event(_) => return Err(watching.call.misunderstood("events before the watch began".into()).into()),
+            Seen::Event(_) => return Err(watching.call.protocol_error("events before the watch began".into()).into()),
         }
         let events = stream::try_unfold(watching, |mut watching| async move {
             loop {
@@ -154,7 +155,7 @@ impl Files<'_> {
                 }
             }
         });
-        // After an error there is nothing more.
+        // The stream ends after an error.
         Ok(FileEvents { events: events.boxed() })
     }
 }
@@ -178,16 +179,16 @@ impl Watching {
                 Ok(Frame::Message(message)) => match decode(&message) {
                     Ok(Some(seen)) => return Ok(seen),
                     Ok(None) => continue,
-                    Err(detail) => Ended::Garbled(detail),
+                    Err(detail) => StreamEnd::Garbled(detail),
                 },
                 Ok(Frame::End(Some(refusal))) => {
                     let failure = Failure::Refused(refusal);
-                    return Err(FileError::of(&self.sandbox, &self.call, &self.path, failure).await);
+                    return Err(FileError::from_failure(&self.sandbox, &self.call, &self.path, failure).await);
                 }
-                Ok(Frame::End(None)) => self.sandbox.fate("the watch ended".into()).await,
+                Ok(Frame::End(None)) => self.sandbox.diagnose("the watch ended".into()).await,
                 Err(ended) => ended,
             };
-            return Err(FileError::of_end(&self.sandbox, &self.call, &self.path, ended));
+            return Err(FileError::from_stream_end(&self.sandbox, &self.call, &self.path, ended));
         }
     }
 }
@@ -204,7 +205,7 @@ fn decode(message: &Bytes) -> Result<Option<Seen>, String> {
                 Some(EventType::EVENT_TYPE_REMOVE) => FileEventKind::Remove,
                 Some(EventType::EVENT_TYPE_RENAME) => FileEventKind::Rename,
                 Some(EventType::EVENT_TYPE_CHMOD) => FileEventKind::Chmod,
-                // Of a newer server; this client has no word for it.
+                // An event kind of a newer server; skipped.
                 Some(EventType::EVENT_TYPE_UNSPECIFIED) | None => return Ok(None),
             };
             let entry: Option<EntryInfo> = entry.into();

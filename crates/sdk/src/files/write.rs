@@ -1,7 +1,7 @@
 //! Writing: bytes, streams, many files at once.
 //!
-//! A file is sent as nothing but its bytes where the daemon takes that, and as a form before. Many files are one form,
-//! which costs one request instead of one each.
+//! A file is uploaded as raw bytes where the daemon supports it, and as a form otherwise. Many
+//! files share one form, which costs one request instead of one each.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,24 +17,25 @@ use reqwest::Body;
 use super::Files;
 use super::body::{Pieces, Upload};
 use super::error::FileError;
-use crate::transport::{Call, Failure, Repeat, read_json};
+use crate::transport::{Call, Failure, Idempotency, read_json};
 use crate::version::Feature;
 
 pub(super) const PLAIN: &str = "application/octet-stream";
-/// Files whose names no form can carry are sent by themselves, so many at a time.
-const AT_ONCE: usize = 8;
+/// Concurrent uploads of files whose names a form cannot carry.
+const CONCURRENT_UPLOADS: usize = 8;
 
 impl Files<'_> {
-    /// Writes a file, in place of what was there; missing directories above it are made.
+    /// Writes a file, replacing its content; creates missing parents.
     ///
-    /// Dropping the future may leave a part of it written. The deadline is for silence, not for the whole.
+    /// Dropping the future may leave a part of it written. The deadline limits silence, not the
+    /// whole transfer.
     ///
     /// # Errors
-    /// [`FileError::NoSpace`]; [`FileError::Invalid`] for a directory.
+    /// [`FileError::NoSpace`]; [`FileError::Invalid`] for a directory; [`FileError::Call`].
     pub async fn write(&self, path: &str, content: impl Into<Bytes>) -> Result<WrittenFile, FileError> {
         let content = content.into();
-        let call = self.named("write", path, Repeat::Harmless);
-        let (call, progress) = call.progressing();
+        let call = self.new_call("write", path, Idempotency::Idempotent);
+        let (call, progress) = call.with_progress();
         let form = self.form();
         let (head, tail) = form.as_ref().map_or_else(Default::default, |form| (form.head(""), form.tail()));
         let pieces = [Bytes::from(head), content, Bytes::from(tail)];
@@ -43,21 +44,23 @@ impl Files<'_> {
         first(written, &call)
     }
 
-    /// Writes what a stream brings, in constant memory. As [`Files::write`], but never tried a second time.
+    /// Writes a file from a stream, in constant memory. Like [`Files::write`], but never retried.
     ///
     /// ```no_run
-    /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::error::Error;
+    /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn Error>> {
     /// use bytes::Bytes;
     /// use futures::stream;
     ///
-    /// let lines = stream::iter((0..1_000_000).map(|n| Ok::<_, std::io::Error>(Bytes::from(format!("{n}\n")))));
-    /// sandbox.files().write_stream("numbers.txt", lines).await?;
+    /// let lines = (0..1_000_000).map(|n| std::io::Result::Ok(Bytes::from(format!("{n}\n"))));
+    /// sandbox.files().write_stream("numbers.txt", stream::iter(lines)).await?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As [`Files::write`], and [`FileError::Source`] when the stream fails; then a part may be in the file.
+    /// Those of [`Files::write`], and [`FileError::Source`] when the stream fails; a part may be in
+    /// the file.
     pub async fn write_stream<E>(
         &self,
         path: &str,
@@ -66,7 +69,7 @@ impl Files<'_> {
     where
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (call, progress) = self.named("write", path, Repeat::Never).progressing();
+        let (call, progress) = self.new_call("write", path, Idempotency::NotIdempotent).with_progress();
         let failed: Arc<Mutex<Option<Box<dyn Error + Send + Sync>>>> = Arc::default();
         let form = self.form();
         let content = {
@@ -100,30 +103,31 @@ impl Files<'_> {
                         let (id, path) = (self.sandbox.id().clone(), path.to_owned());
                         FileError::Source { id, path, source: source.into() }
                     }
-                    None => FileError::of(self.sandbox, &call, path, failure).await,
+                    None => FileError::from_failure(self.sandbox, &call, path, failure).await,
                 })
             }
         }
     }
 
-    /// Writes many files, most of them in one request, and answers in the order given. No files, no request.
+    /// Writes many files, most of them in one request; returns the results in the order given.
+    /// Sends no request without files.
     ///
     /// When one fails, others may have been written.
     ///
     /// # Errors
-    /// As [`Files::write`], and [`FileError::Invalid`] when a path is given twice.
+    /// Those of [`Files::write`], and [`FileError::Invalid`] when a path is given twice.
     pub async fn write_many<P: Into<String>, C: Into<Bytes>>(
         &self,
         files: impl IntoIterator<Item = (P, C)>,
     ) -> Result<Vec<WrittenFile>, FileError> {
         let files: Vec<(String, Bytes)> =
             files.into_iter().map(|(path, content)| (path.into(), content.into())).collect();
-        let (plain, odd): (Vec<usize>, Vec<usize>) = (0..files.len()).partition(|&index| fits_a_form(&files[index].0));
+        let (plain, odd): (Vec<usize>, Vec<usize>) = (0..files.len()).partition(|&index| fits_in_form(&files[index].0));
         let mut written: Vec<Option<WrittenFile>> = vec![None; files.len()];
         if let [index] = plain[..] {
             written[index] = Some(self.write(&files[index].0, files[index].1.clone()).await?);
         } else if !plain.is_empty() {
-            let together = self.write_together(plain.iter().map(|&index| &files[index])).await?;
+            let together = self.write_form(plain.iter().map(|&index| &files[index])).await?;
             for (index, file) in plain.iter().zip(together) {
                 written[*index] = Some(file);
             }
@@ -132,20 +136,21 @@ impl Files<'_> {
             let (path, content) = &files[index];
             async move { Ok::<_, FileError>((index, self.write(path, content.clone()).await?)) }
         });
-        let mut alone = stream::iter(alone).buffer_unordered(AT_ONCE);
+        let mut alone = stream::iter(alone).buffer_unordered(CONCURRENT_UPLOADS);
         while let Some((index, file)) = alone.try_next().await? {
             written[index] = Some(file);
         }
         Ok(written.into_iter().flatten().collect())
     }
 
-    async fn write_together(
+    async fn write_form(
         &self,
         files: impl ExactSizeIterator<Item = &(String, Bytes)>,
     ) -> Result<Vec<WrittenFile>, FileError> {
         let count = files.len();
         let what = format!("write {count} files in sandbox {}", self.sandbox.id());
-        let (call, progress) = Call::new(what, Repeat::Harmless, self.sandbox.client().deadline()).progressing();
+        let (call, progress) =
+            Call::new(what, Idempotency::Idempotent, self.sandbox.client().deadline()).with_progress();
         let form = Form::new();
         let mut pieces = Pieces::default();
         for (number, (path, content)) in files.enumerate() {
@@ -158,7 +163,9 @@ impl Files<'_> {
         let body = || Body::wrap(Upload::new(pieces.clone(), progress.clone()));
         let written = self.upload(&call, None, Some(&form), body).await?;
         if written.len() != count {
-            return Err(call.misunderstood(format!("it names {} files where {count} were sent", written.len())).into());
+            return Err(call
+                .protocol_error(format!("it names {} files where {count} were sent", written.len()))
+                .into());
         }
         Ok(written)
     }
@@ -181,7 +188,9 @@ impl Files<'_> {
         };
         match answer {
             Ok(written) => Ok(written),
-            Err(failure) => Err(FileError::of(self.sandbox, call, path.unwrap_or("one of the files"), failure).await),
+            Err(failure) => {
+                Err(FileError::from_failure(self.sandbox, call, path.unwrap_or("one of the files"), failure).await)
+            }
         }
     }
 
@@ -213,7 +222,7 @@ impl Files<'_> {
         Ok(headers)
     }
 
-    /// What a single file is wrapped in, for daemons that know nothing else.
+    /// The form around a single file, for daemons without raw uploads.
     fn form(&self) -> Option<Form> {
         if self.sandbox.has(Feature::PlainUpload) { None } else { Some(Form::new()) }
     }
@@ -221,22 +230,22 @@ impl Files<'_> {
 
 pub(super) fn first(written: Vec<WrittenFile>, call: &Call) -> Result<WrittenFile, FileError> {
     let first = written.into_iter().next();
-    first.ok_or_else(|| call.misunderstood("it names no file".into()).into())
+    first.ok_or_else(|| call.protocol_error("it names no file".into()).into())
 }
 
-/// Whether a path stands in a form's head as it is, whoever reads it.
-fn fits_a_form(path: &str) -> bool {
+/// Whether every parser reads this path unchanged from a form's header.
+fn fits_in_form(path: &str) -> bool {
     path.bytes().all(|byte| (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\\' | b'%'))
 }
 
-/// `multipart/form-data` with one part a file.
+/// `multipart/form-data` with one part per file.
 struct Form {
     boundary: String,
 }
 
 impl Form {
     fn new() -> Self {
-        // Long enough that no content holds it by chance, and unknown to who made the content.
+        // Random and long, so that no content contains it by accident or intention.
         Self { boundary: format!("sandbar-{:032x}", rand::random::<u128>()) }
     }
 

@@ -1,5 +1,5 @@
-//! Credentials for one git process: a helper in its environment that answers for one host, and is gone with it. They
-//! are in no file, no URL and no command line.
+//! Credentials for one git process: a helper in its environment that answers for one origin only.
+//! They appear in no file, no URL and no command line.
 
 use url::Url;
 
@@ -19,20 +19,21 @@ impl Credentials {
         Self { username: username.into(), password: password.into() }
     }
 
-    /// A token of a forge that takes any user name with it, as GitHub and GitLab do.
+    /// A token of a forge that ignores the user name, as GitHub and GitLab do.
     pub fn token(token: impl Into<Secret>) -> Self {
         Self::new("x-access-token", token)
     }
 
-    /// `command` with these for the host of `remote`, and for no other that the host may point to.
-    pub(super) fn give(&self, command: Command, remote: &str) -> Command {
+    /// Adds the credentials to `command` for the origin of `remote`, and for no origin it redirects
+    /// to.
+    pub(super) fn apply_to(&self, command: Command, remote: &str) -> Command {
         let Some(origin) = origin(remote) else { return command };
-        // Read from the environment by the helper, so that they are in no text that git keeps.
+        // The helper reads them from the environment, so that no text kept by git contains them.
         const HELPER: &str = "!f() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \
                               \"$SANDBAR_GIT_USERNAME\" \"$SANDBAR_GIT_PASSWORD\"; }; f";
         command
             .env("GIT_CONFIG_COUNT", "2")
-            // None of those that are configured: they may keep what they see.
+            // Disables the configured helpers, which could store the credentials.
             .env("GIT_CONFIG_KEY_0", "credential.helper")
             .env("GIT_CONFIG_VALUE_0", "")
             .env("GIT_CONFIG_KEY_1", format!("credential.{origin}.helper"))
@@ -52,9 +53,9 @@ fn origin(remote: &str) -> Option<String> {
     })
 }
 
-/// A remote as it may stand in a command and in the repository's configuration.
+/// Checks that a remote is safe in a command line and in the repository's configuration.
 pub(super) fn check_remote(remote: &str) -> Result<&str, GitError> {
-    let refuse = |reason| GitError::Invalid { what: "a remote's URL", value: shown(remote), reason };
+    let refuse = |reason| GitError::Invalid { what: "a remote's URL", value: redact(remote), reason };
     if remote.is_empty() || remote.starts_with('-') {
         return Err(refuse("it could be taken for an option"));
     }
@@ -64,8 +65,8 @@ pub(super) fn check_remote(remote: &str) -> Result<&str, GitError> {
     Ok(remote)
 }
 
-/// Without the password that is the trouble.
-fn shown(remote: &str) -> String {
+/// Removes the password from a remote.
+fn redact(remote: &str) -> String {
     match Url::parse(remote) {
         Ok(mut url) if url.password().is_some() => {
             let _ = url.set_password(Some("…"));
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_for_one_origin() {
+    fn credentials_apply_to_one_origin() {
         for (remote, expected) in [
             ("https://github.com/a/b.git", Some("https://github.com")),
             ("http://127.0.0.1:8080/a", Some("http://127.0.0.1:8080")),
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_holds_no_password_and_is_no_option() {
+    fn remotes_with_passwords_or_options_are_refused() {
         let error = check_remote("https://me:secretword@host.example/a").expect_err("a password").to_string();
         assert!(!error.contains("secretword"), "{error}");
         assert!(check_remote("--upload-pack=evil").is_err() && check_remote("").is_err());

@@ -1,46 +1,48 @@
-//! What git says went wrong, as something a program can act on.
+//! Classifies git's error messages.
 
 use crate::commands::{CommandError, Output};
 
-/// A git command that did not do what it was for.
+/// A failed git command.
 ///
-/// `message` is what git said. Credentials are in none of these: git does not repeat them, and they are in no URL.
+/// `message` is git's own text. No variant contains credentials: git does not repeat them, and no
+/// URL has them.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GitError {
-    /// The other side wants other credentials, or some at all.
+    /// The remote requires credentials, or rejects these.
     #[error("git: not authenticated: {message}")]
     AuthFailed { message: String },
-    /// The other side has no such repository, or does not show it to these credentials.
+    /// The remote has no such repository, or hides it from these credentials.
     #[error("git: no such repository: {message}")]
     RepositoryNotFound { message: String },
-    /// There is no repository in the directory.
+    /// The directory is not in a repository.
     #[error("git: {path:?} is not in a repository")]
     NotARepository { path: String },
     /// No such branch, tag, commit or file.
     #[error("git: unknown name: {message}")]
     UnknownName { message: String },
-    /// The branch, remote or directory is there already.
+    /// The branch, remote or directory already exists.
     #[error("git: {message}")]
     AlreadyExists { message: String },
     #[error("git: nothing to commit")]
     NothingToCommit,
-    /// The other side has commits that are missing here: pull first.
+    /// The remote has commits that are missing locally: pull first.
     #[error("git: the push was rejected: {message}")]
     Rejected { message: String },
-    /// Changes here and there do not fit together: merge by hand.
+    /// Local and remote changes conflict: merge by hand.
     #[error("git: conflicting changes: {message}")]
     Conflict { message: String },
-    /// The branch follows none of a remote: name one, or push with [`super::Push::set_upstream`].
+    /// The branch has no upstream: name a remote branch, or push with
+    /// [`super::Push::set_upstream`].
     #[error("git: the branch follows no other: {message}")]
     NoUpstream { message: String },
-    /// Nobody is set as the author of commits.
+    /// No author is configured.
     #[error("git: no author is set: {message}")]
     NoAuthor { message: String },
-    /// The argument could be taken for something else.
+    /// The argument could be parsed as an option or another kind of value.
     #[error("git: {what} cannot be {value:?}: {reason}")]
     Invalid { what: &'static str, value: String, reason: &'static str },
-    /// Anything else that git refused.
+    /// Any other refusal.
     #[error("git {arguments}: exit status {code}: {message}")]
     Failed { arguments: String, code: i32, message: String },
     #[error(transparent)]
@@ -48,10 +50,10 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// What a failed command means. Git runs in the C locale, so its words are known.
-    pub(super) fn of(subcommand: &str, path: &str, output: &Output) -> Self {
+    /// Classifies a failed command by its messages. Git runs in the C locale, so they are stable.
+    pub(super) fn from_output(subcommand: &str, path: &str, output: &Output) -> Self {
         let (errors, text) = (output.stderr_text(), output.stdout_text());
-        let message = last_words(&errors, &text);
+        let message = error_lines(&errors, &text);
         let says = |phrases: &[&str]| phrases.iter().any(|phrase| errors.contains(phrase) || text.contains(phrase));
         if says(&["not a git repository"]) {
             Self::NotARepository { path: path.to_owned() }
@@ -110,10 +112,10 @@ impl GitError {
     }
 }
 
-/// The lines that say why, without progress and hints.
-fn last_words(errors: &str, text: &str) -> String {
-    let told = if errors.trim().is_empty() { text } else { errors };
-    let lines = told.lines().map(|line| line.rsplit('\r').next().unwrap_or(line).trim());
+/// The lines that explain the failure, without progress and hints.
+fn error_lines(errors: &str, text: &str) -> String {
+    let output = if errors.trim().is_empty() { text } else { errors };
+    let lines = output.lines().map(|line| line.rsplit('\r').next().unwrap_or(line).trim());
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("hint:")).collect();
     let why =
         lines.iter().filter(|line| line.starts_with("fatal:") || line.starts_with("error:") || line.contains('!'));

@@ -1,4 +1,4 @@
-//! Git in a sandbox: the plain `git` program, run with arguments that no shell sees.
+//! Git in a sandbox: runs the `git` program without a shell.
 
 mod credentials;
 mod error;
@@ -14,12 +14,12 @@ use crate::commands::{Command, Output};
 use crate::sandbox::Sandbox;
 use credentials::check_remote;
 
-/// Enough for a clone of some size.
+/// Long enough for a moderately large clone.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const REMOTE: &str = "origin";
 
 impl Sandbox {
-    /// Git in it.
+    /// Git in this sandbox.
     pub fn git(&self) -> Git<'_> {
         Git { sandbox: self, directory: None, user: None, credentials: None, timeout: TIMEOUT }
     }
@@ -31,9 +31,10 @@ impl Sandbox {
 /// # async fn example(sandbox: sandbar_sdk::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
 /// use sandbar_sdk::{Author, CloneOptions, Credentials, Push};
 ///
-/// // The token is in the environment of the processes that need it, and nowhere else.
+/// // Only the processes that need the token have it, in their environment.
 /// let git = sandbox.git().credentials(Credentials::token(std::env::var("GITHUB_TOKEN")?));
-/// let path = git.clone("https://github.com/me/project.git", CloneOptions::default().depth(1)).await?;
+/// let url = "https://github.com/me/project.git";
+/// let path = git.clone(url, CloneOptions::default().depth(1)).await?;
 /// let git = git.at(path);
 /// sandbox.commands().run("echo more >> project/README.md").await?;
 /// git.add_all().await?;
@@ -51,7 +52,7 @@ pub struct Git<'a> {
     timeout: Duration,
 }
 
-/// How to clone.
+/// Options of a clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CloneOptions {
     path: Option<String>,
@@ -60,21 +61,22 @@ pub struct CloneOptions {
 }
 
 impl CloneOptions {
-    /// Where to; unless set, a directory of the repository's name in the user's home, or in [`Git::at`].
+    /// The target directory; by default one named after the repository, in the user's home or in
+    /// [`Git::at`].
     #[must_use]
     pub fn path(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    /// Checks this branch or tag out instead of the remote's own choice.
+    /// Checks out this branch or tag instead of the remote's default.
     #[must_use]
     pub fn branch(mut self, branch: impl Into<String>) -> Self {
         self.branch = Some(branch.into());
         self
     }
 
-    /// Only so many of the last commits.
+    /// Limits the history to this many commits.
     #[must_use]
     pub fn depth(mut self, commits: u32) -> Self {
         self.depth = Some(commits);
@@ -82,7 +84,7 @@ impl CloneOptions {
     }
 }
 
-/// Who makes a commit.
+/// The author of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Author {
     name: String,
@@ -95,7 +97,7 @@ impl Author {
     }
 }
 
-/// What to push and where to: the current branch to `origin` unless set.
+/// Options of a push: the current branch to `origin` by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Push {
     remote: Option<String>,
@@ -117,14 +119,15 @@ impl Push {
         self
     }
 
-    /// From then on the branch follows the remote's.
+    /// Sets the remote branch as upstream.
     #[must_use]
     pub fn set_upstream(mut self) -> Self {
         self.upstream = true;
         self
     }
 
-    /// Replaces what the remote has, unless it has changed since it was last looked at.
+    /// Overwrites the remote branch, unless it has changed since the last fetch
+    /// (`--force-with-lease`).
     #[must_use]
     pub fn force(mut self) -> Self {
         self.force = true;
@@ -132,7 +135,7 @@ impl Push {
     }
 }
 
-/// What to pull: what the current branch follows unless set.
+/// Options of a pull: the upstream of the current branch by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pull {
     remote: Option<String>,
@@ -153,7 +156,8 @@ impl Pull {
         self
     }
 
-    /// Puts own commits on top of the pulled ones. Otherwise commits on both sides are [`GitError::Conflict`].
+    /// Rebases local commits onto the pulled ones. By default, commits on both sides are
+    /// [`GitError::Conflict`].
     #[must_use]
     pub fn rebase(mut self) -> Self {
         self.rebase = true;
@@ -165,18 +169,18 @@ impl Pull {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Branches {
-    /// The one that is checked out, if one is and has a commit.
+    /// The checked-out branch, if there is one with a commit.
     pub current: Option<String>,
     pub all: Vec<String>,
 }
 
-/// Whose configuration.
+/// The scope of a configuration value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GitScope {
-    /// The repository's.
+    /// One repository.
     #[default]
     Local,
-    /// The user's, in all repositories of the sandbox.
+    /// All repositories of the user in the sandbox.
     Global,
 }
 
@@ -190,7 +194,7 @@ impl GitScope {
 }
 
 impl<'a> Git<'a> {
-    /// The repository in this directory; the user's home unless set.
+    /// Works in this directory; the user's home by default.
     #[must_use]
     pub fn at(self, directory: impl Into<String>) -> Self {
         Self { directory: Some(directory.into()), ..self }
@@ -202,23 +206,24 @@ impl<'a> Git<'a> {
         Self { user: Some(name.into()), ..self }
     }
 
-    /// For remotes that ask for them. They are given to each process that needs them, and kept nowhere in the sandbox.
+    /// Credentials for remotes that require them. Passed to each process that needs them, and
+    /// stored nowhere in the sandbox.
     #[must_use]
     pub fn credentials(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
     }
 
-    /// How long one git command may take; five minutes unless set.
+    /// The timeout of one git command; five minutes by default.
     #[must_use]
     pub fn timeout(self, limit: Duration) -> Self {
         Self { timeout: limit, ..self }
     }
 
-    /// Clones a repository and returns the directory it is in.
+    /// Clones a repository and returns its directory.
     ///
     /// # Errors
-    /// [`GitError::AuthFailed`], [`GitError::RepositoryNotFound`], [`GitError::UnknownName`] for a branch it lacks,
-    /// [`GitError::AlreadyExists`] when there is something in the directory.
+    /// [`GitError::AuthFailed`], [`GitError::RepositoryNotFound`], [`GitError::UnknownName`] for a
+    /// missing branch, [`GitError::AlreadyExists`] when the directory is not empty.
     pub async fn clone(&self, url: &str, options: CloneOptions) -> Result<String, GitError> {
         let url = check_remote(url)?;
         let mut arguments = vec!["clone".to_owned(), "--quiet".to_owned()];
@@ -240,20 +245,20 @@ impl<'a> Git<'a> {
         })
     }
 
-    /// Makes a repository in [`Git::at`], which is made when it is missing. Doing so again changes nothing.
+    /// Creates a repository in [`Git::at`], and the directory if missing. Idempotent.
     ///
     /// # Errors
     /// [`GitError::Failed`].
     pub async fn init(&self, branch: &str) -> Result<(), GitError> {
         let branch = format!("--initial-branch={}", plain("a branch", branch)?);
         let directory = self.directory.as_deref().unwrap_or(".");
-        // Not from within the directory, which may not be there yet.
+        // Runs outside of the directory, which may not exist yet.
         let elsewhere = Git { directory: None, user: self.user.clone(), credentials: None, ..*self };
         elsewhere.run(["init", "--quiet", &branch, "--", plain("a directory", directory)?]).await?;
         Ok(())
     }
 
-    /// Which branch is checked out, and what differs from it.
+    /// The checked-out branch, and the changes of the working tree.
     ///
     /// # Errors
     /// [`GitError::NotARepository`].
@@ -262,7 +267,7 @@ impl<'a> Git<'a> {
         Ok(status::parse(&output.stdout_text()))
     }
 
-    /// The local branches.
+    /// Lists the local branches.
     ///
     /// # Errors
     /// [`GitError::NotARepository`].
@@ -288,7 +293,7 @@ impl<'a> Git<'a> {
         Ok(())
     }
 
-    /// Makes a branch from what is checked out, and checks it out.
+    /// Creates a branch from the current commit, and checks it out.
     ///
     /// # Errors
     /// [`GitError::AlreadyExists`].
@@ -297,7 +302,7 @@ impl<'a> Git<'a> {
         Ok(())
     }
 
-    /// Deletes a branch whose commits are elsewhere too.
+    /// Deletes a merged branch.
     ///
     /// # Errors
     /// [`GitError::UnknownName`]; [`GitError::Failed`] when commits would be lost.
@@ -306,17 +311,17 @@ impl<'a> Git<'a> {
         Ok(())
     }
 
-    /// Puts the state of these files into the next commit.
+    /// Stages these files.
     ///
     /// # Errors
-    /// [`GitError::UnknownName`] for a path that nothing is at.
+    /// [`GitError::UnknownName`] for a path that matches nothing.
     pub async fn add<P: Into<String>>(&self, paths: impl IntoIterator<Item = P>) -> Result<(), GitError> {
         let arguments = ["add", "--"].map(str::to_owned).into_iter().chain(paths.into_iter().map(Into::into));
         self.run(arguments).await?;
         Ok(())
     }
 
-    /// Puts everything that differs into the next commit, new and deleted files included.
+    /// Stages all changes, new and deleted files included.
     ///
     /// # Errors
     /// [`GitError::NotARepository`].
@@ -325,7 +330,8 @@ impl<'a> Git<'a> {
         Ok(())
     }
 
-    /// Commits what was added and returns the commit's name. The author is the configured one unless given.
+    /// Commits the staged changes and returns the commit hash. Uses the configured author unless
+    /// one is given.
     ///
     /// # Errors
     /// [`GitError::NothingToCommit`], [`GitError::NoAuthor`].
@@ -340,10 +346,11 @@ impl<'a> Git<'a> {
         Ok(output.stdout_text().trim().to_owned())
     }
 
-    /// Sends commits to a remote.
+    /// Pushes commits to a remote.
     ///
     /// # Errors
-    /// [`GitError::AuthFailed`], [`GitError::Rejected`], [`GitError::NoUpstream`], [`GitError::UnknownName`].
+    /// [`GitError::AuthFailed`], [`GitError::Rejected`], [`GitError::NoUpstream`],
+    /// [`GitError::UnknownName`].
     pub async fn push(&self, push: Push) -> Result<(), GitError> {
         let mut arguments = vec!["push".to_owned(), "--quiet".to_owned()];
         if push.upstream {
@@ -362,7 +369,7 @@ impl<'a> Git<'a> {
         Ok(())
     }
 
-    /// Fetches commits and puts the current branch where the remote's is.
+    /// Fetches commits and integrates them into the current branch.
     ///
     /// # Errors
     /// [`GitError::AuthFailed`], [`GitError::NoUpstream`], [`GitError::Conflict`].
@@ -383,13 +390,13 @@ impl<'a> Git<'a> {
     /// Adds a remote.
     ///
     /// # Errors
-    /// [`GitError::AlreadyExists`]; [`GitError::Invalid`] for a URL with a password in it.
+    /// [`GitError::AlreadyExists`]; [`GitError::Invalid`] for a URL that contains a password.
     pub async fn remote_add(&self, name: &str, url: &str) -> Result<(), GitError> {
         self.run(["remote", "add", plain("a remote", name)?, check_remote(url)?]).await?;
         Ok(())
     }
 
-    /// The URL of a remote; [`None`] when there is no such remote.
+    /// The URL of a remote; [`None`] when it does not exist.
     ///
     /// # Errors
     /// [`GitError::NotARepository`].
@@ -397,19 +404,19 @@ impl<'a> Git<'a> {
         self.url_of(name, Direction::Fetch).await
     }
 
-    /// Sets a value of the configuration.
+    /// Sets a configuration value.
     ///
     /// # Errors
-    /// [`GitError::Failed`] for a key that is none.
+    /// [`GitError::Failed`] for an invalid key.
     pub async fn set_config(&self, key: &str, value: &str, scope: GitScope) -> Result<(), GitError> {
         self.run(["config", scope.flag(), "--replace-all", "--", plain("a key", key)?, value]).await?;
         Ok(())
     }
 
-    /// A value of the configuration; [`None`] when it is not set.
+    /// A configuration value; [`None`] when it is not set.
     ///
     /// # Errors
-    /// [`GitError::Failed`] for a key that is none.
+    /// [`GitError::Failed`] for an invalid key.
     pub async fn config(&self, key: &str) -> Result<Option<String>, GitError> {
         let command = self.command(["config", "--get", "--", plain("a key", key)?]);
         let output = self.sandbox.commands().run(command).await?;
@@ -420,7 +427,8 @@ impl<'a> Git<'a> {
         }
     }
 
-    /// Any other git command, with the same care: arguments as they are, no prompt, errors told apart.
+    /// Runs any other git command in the same way: without a shell or prompts, with classified
+    /// errors.
     ///
     /// # Errors
     /// Any [`GitError`].
@@ -437,13 +445,13 @@ impl<'a> Git<'a> {
         let subcommand = arguments.first().cloned().unwrap_or_default();
         let mut command = self.command(arguments);
         if let (Some(credentials), Some(remote)) = (&self.credentials, remote) {
-            command = credentials.give(command, remote);
+            command = credentials.apply_to(command, remote);
         }
         self.finish(&subcommand, command).await
     }
 
     fn command<A: Into<String>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        // The C locale: its words are what errors are known by.
+        // The C locale, by whose messages errors are classified.
         let mut command = Command::exec("git", arguments).timeout(self.timeout);
         command = command.envs([("GIT_TERMINAL_PROMPT", "0"), ("LC_ALL", "C"), ("GIT_PAGER", "cat")]);
         if let Some(directory) = &self.directory {
@@ -461,10 +469,10 @@ impl<'a> Git<'a> {
     }
 
     fn error(&self, subcommand: &str, output: &Output) -> GitError {
-        GitError::of(subcommand, self.directory.as_deref().unwrap_or("~"), output)
+        GitError::from_output(subcommand, self.directory.as_deref().unwrap_or("~"), output)
     }
 
-    /// Whom credentials would be for; nobody is asked when there are none.
+    /// The URL that credentials apply to. Runs git only when credentials are set.
     async fn credentials_for(&self, remote: &str, direction: Direction) -> Result<Option<String>, GitError> {
         match self.credentials {
             Some(_) => self.url_of(remote, direction).await,
@@ -492,7 +500,7 @@ enum Direction {
     Push,
 }
 
-/// An argument that is not an option.
+/// Checks that an argument is not an option.
 fn plain<'t>(what: &'static str, value: &'t str) -> Result<&'t str, GitError> {
     if value.is_empty() || value.starts_with('-') {
         let reason = "it is empty or could be taken for an option";
@@ -501,7 +509,7 @@ fn plain<'t>(what: &'static str, value: &'t str) -> Result<&'t str, GitError> {
     Ok(value)
 }
 
-/// The directory that git itself would choose.
+/// The directory name that git would choose.
 fn repository_name(url: &str) -> String {
     let trimmed = url.trim_end_matches('/');
     let trimmed = trimmed.strip_suffix("/.git").unwrap_or(trimmed);
@@ -515,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clone_has_the_name_of_its_repository() {
+    fn a_clone_is_named_after_its_repository() {
         for (url, name) in [
             ("https://github.com/a/project.git", "project"),
             ("https://host/a/project/", "project"),

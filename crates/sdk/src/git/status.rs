@@ -1,44 +1,44 @@
 //! The state of a working tree, from `git status --porcelain=v2 -z`.
 
-/// Which branch is checked out, and what differs from its last commit.
+/// The checked-out branch, and the changes since its last commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GitStatus {
-    /// Absent when a commit is checked out instead of a branch.
+    /// Absent on a detached HEAD.
     pub branch: Option<String>,
     /// Absent before the first commit.
     pub commit: Option<String>,
-    /// The remote branch that this one follows.
+    /// The upstream branch.
     pub upstream: Option<String>,
     /// Commits that the upstream lacks.
     pub ahead: u32,
-    /// Commits that the upstream has besides.
+    /// Commits that only the upstream has.
     pub behind: u32,
     pub changes: Vec<GitChange>,
 }
 
 impl GitStatus {
-    /// Nothing differs, and no file is unknown.
+    /// Whether there are no changes and no untracked files.
     pub fn is_clean(&self) -> bool {
         self.changes.is_empty()
     }
 }
 
-/// A file that differs.
+/// A changed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GitChange {
-    /// Relative to the top of the working tree.
+    /// Path relative to the top of the working tree.
     pub path: String,
-    /// Where it was, when it was renamed or copied.
+    /// The previous path of a renamed or copied file.
     pub original: Option<String>,
-    /// What the next commit changes.
+    /// The change in the index.
     pub staged: Option<ChangeKind>,
-    /// What it does not.
+    /// The change in the working tree.
     pub unstaged: Option<ChangeKind>,
 }
 
-/// How a file differs.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChangeKind {
@@ -46,8 +46,8 @@ pub enum ChangeKind {
     Modified,
     Deleted,
     Renamed,
-    Copied,
-    /// A link became a file, or the like.
+    CopySource,
+    /// The file type changed, for example from symlink to file.
     TypeChanged,
     Untracked,
     /// Both sides of a merge changed it.
@@ -55,20 +55,20 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    fn of(letter: char) -> Option<Self> {
+    fn from_letter(letter: char) -> Option<Self> {
         Some(match letter {
             'A' => Self::Added,
             'M' => Self::Modified,
             'D' => Self::Deleted,
             'R' => Self::Renamed,
-            'C' => Self::Copied,
+            'C' => Self::CopySource,
             'T' => Self::TypeChanged,
             _ => return None,
         })
     }
 }
 
-/// Reads git's list; lines of kinds that are not known are left out, as git asks its readers to.
+/// Parses git's output; skips unknown line types, as git's documentation requires.
 pub(super) fn parse(text: &str) -> GitStatus {
     let mut status = GitStatus::default();
     let mut items = text.split('\0');
@@ -113,7 +113,7 @@ fn header(status: &mut GitStatus, text: &str) {
     }
 }
 
-/// Two letters, then fields, then the path, which may hold blanks.
+/// Parses two letters, then fields, then the path, which may contain spaces.
 fn change(text: &str, fields: usize, original: Option<String>) -> Option<GitChange> {
     let mut letters = text.chars();
     let (staged, unstaged) = (letters.next()?, letters.next()?);
@@ -121,8 +121,8 @@ fn change(text: &str, fields: usize, original: Option<String>) -> Option<GitChan
     Some(GitChange {
         path: path.to_owned(),
         original,
-        staged: ChangeKind::of(staged),
-        unstaged: ChangeKind::of(unstaged),
+        staged: ChangeKind::from_letter(staged),
+        unstaged: ChangeKind::from_letter(unstaged),
     })
 }
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_line_is_read() {
+    fn every_status_line_type_is_parsed() {
         let text = "# branch.oid 1234\0# branch.head main\0# branch.upstream origin/main\0# branch.ab +2 -13\0\
                     1 .M N... 100644 100644 100644 a a with space\0\
                     2 R. N... 100644 100644 100644 a a R100 new name\0old name\0\

@@ -1,4 +1,4 @@
-//! The control plane's calls on sandboxes and snapshots; the other subjects have files of their own.
+//! Control-plane calls on sandboxes and snapshots; other resources have their own files.
 
 use std::collections::BTreeMap;
 
@@ -11,66 +11,66 @@ use protocol::rest::{
 };
 
 use super::Shared;
-use super::exchange::{Answer, Asked, decode, empty, json, page, refuse};
-use super::world::{HeldSandbox, World, lifetime};
+use super::exchange::{FakeRequest, FakeResponse, decode, empty, json, page, refuse};
+use super::state::{FakeSandbox, ServerState, lifetime};
 use super::{secrets, templates, volumes};
 
-type Served = Result<Answer, Answer>;
+type FakeResult = Result<FakeResponse, FakeResponse>;
 
-pub(super) fn answer(shared: &Shared, asked: &Asked) -> Answer {
-    let mut world = shared.world();
-    world.expire();
-    let segments = asked.segments();
+pub(super) fn handle(shared: &Shared, request: &FakeRequest) -> FakeResponse {
+    let mut state = shared.state();
+    state.expire();
+    let segments = request.segments();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let served = match (asked.method.as_str(), segments.as_slice()) {
+    let served = match (request.method.as_str(), segments.as_slice()) {
         ("GET", ["health"]) => Ok(empty(204)),
-        ("POST", ["sandboxes"]) => create(&mut world, asked, None),
-        ("POST", ["v2", "sandboxes"]) => create(&mut world, asked, asked.header(IDEMPOTENCY_KEY)),
-        ("GET", ["v2", "sandboxes"]) => Ok(list(&world, asked)),
+        ("POST", ["sandboxes"]) => create(&mut state, request, None),
+        ("POST", ["v2", "sandboxes"]) => create(&mut state, request, request.header(IDEMPOTENCY_KEY)),
+        ("GET", ["v2", "sandboxes"]) => Ok(list(&state, request)),
         ("GET", ["sandboxes"]) => {
             let running = |row: &ListedSandbox| row.state == SandboxState::Running;
-            Ok(json(200, &rows(&world, asked).into_iter().filter(running).collect::<Vec<_>>()))
+            Ok(json(200, &rows(&state, request).into_iter().filter(running).collect::<Vec<_>>()))
         }
-        ("GET", ["sandboxes", "metrics"]) => Ok(latest(&world, asked)),
-        ("GET", ["snapshots"]) => Ok(templates::snapshots(&world, asked)),
+        ("GET", ["sandboxes", "metrics"]) => Ok(latest_metrics(&state, request)),
+        ("GET", ["snapshots"]) => Ok(templates::snapshots(&state, request)),
         (_, ["templates" | "upload", ..] | ["v2" | "v3", "templates", ..]) => {
-            templates::answer(&mut world, shared.address, asked, &segments)
+            templates::handle(&mut state, shared.address, request, &segments)
         }
-        (_, ["volumes" | "volumecontent", ..]) => volumes::answer(&mut world, asked, &segments),
-        (_, ["secrets", ..]) => secrets::answer(&mut world, asked, &segments),
-        ("DELETE", ["sandboxes", id]) => match world.sandboxes.remove(bare(id)) {
+        (_, ["volumes" | "volumecontent", ..]) => volumes::handle(&mut state, request, &segments),
+        (_, ["secrets", ..]) => secrets::handle(&mut state, request, &segments),
+        ("DELETE", ["sandboxes", id]) => match state.sandboxes.remove(strip_client_id(id)) {
             Some(mut sandbox) => {
                 sandbox.processes.cut();
                 Ok(empty(204))
             }
-            None => Err(unknown(id)),
+            None => Err(sandbox_not_found(id)),
         },
-        ("POST", ["sandboxes", id, "fork"]) => fork(&mut world, asked, bare(id)),
-        ("POST", ["sandboxes", id, "snapshots"]) => snapshot(&mut world, asked, bare(id)),
+        ("POST", ["sandboxes", id, "fork"]) => fork(&mut state, request, strip_client_id(id)),
+        ("POST", ["sandboxes", id, "snapshots"]) => snapshot(&mut state, request, strip_client_id(id)),
         (method, ["v2", "sandboxes", id, rest @ ..] | ["sandboxes", id, rest @ ..]) => {
             let second = segments[0] == "v2";
-            match world.sandboxes.get_mut(bare(id)) {
-                Some(sandbox) => one(sandbox, asked, method, rest, second),
-                None => Err(unknown(id)),
+            match state.sandboxes.get_mut(strip_client_id(id)) {
+                Some(sandbox) => call_sandbox(sandbox, request, method, rest, second),
+                None => Err(sandbox_not_found(id)),
             }
         }
-        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+        _ => Err(refuse(404, format!("path '{}' not found", request.path()))),
     };
     served.unwrap_or_else(|refusal| refusal)
 }
 
-/// Without the older form's client id.
-fn bare(id: &str) -> &str {
+/// Removes the client id of the older id form.
+fn strip_client_id(id: &str) -> &str {
     id.split('-').next().unwrap_or(id)
 }
 
-fn unknown(id: &str) -> Answer {
+fn sandbox_not_found(id: &str) -> FakeResponse {
     refuse(404, format!("sandbox '{id}' not found"))
 }
 
-fn create(world: &mut World, asked: &Asked, key: Option<&str>) -> Served {
-    if let Some((body, made)) = key.and_then(|key| world.created.get(key)) {
-        if *body == asked.body {
+fn create(state: &mut ServerState, request: &FakeRequest, key: Option<&str>) -> FakeResult {
+    if let Some((body, made)) = key.and_then(|key| state.created.get(key)) {
+        if *body == request.body {
             return Ok(json(201, made));
         }
         let body = ErrorBody {
@@ -80,25 +80,25 @@ fn create(world: &mut World, asked: &Asked, key: Option<&str>) -> Served {
         };
         return Err(json(422, &body));
     }
-    let new: NewSandbox = asked.json()?;
+    let new: NewSandbox = request.json()?;
     let Some(reference) = new.template_id.clone() else { return Err(refuse(400, "templateID is required")) };
     if new.timeout.is_some_and(|timeout| timeout <= 0) {
         return Err(refuse(400, "Timeout must be greater than 0"));
     }
-    let missing = |mount: &&protocol::rest::VolumeMount| !world.volumes.values().any(|held| held.name == mount.name);
+    let missing = |mount: &&protocol::rest::VolumeMount| !state.volumes.values().any(|held| held.name == mount.name);
     if let Some(mount) = new.volume_mounts.iter().flatten().find(missing) {
         return Err(refuse(400, format!("volume '{}' not found", mount.name)));
     }
-    let (template, files) = templates::resolve(world, &reference)?;
-    let made = world.make(template, new, files);
+    let (template, files) = templates::resolve(state, &reference)?;
+    let made = state.make(template, new, files);
     if let Some(key) = key {
-        world.created.insert(key.to_owned(), (asked.body.clone(), made.clone()));
+        state.created.insert(key.to_owned(), (request.body.clone(), made.clone()));
     }
     Ok(json(201, &made))
 }
 
-fn rows(world: &World, asked: &Asked) -> Vec<ListedSandbox> {
-    let wanted: BTreeMap<String, String> = match asked.query("metadata") {
+fn rows(state: &ServerState, request: &FakeRequest) -> Vec<ListedSandbox> {
+    let wanted: BTreeMap<String, String> = match request.query("metadata") {
         Some(form) => form
             .split('&')
             .filter_map(|pair| pair.split_once('='))
@@ -106,36 +106,42 @@ fn rows(world: &World, asked: &Asked) -> Vec<ListedSandbox> {
             .collect(),
         None => BTreeMap::new(),
     };
-    let states = asked.query("state");
-    let after = asked.query("startedAfter").and_then(|text| text.parse::<Timestamp>().ok());
-    let template = asked.query("template");
-    let matches = |sandbox: &&HeldSandbox| {
+    let states = request.query("state");
+    let after = request.query("startedAfter").and_then(|text| text.parse::<Timestamp>().ok());
+    let template = request.query("template");
+    let matches = |sandbox: &&FakeSandbox| {
         let state = match sandbox.state {
             SandboxState::Running => "running",
             SandboxState::Paused => "paused",
         };
-        let metadata = sandbox.asked.metadata.as_ref();
+        let metadata = sandbox.request.metadata.as_ref();
         states.as_ref().is_none_or(|states| states.split(',').any(|wanted| wanted == state))
             && after.is_none_or(|after| sandbox.started_at >= after)
             && template.as_ref().is_none_or(|name| sandbox.template_id == *name || sandbox.alias.as_ref() == Some(name))
             && wanted.iter().all(|(key, value)| metadata.is_some_and(|known| known.get(key) == Some(value)))
     };
-    let mut found: Vec<&HeldSandbox> = world.sandboxes.values().filter(matches).collect();
+    let mut found: Vec<&FakeSandbox> = state.sandboxes.values().filter(matches).collect();
     found.sort_by_key(|sandbox| sandbox.started_at);
-    if asked.query("order").as_deref() != Some("asc") {
+    if request.query("order").as_deref() != Some("asc") {
         found.reverse();
     }
-    found.into_iter().map(HeldSandbox::listed).collect()
+    found.into_iter().map(FakeSandbox::listed).collect()
 }
 
-fn list(world: &World, asked: &Asked) -> Answer {
-    let rows = rows(world, asked);
+fn list(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+    let rows = rows(state, request);
     let running = rows.iter().filter(|row| row.state == SandboxState::Running).count();
-    page(asked, &rows).with(TOTAL_RUNNING, &running.to_string())
+    page(request, &rows).with(TOTAL_RUNNING, &running.to_string())
 }
 
 /// Calls on one sandbox.
-fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], second: bool) -> Served {
+fn call_sandbox(
+    sandbox: &mut FakeSandbox,
+    request: &FakeRequest,
+    method: &str,
+    rest: &[&str],
+    second: bool,
+) -> FakeResult {
     let running = sandbox.state == SandboxState::Running;
     if !running && sandbox.files_missing && matches!(rest, ["connect" | "resume"]) {
         let message = format!("the files of sandbox {} are missing", sandbox.id);
@@ -145,7 +151,7 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
     match (method, rest, second) {
         ("GET", [], false) => Ok(json(200, &sandbox.detail())),
         ("POST", ["connect"], _) => {
-            let body: Connect = asked.json()?;
+            let body: Connect = request.json()?;
             let seconds = match body.timeout {
                 Some(seconds) => seconds,
                 None if second => 300,
@@ -162,12 +168,12 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
             if running {
                 return Err(refuse(409, format!("sandbox '{}' is running", sandbox.id)));
             }
-            let body: Resume = asked.json()?;
+            let body: Resume = request.json()?;
             sandbox.resume(body.timeout.unwrap_or(15));
             Ok(json(201, &sandbox.wire()))
         }
         ("POST", ["pause"], false) => {
-            let body: Pause = asked.json()?;
+            let body: Pause = request.json()?;
             if !running {
                 return Err(refuse(409, format!("sandbox '{}' is paused already", sandbox.id)));
             }
@@ -175,12 +181,12 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
             Ok(empty(204))
         }
         ("POST", ["timeout"], false) if running => {
-            let body: Timeout = asked.json()?;
+            let body: Timeout = request.json()?;
             sandbox.end_at = sandbox.clock.now() + lifetime(body.timeout);
             Ok(empty(204))
         }
         ("POST", ["refreshes"], false) if running => {
-            let body: Refresh = asked.json()?;
+            let body: Refresh = request.json()?;
             let seconds = body.duration.unwrap_or(15);
             if !(0..=3600).contains(&seconds) {
                 return Err(refuse(400, "duration must be between 0 and 3600"));
@@ -190,23 +196,23 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
         }
         ("PUT", ["network"], false) if running => {
             let NetworkUpdate { allow_out, deny_out, dns_servers, egress_proxy, rules, allow_internet_access } =
-                asked.json()?;
+                request.json()?;
             let network = &mut sandbox.network;
             (network.allow_out, network.deny_out, network.dns_servers) = (allow_out, deny_out, dns_servers);
             (network.egress_proxy, network.rules) = (egress_proxy, rules);
-            sandbox.asked.allow_internet_access = allow_internet_access;
+            sandbox.request.allow_internet_access = allow_internet_access;
             Ok(empty(204))
         }
         ("GET", ["metrics"], false) => {
-            let from = asked.query("start").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MIN);
-            let until = asked.query("end").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MAX);
+            let from = request.query("start").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MIN);
+            let until = request.query("end").and_then(|text| text.parse::<i64>().ok()).unwrap_or(i64::MAX);
             let metric = metric(sandbox);
             let readings = (from..=until).contains(&metric.timestamp_unix).then_some(metric);
             Ok(json(200, &Vec::from_iter(readings)))
         }
         ("GET", ["logs"], false) => {
-            let start = asked.query("start").and_then(|text| text.parse().ok()).unwrap_or(i64::MIN);
-            let limit = asked.query("limit").and_then(|text| text.parse().ok()).unwrap_or(1000);
+            let start = request.query("start").and_then(|text| text.parse().ok()).unwrap_or(i64::MIN);
+            let limit = request.query("limit").and_then(|text| text.parse().ok()).unwrap_or(1000);
             let entries = sandbox.log.iter().filter(|entry| millisecond(entry) >= start).take(limit);
             let entries: Vec<SandboxLogEntry> = entries.cloned().collect();
             let line = |SandboxLogEntry { timestamp, message, .. }: &SandboxLogEntry| SandboxLog {
@@ -215,9 +221,9 @@ fn one(sandbox: &mut HeldSandbox, asked: &Asked, method: &str, rest: &[&str], se
             };
             Ok(json(200, &SandboxLogs { logs: entries.iter().map(line).collect(), log_entries: entries }))
         }
-        ("GET", ["logs"], true) => Ok(json(200, &SandboxLogPage { logs: log(sandbox, asked) })),
-        (_, ["timeout" | "refreshes" | "network"], false) => Err(unknown(&sandbox.id)),
-        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+        ("GET", ["logs"], true) => Ok(json(200, &SandboxLogPage { logs: log(sandbox, request) })),
+        (_, ["timeout" | "refreshes" | "network"], false) => Err(sandbox_not_found(&sandbox.id)),
+        _ => Err(refuse(404, format!("path '{}' not found", request.path()))),
     }
 }
 
@@ -225,13 +231,13 @@ fn millisecond(entry: &SandboxLogEntry) -> i64 {
     entry.timestamp.parse::<Timestamp>().map_or(0, Timestamp::as_millisecond)
 }
 
-/// Everything here is of level `info`.
-fn log(sandbox: &HeldSandbox, asked: &Asked) -> Vec<SandboxLogEntry> {
-    let backward = asked.query("direction").as_deref() != Some("forward");
-    let cursor = asked.query("cursor").and_then(|text| text.parse::<i64>().ok());
-    let search = asked.query("search").unwrap_or_default();
-    let serious = matches!(asked.query("level").as_deref(), Some("warn" | "error"));
-    let limit = asked.query("limit").and_then(|text| text.parse().ok()).unwrap_or(1000);
+/// All entries have the level `info`.
+fn log(sandbox: &FakeSandbox, request: &FakeRequest) -> Vec<SandboxLogEntry> {
+    let backward = request.query("direction").as_deref() != Some("forward");
+    let cursor = request.query("cursor").and_then(|text| text.parse::<i64>().ok());
+    let search = request.query("search").unwrap_or_default();
+    let serious = matches!(request.query("level").as_deref(), Some("warn" | "error"));
+    let limit = request.query("limit").and_then(|text| text.parse().ok()).unwrap_or(1000);
     let within = |entry: &&SandboxLogEntry| match cursor {
         None => true,
         Some(cursor) if backward => millisecond(entry) <= cursor,
@@ -246,7 +252,7 @@ fn log(sandbox: &HeldSandbox, asked: &Asked) -> Vec<SandboxLogEntry> {
     entries
 }
 
-fn metric(sandbox: &HeldSandbox) -> SandboxMetric {
+fn metric(sandbox: &FakeSandbox) -> SandboxMetric {
     let listed = sandbox.listed();
     let mib = |size: u32| u64::from(size) << 20;
     SandboxMetric {
@@ -262,16 +268,16 @@ fn metric(sandbox: &HeldSandbox) -> SandboxMetric {
     }
 }
 
-fn latest(world: &World, asked: &Asked) -> Answer {
-    let ids = asked.query("sandbox_ids").unwrap_or_default();
-    let known = ids.split(',').filter_map(|id| world.sandboxes.get(id));
+fn latest_metrics(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+    let ids = request.query("sandbox_ids").unwrap_or_default();
+    let known = ids.split(',').filter_map(|id| state.sandboxes.get(id));
     let sandboxes = known.map(|sandbox| (sandbox.id.clone(), metric(sandbox))).collect();
     json(200, &SandboxesMetrics { sandboxes })
 }
 
-fn fork(world: &mut World, asked: &Asked, id: &str) -> Served {
-    let Fork { timeout, count } = asked.json()?;
-    let source = world.sandboxes.get(id).ok_or_else(|| unknown(id))?;
+fn fork(state: &mut ServerState, request: &FakeRequest, id: &str) -> FakeResult {
+    let Fork { timeout, count } = request.json()?;
+    let source = state.sandboxes.get(id).ok_or_else(|| sandbox_not_found(id))?;
     if source.state != SandboxState::Running {
         return Err(refuse(409, format!("sandbox '{id}' is not running")));
     }
@@ -280,17 +286,17 @@ fn fork(world: &mut World, asked: &Asked, id: &str) -> Served {
         return Err(refuse(400, "count must be between 1 and 100"));
     }
     let template = (source.template_id.clone(), source.alias.clone());
-    let mut new = source.asked.clone();
+    let mut new = source.request.clone();
     new.timeout = timeout.or(Some(300));
     let files = source.files.clone();
-    let mut child = || world.make(template.clone(), new.clone(), files.clone());
+    let mut child = || state.make(template.clone(), new.clone(), files.clone());
     let children: Vec<ForkResult> = (0..count).map(|_| ForkResult { sandbox: Some(child()), error: None }).collect();
     Ok(json(201, &children))
 }
 
-fn snapshot(world: &mut World, asked: &Asked, id: &str) -> Served {
-    let NewSnapshot { name, .. } = asked.json()?;
-    let source = world.sandboxes.get(id).ok_or_else(|| unknown(id))?;
+fn snapshot(state: &mut ServerState, request: &FakeRequest, id: &str) -> FakeResult {
+    let NewSnapshot { name, .. } = request.json()?;
+    let source = state.sandboxes.get(id).ok_or_else(|| sandbox_not_found(id))?;
     let files = source.files.clone();
-    Ok(json(201, &templates::keep(world, id, name.as_deref(), files)))
+    Ok(json(201, &templates::save_snapshot(state, id, name.as_deref(), files)))
 }

@@ -1,5 +1,5 @@
-//! The daemon of each sandbox, as far as tests need it: health, files in memory, scripted commands. Links that are signed
-//! instead of carrying a token are not known here.
+//! The daemon of each sandbox, as far as tests need it: health, files in memory, scripted commands.
+//! Does not support signed links.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,21 @@ use protocol::rpc::filesystem::{
 use serde_json::json;
 
 use super::Shared;
-use super::exchange::{Answer, Asked, empty, json as answer_json, refuse};
+use super::exchange::{FakeRequest, FakeResponse, empty, json as answer_json, refuse};
 use super::process::{self, Codec, rpc_error};
-use super::world::{Files, HeldSandbox, Node};
+use super::state::{FakeSandbox, Files, Node};
 
 const HOME: &str = "/home/user";
 
-pub(super) fn answer(shared: &Shared, asked: &Asked) -> Answer {
-    let mut world = shared.world();
-    world.expire();
-    let id = asked.header(SANDBOX_ID).unwrap_or_default();
-    let Some(port) = asked.header(SANDBOX_PORT) else { return Answer::new(400, "text/plain", "missing header") };
-    let scripts = world.scripts.clone();
-    let found = world.sandboxes.get_mut(id).and_then(|sandbox| wakes(sandbox).then_some(sandbox));
+pub(super) fn handle(shared: &Shared, request: &FakeRequest) -> FakeResponse {
+    let mut state = shared.state();
+    state.expire();
+    let id = request.header(SANDBOX_ID).unwrap_or_default();
+    let Some(port) = request.header(SANDBOX_PORT) else {
+        return FakeResponse::new(400, "text/plain", "missing header");
+    };
+    let scripts = state.scripts.clone();
+    let found = state.sandboxes.get_mut(id).and_then(|sandbox| runs_or_resumes(sandbox).then_some(sandbox));
     let Some(sandbox) = found else {
         let body = json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 });
         return answer_json(502, &body);
@@ -36,29 +38,29 @@ pub(super) fn answer(shared: &Shared, asked: &Asked) -> Answer {
         let message = "The sandbox is running but port is not open";
         return answer_json(502, &json!({ "sandboxId": id, "message": message, "port": port, "code": 502 }));
     }
-    let segments = asked.segments();
+    let segments = request.segments();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     if segments == ["health"] {
         return empty(204);
     }
-    if sandbox.token.is_some() && asked.header(ACCESS_TOKEN) != sandbox.token.as_deref() {
+    if sandbox.token.is_some() && request.header(ACCESS_TOKEN) != sandbox.token.as_deref() {
         return refuse(401, "access token is missing or does not match");
     }
-    let served = match (asked.method.as_str(), segments.as_slice()) {
-        ("GET", ["files"]) => read(&sandbox.files, asked),
-        ("POST", ["files"]) => write(&mut sandbox.files, asked),
-        ("POST", ["process.Process", method]) => process::answer(&mut sandbox.processes, &scripts, asked, method),
-        ("POST", ["filesystem.Filesystem", method]) => filesystem(&mut sandbox.files, asked, method),
+    let served = match (request.method.as_str(), segments.as_slice()) {
+        ("GET", ["files"]) => read(&sandbox.files, request),
+        ("POST", ["files"]) => write(&mut sandbox.files, request),
+        ("POST", ["process.Process", method]) => process::handle(&mut sandbox.processes, &scripts, request, method),
+        ("POST", ["filesystem.Filesystem", method]) => filesystem(&mut sandbox.files, request, method),
         _ => Err(refuse(404, "no such path")),
     };
     served.unwrap_or_else(|refusal| refusal)
 }
 
-/// Whether it runs, or does now because it is to resume when asked for.
-fn wakes(sandbox: &mut HeldSandbox) -> bool {
-    let resumes = sandbox.asked.auto_resume.is_some_and(|resume| resume.enabled);
+/// Whether it runs; resumes it first if it resumes on traffic.
+fn runs_or_resumes(sandbox: &mut FakeSandbox) -> bool {
+    let resumes = sandbox.request.auto_resume.is_some_and(|resume| resume.enabled);
     if sandbox.state == SandboxState::Paused && resumes && sandbox.pause_mode == Some(PauseMode::Full) {
-        sandbox.resume(sandbox.asked.timeout.unwrap_or(300));
+        sandbox.resume(sandbox.request.timeout.unwrap_or(300));
     }
     sandbox.state == SandboxState::Running
 }
@@ -80,29 +82,29 @@ fn absolute(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-fn read(files: &Files, asked: &Asked) -> Result<Answer, Answer> {
-    let path = absolute(&asked.query("path").unwrap_or_default());
+fn read(files: &Files, request: &FakeRequest) -> Result<FakeResponse, FakeResponse> {
+    let path = absolute(&request.query("path").unwrap_or_default());
     match files.get(&path) {
-        Some(Node::File { content, .. }) => Ok(Answer::new(200, "application/octet-stream", content.clone())),
+        Some(Node::File { content, .. }) => Ok(FakeResponse::new(200, "application/octet-stream", content.clone())),
         Some(Node::Directory) => Err(refuse(400, format!("path '{path}' is a directory"))),
         None => Err(refuse(404, format!("path '{path}' does not exist"))),
     }
 }
 
-fn write(files: &mut Files, asked: &Asked) -> Result<Answer, Answer> {
-    let pairs = asked.headers.iter().filter_map(|(name, value)| {
+fn write(files: &mut Files, request: &FakeRequest) -> Result<FakeResponse, FakeResponse> {
+    let pairs = request.headers.iter().filter_map(|(name, value)| {
         let key = name.as_str().strip_prefix(METADATA_PREFIX)?;
         Some((key.to_owned(), value.to_str().ok()?.to_owned()))
     });
     let metadata: BTreeMap<String, String> = pairs.collect();
-    let kind = asked.header("content-type").unwrap_or_default();
+    let kind = request.header("content-type").unwrap_or_default();
     let parts = match kind.split_once("boundary=") {
-        Some((_, boundary)) => parts(&asked.body, boundary.trim_matches('"')),
-        None => vec![(String::new(), asked.body.clone())],
+        Some((_, boundary)) => parse_form(&request.body, boundary.trim_matches('"')),
+        None => vec![(String::new(), request.body.clone())],
     };
     let mut written = Vec::new();
     for (name, content) in parts {
-        let path = asked.query("path").unwrap_or(name);
+        let path = request.query("path").unwrap_or(name);
         if path.is_empty() {
             return Err(refuse(400, "path is required"));
         }
@@ -119,7 +121,7 @@ fn write(files: &mut Files, asked: &Asked) -> Result<Answer, Answer> {
 }
 
 /// The parts named `file`, with their file names.
-fn parts(body: &Bytes, boundary: &str) -> Vec<(String, Bytes)> {
+fn parse_form(body: &Bytes, boundary: &str) -> Vec<(String, Bytes)> {
     let separator = format!("--{boundary}");
     let mut found = Vec::new();
     let mut ends = positions(body, separator.as_bytes());
@@ -151,17 +153,17 @@ fn make_parents(files: &mut Files, path: &str) {
     }
 }
 
-fn filesystem(files: &mut Files, asked: &Asked, method: &str) -> Result<Answer, Answer> {
-    let codec = Codec::of(asked);
+fn filesystem(files: &mut Files, request: &FakeRequest, method: &str) -> Result<FakeResponse, FakeResponse> {
+    let codec = Codec::for_request(request);
     let missing = |path: &str| rpc_error("not_found", &format!("path '{path}' does not exist"));
     match method {
         "Stat" => {
-            let path = absolute(&codec.decode::<StatRequest>(&asked.body)?.path);
+            let path = absolute(&codec.decode::<StatRequest>(&request.body)?.path);
             let entry = entry(files, &path).ok_or_else(|| missing(&path))?;
             Ok(codec.unary(&StatResponse { entry: entry.into(), ..StatResponse::default() }))
         }
         "ListDir" => {
-            let ListDirRequest { path, depth, .. } = codec.decode(&asked.body)?;
+            let ListDirRequest { path, depth, .. } = codec.decode(&request.body)?;
             let path = absolute(&path);
             match files.get(&path) {
                 _ if path == "/" => {}
@@ -178,7 +180,7 @@ fn filesystem(files: &mut Files, asked: &Asked, method: &str) -> Result<Answer, 
             Ok(codec.unary(&ListDirResponse { entries, ..ListDirResponse::default() }))
         }
         "MakeDir" => {
-            let path = absolute(&codec.decode::<MakeDirRequest>(&asked.body)?.path);
+            let path = absolute(&codec.decode::<MakeDirRequest>(&request.body)?.path);
             match files.get(&path) {
                 Some(Node::Directory) => return Err(rpc_error("already_exists", "the directory exists")),
                 Some(Node::File { .. }) => return Err(rpc_error("invalid_argument", "a file is there")),
@@ -190,7 +192,7 @@ fn filesystem(files: &mut Files, asked: &Asked, method: &str) -> Result<Answer, 
             Ok(codec.unary(&MakeDirResponse { entry: entry.into(), ..MakeDirResponse::default() }))
         }
         "Move" => {
-            let MoveRequest { source, destination, .. } = codec.decode(&asked.body)?;
+            let MoveRequest { source, destination, .. } = codec.decode(&request.body)?;
             let (source, destination) = (absolute(&source), absolute(&destination));
             if !files.contains_key(&source) {
                 return Err(missing(&source));
@@ -208,7 +210,7 @@ fn filesystem(files: &mut Files, asked: &Asked, method: &str) -> Result<Answer, 
             Ok(codec.unary(&MoveResponse { entry: entry.into(), ..MoveResponse::default() }))
         }
         "Remove" => {
-            let path = absolute(&codec.decode::<RemoveRequest>(&asked.body)?.path);
+            let path = absolute(&codec.decode::<RemoveRequest>(&request.body)?.path);
             let below = format!("{path}/");
             files.retain(|known, _| *known != path && !known.starts_with(&below));
             Ok(codec.unary(&RemoveResponse::default()))

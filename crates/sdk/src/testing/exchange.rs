@@ -1,4 +1,4 @@
-//! A request as the server sees it, and the answers it gives.
+//! Requests and responses of the fake server.
 
 use std::pin::Pin;
 
@@ -10,21 +10,21 @@ use protocol::rest::ErrorBody;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A request, read whole.
+/// A request with its whole body.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct FakeRequest {
     pub(super) method: Method,
     pub(super) target: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Asked {
+impl FakeRequest {
     pub(super) fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }
 
-    /// Split before they are decoded: a reference may hold a slash.
+    /// Split before decoding: a template reference may contain an encoded slash.
     pub(super) fn segments(&self) -> Vec<String> {
         self.path().split('/').filter(|part| !part.is_empty()).map(decode).collect()
     }
@@ -41,7 +41,7 @@ impl Asked {
     }
 
     /// The body; an empty one is an empty object.
-    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, FakeResponse> {
         let body: &[u8] = if self.body.is_empty() { b"{}" } else { &self.body };
         serde_json::from_slice(body).map_err(|error| refuse(400, format!("the body cannot be read: {error}")))
     }
@@ -51,7 +51,7 @@ pub(super) fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// `METHOD /path`, where `*` stands for one segment.
+/// `METHOD /path`, where `*` matches one segment.
 #[derive(Debug)]
 pub(super) struct Rule {
     method: Method,
@@ -75,12 +75,12 @@ impl Rule {
 
 pub(super) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, Cut>> + Send>>;
 
-/// The connection is closed here and now.
+/// Closes the connection immediately.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut on purpose")]
 pub(super) struct Cut;
 
-pub(super) struct Answer {
+pub(super) struct FakeResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) content: Content,
@@ -91,7 +91,7 @@ pub(super) enum Content {
     Stream(Pieces),
 }
 
-impl Answer {
+impl FakeResponse {
     pub(super) fn new(status: u16, kind: &'static str, content: impl Into<Bytes>) -> Self {
         let headers = vec![(http::header::CONTENT_TYPE, HeaderValue::from_static(kind))];
         Self { status, headers, content: Content::Whole(content.into()) }
@@ -104,25 +104,26 @@ impl Answer {
     }
 }
 
-pub(super) fn json(status: u16, body: &impl Serialize) -> Answer {
-    Answer::new(status, "application/json", serde_json::to_vec(body).expect("bodies of the protocol are JSON"))
+pub(super) fn json(status: u16, body: &impl Serialize) -> FakeResponse {
+    FakeResponse::new(status, "application/json", serde_json::to_vec(body).expect("bodies of the protocol are JSON"))
 }
 
-pub(super) fn empty(status: u16) -> Answer {
-    Answer { status, headers: Vec::new(), content: Content::Whole(Bytes::new()) }
+pub(super) fn empty(status: u16) -> FakeResponse {
+    FakeResponse { status, headers: Vec::new(), content: Content::Whole(Bytes::new()) }
 }
 
-pub(super) fn refuse(status: u16, message: impl Into<String>) -> Answer {
+pub(super) fn refuse(status: u16, message: impl Into<String>) -> FakeResponse {
     json(status, &ErrorBody { code: status, message: message.into(), error_code: None })
 }
 
 /// One page of `rows`, as the query asks.
-pub(super) fn page<T: Serialize>(asked: &Asked, rows: &[T]) -> Answer {
-    let limit = asked.query("limit").map_or(Some(100), |text| text.parse().ok());
+pub(super) fn page<T: Serialize>(request: &FakeRequest, rows: &[T]) -> FakeResponse {
+    let limit = request.query("limit").map_or(Some(100), |text| text.parse().ok());
     let Some(limit) = limit.filter(|limit| (1..=100).contains(limit)) else {
         return refuse(400, "limit must be between 1 and 100");
     };
-    let Some(from) = asked.query("nextToken").map_or(Some(0), |token| token.strip_prefix("from-")?.parse().ok()) else {
+    let Some(from) = request.query("nextToken").map_or(Some(0), |token| token.strip_prefix("from-")?.parse().ok())
+    else {
         return refuse(400, "Invalid next token");
     };
     let shown: Vec<&T> = rows.iter().skip(from).take(limit).collect();

@@ -1,4 +1,4 @@
-//! Connections: each is served until it ends, is cut, or the server is dropped.
+//! Serves connections until they end, are cut, or the server is dropped.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use protocol::headers::{API_KEY, SANDBOX_ID};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::exchange::{Answer, Asked, Content, Cut, Pieces, refuse};
+use super::exchange::{Content, Cut, FakeRequest, FakeResponse, Pieces, refuse};
 use super::{KEY, Kind, Shared, control, envd};
 
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
-    // A listener that fails has nothing more to give.
+    // A failed listener accepts no more connections.
     while let Ok((stream, _)) = listener.accept().await {
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
             let service = service_fn(move |request| exchange(Arc::clone(&shared), request));
-            // An error here is a client that went away, or a connection that a test wanted cut.
+            // An error is a client that disconnected, or a connection cut by a test.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
         while connections.try_join_next().is_some() {}
@@ -38,8 +38,8 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-    let asked = Asked { method: head.method, target, headers: head.headers, body };
-    let fault = shared.notice(&asked);
+    let request = FakeRequest { method: head.method, target, headers: head.headers, body };
+    let fault = shared.record(&request);
     if let Some(fault) = &fault {
         tokio::time::sleep(fault.delay).await;
     }
@@ -50,14 +50,14 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
             answer.headers.extend(headers.into_iter().filter_map(|(name, value)| Some((name?, value))));
             answer
         }
-        Some(Kind::Answer { status, body }) => Answer::new(status, "application/json", body),
+        Some(Kind::Answer { status, body }) => FakeResponse::new(status, "application/json", body),
         Some(Kind::LoseAnswer) => {
-            let _: Answer = answer(&shared, &asked);
+            let _: FakeResponse = handle(&shared, &request);
             return Err(Cut);
         }
-        Some(Kind::Pass) | None => answer(&shared, &asked),
+        Some(Kind::Pass) | None => handle(&shared, &request),
     };
-    let Answer { status, headers, content } = answer;
+    let FakeResponse { status, headers, content } = answer;
     let pieces: Pieces = match content {
         Content::Whole(whole) => {
             let pieces = (!whole.is_empty()).then_some(Ok(whole));
@@ -67,21 +67,21 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
     };
     let mut response = Response::new(StreamBody::new(pieces.map(|piece| piece.map(Frame::data)).boxed()));
     *response.status_mut() = http::StatusCode::from_u16(status).map_err(|_| Cut)?;
-    let date = shared.world().clock.now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    let date = shared.state().clock.now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
     response.headers_mut().insert(http::header::DATE, date.try_into().map_err(|_| Cut)?);
     response.headers_mut().extend(headers);
     Ok(response)
 }
 
-fn answer(shared: &Shared, asked: &Asked) -> Answer {
-    let path = asked.path();
-    if asked.headers.contains_key(SANDBOX_ID) {
-        return envd::answer(shared, asked);
+fn handle(shared: &Shared, request: &FakeRequest) -> FakeResponse {
+    let path = request.path();
+    if request.headers.contains_key(SANDBOX_ID) {
+        return envd::handle(shared, request);
     }
     if path.starts_with("/volumecontent/") || path.starts_with("/upload/") || path == "/health" {
-        // A token or the link itself opens these.
-    } else if asked.header(API_KEY) != Some(KEY) {
+        // A token or the signed link authorizes these.
+    } else if request.header(API_KEY) != Some(KEY) {
         return refuse(401, "the API key is not valid for this server");
     }
-    control::answer(shared, asked)
+    control::handle(shared, request)
 }

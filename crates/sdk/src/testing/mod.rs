@@ -1,7 +1,7 @@
-//! An E2B server in this process, for tests of programs that use the client. Feature `testing`.
+//! An in-process E2B server, for tests of programs that use the client. Feature `testing`.
 //!
-//! It follows the protocol and runs nothing: commands answer what a test has scripted, files live in memory. It listens on
-//! a free port of the loopback, keeps what it was asked, and fails on demand.
+//! It implements the protocol and runs no processes: commands return scripted output, files live in
+//! memory. It listens on a free loopback port, records its requests, and injects faults.
 //!
 //! ```
 //! # tokio_test(async {
@@ -15,13 +15,14 @@
 //! let output = sandbox.commands().run("git status").await.expect("it is scripted");
 //! assert_eq!(output.stdout_text(), "nothing to commit\n");
 //!
-//! // The next look fails once in passing, and the client asks again.
+//! // The next request fails once, and the client retries.
 //! server.fail_next("GET /sandboxes/*", 1, Fault::status(503));
 //! client.info(sandbox.id()).await.expect("the second try succeeds");
 //! assert_eq!(server.requests_to("GET /sandboxes/*").len(), 2);
 //! # });
 //! # fn tokio_test(test: impl Future<Output = ()>) {
-//! #     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
+//! #     let mut runtime = tokio::runtime::Builder::new_current_thread();
+//! #     runtime.enable_all().build().expect("a runtime").block_on(test);
 //! # }
 //! ```
 
@@ -31,9 +32,9 @@ mod exchange;
 mod listener;
 mod process;
 mod secrets;
+mod state;
 mod templates;
 mod volumes;
-mod world;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,15 +47,15 @@ use tokio::task::JoinHandle;
 
 use crate::client::{Client, ClientBuilder};
 use crate::id::SandboxId;
-use exchange::{Asked, Rule};
-use world::World;
+use exchange::{FakeRequest, Rule};
+use state::ServerState;
 
 pub use process::Script;
 
-/// The key it takes.
+/// The API key that the server accepts.
 const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
 
-/// A server for tests. Dropping it closes the port and every connection.
+/// A fake server for tests. Dropping it closes the port and every connection.
 #[derive(Debug)]
 pub struct FakeServer {
     address: SocketAddr,
@@ -65,31 +66,31 @@ pub struct FakeServer {
 #[derive(Debug)]
 struct Shared {
     address: SocketAddr,
-    world: Mutex<World>,
-    switches: Mutex<Switches>,
+    state: Mutex<ServerState>,
+    controls: Mutex<TestControls>,
 }
 
-/// What a test has told the server to do, and what the server has seen.
+/// Faults and scripts set by the test, and the recorded requests.
 #[derive(Debug, Default)]
-struct Switches {
+struct TestControls {
     lacking: Vec<Rule>,
     faults: Vec<(Rule, u32, Fault)>,
     seen: Vec<RecordedRequest>,
 }
 
-/// A request the server received.
+/// A recorded request.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecordedRequest {
     pub method: Method,
-    /// Encoded, with the query.
+    /// Encoded path with the query.
     pub target: String,
-    /// Keys and tokens included, so that a test can see that they were sent.
+    /// Includes keys and tokens, so that a test can check them.
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-/// A failure to be played.
+/// A fault to inject.
 #[derive(Debug, Clone)]
 pub struct Fault {
     kind: Kind,
@@ -107,44 +108,45 @@ enum Kind {
         status: u16,
         body: Bytes,
     },
-    /// Nothing was done.
+    /// Closes the connection before processing.
     Cut,
-    /// It was done, and nobody is told.
+    /// Processes the request, and closes the connection without a response.
     LoseAnswer,
     Pass,
 }
 
 impl Fault {
-    /// Answers with this status and an error body, and does nothing.
+    /// Responds with this status and an error body, without processing.
     pub fn status(status: u16) -> Self {
-        let kind = Kind::Status { status, message: "this fault was asked for".into(), headers: HeaderMap::new() };
+        let kind = Kind::Status { status, message: "this fault was request for".into(), headers: HeaderMap::new() };
         Self { kind, delay: Duration::ZERO }
     }
 
-    /// Answers with this status and body, taken for JSON, and does nothing: for answers that the fake would not give.
+    /// Responds with this status and JSON body, without processing: for responses that the fake
+    /// would not send.
     pub fn answer(status: u16, body: impl Into<Bytes>) -> Self {
         Self { kind: Kind::Answer { status, body: body.into() }, delay: Duration::ZERO }
     }
 
-    /// Closes the connection without doing anything.
+    /// Closes the connection without processing.
     pub fn cut() -> Self {
         Self { kind: Kind::Cut, delay: Duration::ZERO }
     }
 
-    /// Does what is asked and closes the connection without an answer.
+    /// Processes the request and closes the connection without a response.
     pub fn lose_answer() -> Self {
         Self { kind: Kind::LoseAnswer, delay: Duration::ZERO }
     }
 
-    /// Does what is asked, after a while.
+    /// Processes the request after a delay.
     pub fn slow(delay: Duration) -> Self {
         Self { kind: Kind::Pass, delay }
     }
 
-    /// A header of the answer, such as `retry-after` or `should-retry`.
+    /// Adds a response header, such as `retry-after` or `should-retry`.
     ///
     /// # Panics
-    /// When the name or value cannot be one.
+    /// When the name or value is invalid.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         if let Kind::Status { headers, .. } = &mut self.kind {
@@ -154,7 +156,7 @@ impl Fault {
         self
     }
 
-    /// The message of the answer.
+    /// Sets the message of the error body.
     #[must_use]
     pub fn message(mut self, text: impl Into<String>) -> Self {
         if let Kind::Status { message, .. } = &mut self.kind {
@@ -165,29 +167,29 @@ impl Fault {
 }
 
 impl FakeServer {
-    /// Starts on a free port of the loopback, with the template `base` and nothing else.
+    /// Starts on a free loopback port, with only the template `base`.
     ///
     /// # Panics
-    /// When the loopback has no free port.
+    /// When no loopback port is free.
     pub async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("the loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let shared = Arc::new(Shared { address, world: Mutex::default(), switches: Mutex::default() });
+        let shared = Arc::new(Shared { address, state: Mutex::default(), controls: Mutex::default() });
         let serving = tokio::spawn(listener::serve(listener, Arc::clone(&shared)));
         Self { address, shared, serving }
     }
 
-    /// Its base URL, for both planes and volumes.
+    /// Its base URL, for the control plane, sandboxes and volumes.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The key it takes.
+    /// The API key that the server accepts.
     pub fn api_key(&self) -> &'static str {
         KEY
     }
 
-    /// Options of a client of this server, with nothing from the environment.
+    /// Options of a client of this server, ignoring the environment.
     pub fn builder(&self) -> ClientBuilder {
         let url = self.url();
         Client::builder().ignore_environment().api_key(KEY).api_url(&url).sandbox_url(&url).volume_url(&url)
@@ -196,74 +198,76 @@ impl FakeServer {
     /// A client of this server.
     ///
     /// # Panics
-    /// Never: the options are its own.
+    /// Never: the options are valid.
     pub fn client(&self) -> Client {
         self.builder().build().expect("the options are its own")
     }
 
-    /// From now on it has only the first generation of create and connect.
-    pub fn first_generation(&self) -> &Self {
+    /// From now on it supports only version 1 of create and connect.
+    pub fn only_api_v1(&self) -> &Self {
         self.lacks("POST /v2/sandboxes").lacks("POST /v2/sandboxes/*/connect")
     }
 
-    /// From now on it does not have a call: `METHOD /path`, where `*` stands for one segment.
+    /// Removes a call from now on: `METHOD /path`, where `*` matches one segment.
     ///
     /// # Panics
-    /// When the rule has another form.
+    /// When the rule is malformed.
     pub fn lacks(&self, rule: &str) -> &Self {
-        self.shared.switches().lacking.push(Rule::parse(rule));
+        self.shared.controls().lacking.push(Rule::parse(rule));
         self
     }
 
-    /// Plays `fault` on the next `times` requests that match: `METHOD /path`, where `*` stands for one segment.
+    /// Injects `fault` into the next `times` requests that match: `METHOD /path`, where `*` matches
+    /// one segment.
     ///
     /// # Panics
-    /// When the rule has another form.
+    /// When the rule is malformed.
     pub fn fail_next(&self, rule: &str, times: u32, fault: Fault) -> &Self {
-        self.shared.switches().faults.push((Rule::parse(rule), times, fault));
+        self.shared.controls().faults.push((Rule::parse(rule), times, fault));
         self
     }
 
-    /// What a command does: a shell line as [`crate::Command::new`] takes it, or a program and its arguments with spaces
-    /// between. In builds of templates too. What is not scripted ends with 127, as in a shell; in builds it succeeds.
+    /// Scripts a command: a shell line as passed to [`crate::Command::new`], or a program and its
+    /// arguments joined by spaces. Applies to template builds too. An unscripted command exits with
+    /// 127, as in a shell; in builds it succeeds.
     pub fn on_command(&self, line: impl Into<String>, script: impl Into<Script>) -> &Self {
-        self.shared.world().scripts.insert(line.into(), script.into());
+        self.shared.state().scripts.insert(line.into(), script.into());
         self
     }
 
-    /// From now on its clock is so far ahead of what it was, as a provider's may be.
+    /// Advances the server's clock, to simulate clock skew.
     pub fn set_clock_ahead(&self, by: jiff::SignedDuration) -> &Self {
-        self.shared.world().clock.put_ahead(by);
+        self.shared.state().clock.put_ahead(by);
         self
     }
 
-    /// Every request so far.
+    /// All requests so far.
     pub fn requests(&self) -> Vec<RecordedRequest> {
-        self.shared.switches().seen.clone()
+        self.shared.controls().seen.clone()
     }
 
-    /// Requests so far that match: `METHOD /path`, where `*` stands for one segment.
+    /// Requests so far that match: `METHOD /path`, where `*` matches one segment.
     ///
     /// # Panics
-    /// When the rule has another form.
+    /// When the rule is malformed.
     pub fn requests_to(&self, rule: &str) -> Vec<RecordedRequest> {
         let rule = Rule::parse(rule);
         let matches = |seen: &&RecordedRequest| {
             let path = seen.target.split('?').next().unwrap_or_default();
             rule.matches(&seen.method, path)
         };
-        self.shared.switches().seen.iter().filter(matches).cloned().collect()
+        self.shared.controls().seen.iter().filter(matches).cloned().collect()
     }
 
-    /// Ids of sandboxes that run or are paused.
+    /// Ids of running and paused sandboxes.
     pub fn sandboxes(&self) -> Vec<SandboxId> {
-        self.shared.world().sandbox_ids()
+        self.shared.state().sandbox_ids()
     }
 
-    /// Loses the files of a sandbox and keeps its record: connecting to it while it is paused, or
-    /// resuming it, is refused with 410 `sandbox_files_missing` from now on.
+    /// Loses the files of a sandbox and keeps its record: from now on, resuming it or connecting to
+    /// it while paused is refused with 410 `sandbox_files_missing`.
     pub fn lose_files(&self, sandbox: &SandboxId) -> &Self {
-        if let Some(held) = self.shared.world().sandboxes.get_mut(sandbox.as_str()) {
+        if let Some(held) = self.shared.state().sandboxes.get_mut(sandbox.as_str()) {
             held.files_missing = true;
             held.files.clear();
         }
@@ -272,7 +276,7 @@ impl FakeServer {
 
     /// A file of a sandbox, by its absolute path.
     pub fn file(&self, sandbox: &SandboxId, path: &str) -> Option<Bytes> {
-        self.shared.world().file(sandbox.as_str(), path)
+        self.shared.state().file(sandbox.as_str(), path)
     }
 }
 
@@ -283,29 +287,30 @@ impl Drop for FakeServer {
 }
 
 impl Shared {
-    fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ServerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn switches(&self) -> MutexGuard<'_, Switches> {
-        self.switches.lock().unwrap_or_else(PoisonError::into_inner)
+    fn controls(&self) -> MutexGuard<'_, TestControls> {
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault to be played on a request, if there is one; notes the request.
-    fn notice(&self, asked: &Asked) -> Option<Fault> {
-        let mut switches = self.switches();
-        switches.seen.push(RecordedRequest {
-            method: asked.method.clone(),
-            target: asked.target.clone(),
-            headers: asked.headers.clone(),
-            body: asked.body.clone(),
+    /// Records the request, and returns the fault to inject.
+    fn record(&self, request: &FakeRequest) -> Option<Fault> {
+        let mut controls = self.controls();
+        controls.seen.push(RecordedRequest {
+            method: request.method.clone(),
+            target: request.target.clone(),
+            headers: request.headers.clone(),
+            body: request.body.clone(),
         });
-        if switches.lacking.iter().any(|rule| rule.matches(&asked.method, asked.path())) {
-            let message = format!("path '{}' not found", asked.path());
+        if controls.lacking.iter().any(|rule| rule.matches(&request.method, request.path())) {
+            let message = format!("path '{}' not found", request.path());
             return Some(Fault::status(404).message(message));
         }
-        let faults = &mut switches.faults;
-        let due = |(rule, left, _): &&mut (Rule, u32, Fault)| *left > 0 && rule.matches(&asked.method, asked.path());
+        let faults = &mut controls.faults;
+        let due =
+            |(rule, left, _): &&mut (Rule, u32, Fault)| *left > 0 && rule.matches(&request.method, request.path());
         let (_, left, fault) = faults.iter_mut().find(due)?;
         *left -= 1;
         Some(fault.clone())

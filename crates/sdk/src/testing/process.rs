@@ -1,4 +1,4 @@
-//! Commands that do what a test says, and the streams that tell of them.
+//! Scripted commands and their event streams.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::exchange::{Answer, Asked, Content, Cut, Pieces, empty};
+use super::exchange::{Content, Cut, FakeRequest, FakeResponse, Pieces, empty};
 use crate::transport::connect;
 
-/// What a command does.
+/// The behaviour of a command.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
     stdout: Bytes,
@@ -35,21 +35,21 @@ impl Script {
         Self { stdout: text.into(), ..Self::default() }
     }
 
-    /// Prints this as errors too.
+    /// Also prints this to standard error.
     #[must_use]
     pub fn stderr(mut self, text: impl Into<Bytes>) -> Self {
         self.stderr = text.into();
         self
     }
 
-    /// Ends with this code.
+    /// Exits with this code.
     #[must_use]
     pub fn exit(mut self, code: i32) -> Self {
         self.exit = code;
         self
     }
 
-    /// Prints, and then runs until it gets a signal or its sandbox ends.
+    /// Prints, then runs until a signal or the end of its sandbox.
     #[must_use]
     pub fn runs_until_killed(mut self) -> Self {
         self.runs_on = true;
@@ -67,14 +67,14 @@ impl From<&'static str> for Script {
     }
 }
 
-/// The processes of one sandbox, ended ones included: their exit can still be asked for.
+/// The processes of one sandbox, ended ones included, whose exit can still be queried.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    held: BTreeMap<u32, HeldProcess>,
+    by_pid: BTreeMap<u32, FakeProcess>,
 }
 
 #[derive(Debug)]
-struct HeldProcess {
+struct FakeProcess {
     config: ProcessConfig,
     tag: Option<String>,
     state: watch::Sender<State>,
@@ -84,11 +84,11 @@ struct HeldProcess {
 enum State {
     Running,
     Ended(EndEvent),
-    /// Its sandbox is gone: streams break off.
+    /// Its sandbox ended: streams break off.
     Cut,
 }
 
-/// How messages are written: binary, or as JSON.
+/// The message encoding: binary or JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Codec {
     Binary,
@@ -96,12 +96,12 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    pub(super) fn of(asked: &Asked) -> Self {
-        let json = asked.header("content-type").is_some_and(|kind| kind.contains("json"));
+    pub(super) fn for_request(request: &FakeRequest) -> Self {
+        let json = request.header("content-type").is_some_and(|kind| kind.contains("json"));
         if json { Self::Json } else { Self::Binary }
     }
 
-    pub(super) fn decode<M: Message + Default + DeserializeOwned>(self, bytes: &[u8]) -> Result<M, Answer> {
+    pub(super) fn decode<M: Message + Default + DeserializeOwned>(self, bytes: &[u8]) -> Result<M, FakeResponse> {
         let decoded = match self {
             Self::Binary => M::decode_from_slice(bytes).map_err(|error| error.to_string()),
             Self::Json => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
@@ -116,23 +116,23 @@ impl Codec {
         }
     }
 
-    pub(super) fn unary<M: Message + Serialize>(self, message: &M) -> Answer {
+    pub(super) fn unary<M: Message + Serialize>(self, message: &M) -> FakeResponse {
         let kind = match self {
             Self::Binary => connect::UNARY,
             Self::Json => "application/json",
         };
-        Answer::new(200, kind, self.encode(message))
+        FakeResponse::new(200, kind, self.encode(message))
     }
 
-    fn stream(self, pieces: Pieces) -> Answer {
+    fn stream(self, pieces: Pieces) -> FakeResponse {
         let kind = match self {
             Self::Binary => connect::STREAM,
             Self::Json => "application/connect+json",
         };
-        Answer { content: Content::Stream(pieces), ..empty(200).with("content-type", kind) }
+        FakeResponse { content: Content::Stream(pieces), ..empty(200).with("content-type", kind) }
     }
 
-    /// An event in an envelope; start and connect answer in the same form.
+    /// An event in an envelope; start and connect respond in the same form.
     fn event(self, event: process_event::Event) -> Bytes {
         let event = ProcessEvent { event: Some(event), ..ProcessEvent::default() };
         envelope(0, &self.encode(&StartResponse { event: event.into(), ..StartResponse::default() }))
@@ -153,8 +153,8 @@ fn last(error: Option<(&str, &str)>) -> Bytes {
     envelope(2, text.as_bytes())
 }
 
-/// A refusal of a unary call.
-pub(super) fn rpc_error(code: &str, message: &str) -> Answer {
+/// An error response of a unary call.
+pub(super) fn rpc_error(code: &str, message: &str) -> FakeResponse {
     let status = match code {
         "invalid_argument" | "failed_precondition" => 400,
         "unauthenticated" => 401,
@@ -164,39 +164,39 @@ pub(super) fn rpc_error(code: &str, message: &str) -> Answer {
         _ => 500,
     };
     let body = serde_json::json!({ "code": code, "message": message }).to_string();
-    Answer::new(status, "application/json", body)
+    FakeResponse::new(status, "application/json", body)
 }
 
-pub(super) fn answer(
+pub(super) fn handle(
     processes: &mut Processes,
     scripts: &HashMap<String, Script>,
-    asked: &Asked,
+    http: &FakeRequest,
     method: &str,
-) -> Result<Answer, Answer> {
-    let codec = Codec::of(asked);
+) -> Result<FakeResponse, FakeResponse> {
+    let codec = Codec::for_request(http);
     match method {
         "Start" => {
-            let request: StartRequest = codec.decode(asked.body.get(5..).unwrap_or_default())?;
-            Ok(processes.start(request, scripts, asked, codec))
+            let request: StartRequest = codec.decode(http.body.get(5..).unwrap_or_default())?;
+            Ok(processes.start(request, scripts, http, codec))
         }
         "Connect" => {
-            let request: ConnectRequest = codec.decode(asked.body.get(5..).unwrap_or_default())?;
-            Ok(processes.connect(request.process.as_option(), asked, codec))
+            let request: ConnectRequest = codec.decode(http.body.get(5..).unwrap_or_default())?;
+            Ok(processes.connect(request.process.as_option(), http, codec))
         }
         "List" => Ok(codec.unary(&processes.list())),
         "SendSignal" => {
-            let request: SendSignalRequest = codec.decode(&asked.body)?;
-            let held = processes.find(request.process.as_option())?;
+            let request: SendSignalRequest = codec.decode(&http.body)?;
+            let process = processes.find_running(request.process.as_option())?;
             let name = match request.signal.as_known() {
                 Some(Signal::SIGNAL_SIGKILL) => "signal: killed",
                 Some(Signal::SIGNAL_SIGTERM) => "signal: terminated",
                 _ => return Err(rpc_error("unimplemented", "no such signal")),
             };
             let end = EndEvent { exit_code: -1, status: name.into(), error: Some(name.into()), ..EndEvent::default() };
-            held.state.send_replace(State::Ended(end));
+            process.state.send_replace(State::Ended(end));
             Ok(codec.unary(&SendSignalResponse::default()))
         }
-        // Taken, and looked at by nobody.
+        // Accepted and ignored.
         "SendInput" => Ok(codec.unary(&SendInputResponse::default())),
         "CloseStdin" => Ok(codec.unary(&CloseStdinResponse::default())),
         "Update" => Ok(codec.unary(&UpdateResponse::default())),
@@ -207,8 +207,8 @@ pub(super) fn answer(
 impl Processes {
     /// Breaks off every stream, as the end of a sandbox does.
     pub(super) fn cut(&mut self) {
-        for (_, held) in std::mem::take(&mut self.held) {
-            held.state.send_replace(State::Cut);
+        for (_, process) in std::mem::take(&mut self.by_pid) {
+            process.state.send_replace(State::Cut);
         }
     }
 
@@ -216,15 +216,15 @@ impl Processes {
         &mut self,
         request: StartRequest,
         scripts: &HashMap<String, Script>,
-        asked: &Asked,
+        http: &FakeRequest,
         codec: Codec,
-    ) -> Answer {
+    ) -> FakeResponse {
         let StartRequest { process, tag, pty, .. } = request;
         let config = process.as_option().cloned().unwrap_or_default();
         let line = line(&config);
         let unknown = || Script::default().stderr(format!("bash: line 1: {line}: command not found\n")).exit(127);
         let script = scripts.get(&line).cloned().unwrap_or_else(unknown);
-        let pid = 100 + u32::try_from(self.held.len()).unwrap_or(0);
+        let pid = 100 + u32::try_from(self.by_pid.len()).unwrap_or(0);
         let status = format!("exit status {}", script.exit);
         let end = EndEvent {
             exit_code: script.exit,
@@ -235,7 +235,7 @@ impl Processes {
         };
         let state = if script.runs_on { State::Running } else { State::Ended(end) };
         let (state, watching) = watch::channel(state);
-        self.held.insert(pid, HeldProcess { config, tag, state });
+        self.by_pid.insert(pid, FakeProcess { config, tag, state });
         let on_terminal = pty.as_option().is_some();
         let mut first = vec![codec.event(started(pid))];
         for (content, is_error) in [(script.stdout, false), (script.stderr, true)] {
@@ -249,46 +249,46 @@ impl Processes {
                 first.push(codec.event(process_event::Event::Data(Box::new(data))));
             }
         }
-        codec.stream(told(first, watching, asked, codec))
+        codec.stream(stream_events(first, watching, http, codec))
     }
 
-    fn connect(&mut self, selector: Option<&ProcessSelector>, asked: &Asked, codec: Codec) -> Answer {
-        match self.named(selector) {
-            Some((pid, held)) => {
+    fn connect(&mut self, selector: Option<&ProcessSelector>, request: &FakeRequest, codec: Codec) -> FakeResponse {
+        match self.find_any(selector) {
+            Some((pid, process)) => {
                 let first = vec![codec.event(started(pid))];
-                codec.stream(told(first, held.state.subscribe(), asked, codec))
+                codec.stream(stream_events(first, process.state.subscribe(), request, codec))
             }
             None => codec.stream(Box::pin(stream::iter([Ok(last(Some(("not_found", "process not found"))))]))),
         }
     }
 
-    fn named(&self, selector: Option<&ProcessSelector>) -> Option<(u32, &HeldProcess)> {
-        let mut held = self.held.iter().map(|(pid, held)| (*pid, held));
+    fn find_any(&self, selector: Option<&ProcessSelector>) -> Option<(u32, &FakeProcess)> {
+        let mut process = self.by_pid.iter().map(|(pid, process)| (*pid, process));
         match selector?.selector.as_ref()? {
-            Selector::Pid(wanted) => held.find(|(pid, _)| pid == wanted),
-            Selector::Tag(wanted) => held.find(|(_, held)| held.tag.as_ref() == Some(wanted)),
+            Selector::Pid(wanted) => process.find(|(pid, _)| pid == wanted),
+            Selector::Tag(wanted) => process.find(|(_, process)| process.tag.as_ref() == Some(wanted)),
         }
     }
 
-    /// One that runs.
-    fn find(&self, selector: Option<&ProcessSelector>) -> Result<&HeldProcess, Answer> {
-        let found = self.named(selector).filter(|(_, held)| matches!(*held.state.borrow(), State::Running));
-        found.map(|(_, held)| held).ok_or_else(|| rpc_error("not_found", "process not found"))
+    /// Finds a running process.
+    fn find_running(&self, selector: Option<&ProcessSelector>) -> Result<&FakeProcess, FakeResponse> {
+        let found = self.find_any(selector).filter(|(_, process)| matches!(*process.state.borrow(), State::Running));
+        found.map(|(_, process)| process).ok_or_else(|| rpc_error("not_found", "process not found"))
     }
 
     fn list(&self) -> ListResponse {
-        let running = self.held.iter().filter(|(_, held)| matches!(*held.state.borrow(), State::Running));
-        let info = |(pid, held): (&u32, &HeldProcess)| ProcessInfo {
-            config: held.config.clone().into(),
+        let running = self.by_pid.iter().filter(|(_, process)| matches!(*process.state.borrow(), State::Running));
+        let info = |(pid, process): (&u32, &FakeProcess)| ProcessInfo {
+            config: process.config.clone().into(),
             pid: *pid,
-            tag: held.tag.clone(),
+            tag: process.tag.clone(),
             ..ProcessInfo::default()
         };
         ListResponse { processes: running.map(info).collect(), ..ListResponse::default() }
     }
 }
 
-/// What a test calls the command: the shell's line, or the words.
+/// The key of a scripted command: the shell line, or the joined words.
 fn line(config: &ProcessConfig) -> String {
     match (config.cmd.as_str(), config.args.as_slice()) {
         ("/bin/bash", [login, run, line]) if login == "-l" && run == "-c" => line.clone(),
@@ -300,11 +300,11 @@ fn started(pid: u32) -> process_event::Event {
     process_event::Event::Start(Box::new(StartEvent { pid, ..StartEvent::default() }))
 }
 
-/// The first events, then signs of life until the process ends, then how it ended.
-fn told(first: Vec<Bytes>, watching: watch::Receiver<State>, asked: &Asked, codec: Codec) -> Pieces {
-    let seconds = asked.header(protocol::headers::KEEPALIVE_PING_INTERVAL).and_then(|text| text.parse().ok());
+/// Streams the first events, then keepalives until the process ends, then its exit.
+fn stream_events(first: Vec<Bytes>, watching: watch::Receiver<State>, request: &FakeRequest, codec: Codec) -> Pieces {
+    let seconds = request.header(protocol::headers::KEEPALIVE_PING_INTERVAL).and_then(|text| text.parse().ok());
     let interval = Duration::from_secs(seconds.unwrap_or(90).max(1));
-    let limit = asked.header(protocol::headers::CONNECT_TIMEOUT_MS).and_then(|text| text.parse().ok());
+    let limit = request.header(protocol::headers::CONNECT_TIMEOUT_MS).and_then(|text| text.parse().ok());
     let deadline = limit.filter(|limit| *limit > 0).map(|limit| Instant::now() + Duration::from_millis(limit));
     let rest = stream::unfold(Some(watching), move |watching| async move {
         let mut watching = watching?;
@@ -326,7 +326,7 @@ fn told(first: Vec<Bytes>, watching: watch::Receiver<State>, asked: &Asked, code
         };
         tokio::select! {
             changed = watching.changed() => {
-                // Whoever held it is gone with the sandbox.
+                // The sandbox was dropped with the sender.
                 let piece = if changed.is_ok() { Ok(Bytes::new()) } else { Err(Cut) };
                 Some((piece, changed.is_ok().then_some(watching)))
             }
@@ -337,7 +337,7 @@ fn told(first: Vec<Bytes>, watching: watch::Receiver<State>, asked: &Asked, code
             }
         }
     });
-    // An empty piece is a step without news.
+    // An empty piece carries no event.
     let rest = rest.filter(|piece| std::future::ready(!matches!(piece, Ok(piece) if piece.is_empty())));
     Box::pin(stream::iter(first.into_iter().map(Ok)).chain(rest))
 }

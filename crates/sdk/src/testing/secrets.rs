@@ -1,28 +1,32 @@
-//! Secrets: their values go in and are not kept.
+//! Secrets: their values are accepted and dropped.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use protocol::rest::secret::{NewSecret, SecretInfo, SecretUpdate};
 
-use super::exchange::{Answer, Asked, empty, json, page, refuse};
-use super::world::World;
+use super::exchange::{FakeRequest, FakeResponse, empty, json, page, refuse};
+use super::state::ServerState;
 
-/// By its name.
-pub(super) type HeldSecret = SecretInfo;
+/// A secret, with_idempotency_key by its name.
+pub(super) type FakeSecret = SecretInfo;
 
-pub(super) fn answer(world: &mut World, asked: &Asked, segments: &[&str]) -> Result<Answer, Answer> {
+pub(super) fn handle(
+    state: &mut ServerState,
+    request: &FakeRequest,
+    segments: &[&str],
+) -> Result<FakeResponse, FakeResponse> {
     let missing = |name: &str| refuse(404, format!("secret '{name}' not found"));
-    let secrets: &mut BTreeMap<String, HeldSecret> = &mut world.secrets;
-    let key = |secrets: &BTreeMap<String, HeldSecret>, text: &str| {
+    let secrets: &mut BTreeMap<String, FakeSecret> = &mut state.secrets;
+    let key = |secrets: &BTreeMap<String, FakeSecret>, text: &str| {
         let found = secrets.values().find(|held| held.secret_id == text || held.name == text);
         found.map(|held| held.name.clone()).ok_or_else(|| missing(text))
     };
     let now = Timestamp::now().to_string();
-    match (asked.method.as_str(), segments) {
-        ("GET", ["secrets"]) => Ok(page(asked, &secrets.values().collect::<Vec<_>>())),
+    match (request.method.as_str(), segments) {
+        ("GET", ["secrets"]) => Ok(page(request, &secrets.values().collect::<Vec<_>>())),
         ("POST", ["secrets"]) => {
-            let NewSecret { name, value: _, metadata } = asked.json()?;
+            let NewSecret { name, value: _, metadata } = request.json()?;
             let fits =
                 (1..=128).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
             if !fits || secrets.contains_key(&name) {
@@ -43,7 +47,7 @@ pub(super) fn answer(world: &mut World, asked: &Asked, segments: &[&str]) -> Res
         }
         ("GET", ["secrets", text]) => Ok(json(200, &secrets[&key(secrets, text)?])),
         ("POST", ["secrets", text]) => {
-            let SecretUpdate { value: _, metadata } = asked.json()?;
+            let SecretUpdate { value: _, metadata } = request.json()?;
             let name = key(secrets, text)?;
             let held = secrets.get_mut(&name).ok_or_else(|| missing(text))?;
             held.current_version += 1;
@@ -57,6 +61,6 @@ pub(super) fn answer(world: &mut World, asked: &Asked, segments: &[&str]) -> Res
             secrets.remove(&key(secrets, text)?);
             Ok(empty(204))
         }
-        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+        _ => Err(refuse(404, format!("path '{}' not found", request.path()))),
     }
 }

@@ -12,42 +12,42 @@ use protocol::rest::template::{
 };
 use protocol::rest::{LogLevel, Snapshot};
 
-use super::exchange::{Answer, Asked, empty, json, page, refuse};
-use super::world::{Files, World};
+use super::exchange::{FakeRequest, FakeResponse, empty, json, page, refuse};
+use super::state::{Files, ServerState};
 
 const DEFAULT: &str = "default";
-/// Names of this server's only team.
+/// Namespace of this server's only team.
 const NAMESPACE: &str = "team";
 
 #[derive(Debug)]
-pub(super) struct HeldTemplate {
+pub(super) struct FakeTemplate {
     id: String,
     name: Option<String>,
     public: bool,
     cpu_count: u32,
     memory_mb: u32,
-    builds: Vec<HeldBuild>,
-    /// Which build a tag stands for.
+    builds: Vec<FakeBuild>,
+    /// Maps tags to builds.
     tags: BTreeMap<String, String>,
-    /// The sandbox it was taken of.
+    /// The sandbox a snapshot was taken of.
     snapshot_of: Option<String>,
     files: Files,
     made_at: Timestamp,
 }
 
 #[derive(Debug)]
-struct HeldBuild {
+struct FakeBuild {
     id: String,
     status: BuildStatus,
-    /// What the next look finds, and the one after it.
+    /// The status that later polls return.
     outcome: Option<BuildStatus>,
     log: Vec<BuildLogEntry>,
     reason: Option<BuildFailure>,
 }
 
-impl HeldTemplate {
+impl FakeTemplate {
     pub(super) fn base() -> Self {
-        let build = HeldBuild::ready("00000000-0000-4000-8000-000000000000".into());
+        let build = FakeBuild::ready("00000000-0000-4000-8000-000000000000".into());
         let mut base = Self::new("base".into(), Some("base".into()));
         base.public = true;
         base.tag(DEFAULT, &build.id);
@@ -114,7 +114,7 @@ impl HeldTemplate {
     }
 
     fn with_builds(&self) -> TemplateWithBuilds {
-        let build = |build: &HeldBuild| TemplateBuild {
+        let build = |build: &FakeBuild| TemplateBuild {
             build_id: build.id.clone(),
             status: build.status,
             created_at: self.made_at.to_string(),
@@ -129,14 +129,14 @@ impl HeldTemplate {
     }
 }
 
-impl HeldBuild {
+impl FakeBuild {
     fn ready(id: String) -> Self {
         Self { id, status: BuildStatus::Ready, outcome: None, log: Vec::new(), reason: None }
     }
 }
 
-/// `name[:tag]` in its parts.
-fn parts(reference: &str) -> (String, Option<String>) {
+/// Splits `name[:tag]`.
+fn split_reference(reference: &str) -> (String, Option<String>) {
     let lower = reference.trim().to_lowercase();
     match lower.split_once(':') {
         Some((name, tag)) => (name.to_owned(), Some(tag.to_owned())),
@@ -144,10 +144,10 @@ fn parts(reference: &str) -> (String, Option<String>) {
     }
 }
 
-/// The template that a create names, with its files.
-pub(super) fn resolve(world: &World, reference: &str) -> Result<((String, Option<String>), Files), Answer> {
-    let (name, tag) = parts(reference);
-    let Some(template) = world.templates.iter().find(|template| template.is(&name)) else {
+/// Resolves a template reference to the template and its files.
+pub(super) fn resolve(state: &ServerState, reference: &str) -> Result<((String, Option<String>), Files), FakeResponse> {
+    let (name, tag) = split_reference(reference);
+    let Some(template) = state.templates.iter().find(|template| template.is(&name)) else {
         return Err(refuse(404, format!("template '{reference}' not found")));
     };
     let tag = tag.unwrap_or_else(|| DEFAULT.into());
@@ -160,17 +160,17 @@ pub(super) fn resolve(world: &World, reference: &str) -> Result<((String, Option
     }
 }
 
-/// Keeps a sandbox's files as a snapshot.
-pub(super) fn keep(world: &mut World, sandbox: &str, name: Option<&str>, files: Files) -> Snapshot {
-    let build = HeldBuild::ready(world.uuid());
-    let number = world.number();
-    let name = name.map(|name| parts(name).0);
-    let known = world.templates.iter().position(|held| name.is_some() && held.name == name);
+/// Saves a sandbox's files as a snapshot.
+pub(super) fn save_snapshot(state: &mut ServerState, sandbox: &str, name: Option<&str>, files: Files) -> Snapshot {
+    let build = FakeBuild::ready(state.uuid());
+    let number = state.number();
+    let name = name.map(|name| split_reference(name).0);
+    let known = state.templates.iter().position(|held| name.is_some() && held.name == name);
     let at = known.unwrap_or_else(|| {
-        world.templates.push(HeldTemplate::new(format!("snap{number:016}"), name.clone()));
-        world.templates.len() - 1
+        state.templates.push(FakeTemplate::new(format!("snap{number:016}"), name.clone()));
+        state.templates.len() - 1
     });
-    let template = &mut world.templates[at];
+    let template = &mut state.templates[at];
     template.snapshot_of = Some(sandbox.to_owned());
     template.files = files;
     template.tag(DEFAULT, &build.id);
@@ -178,59 +178,60 @@ pub(super) fn keep(world: &mut World, sandbox: &str, name: Option<&str>, files: 
     template.snapshot()
 }
 
-pub(super) fn snapshots(world: &World, asked: &Asked) -> Answer {
-    let (sandbox, name) = (asked.query("sandboxID"), asked.query("name"));
-    let name = name.map(|name| parts(&name).0);
-    let matches = |held: &&HeldTemplate| {
+pub(super) fn snapshots(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+    let (sandbox, name) = (request.query("sandboxID"), request.query("name"));
+    let name = name.map(|name| split_reference(&name).0);
+    let matches = |held: &&FakeTemplate| {
         held.snapshot_of.is_some()
             && (sandbox.is_none() || held.snapshot_of == sandbox)
             && name.as_ref().is_none_or(|name| held.is(name))
     };
-    page(asked, &world.templates.iter().filter(matches).map(HeldTemplate::snapshot).collect::<Vec<_>>())
+    page(request, &state.templates.iter().filter(matches).map(FakeTemplate::snapshot).collect::<Vec<_>>())
 }
 
-pub(super) fn answer(
-    world: &mut World,
+pub(super) fn handle(
+    state: &mut ServerState,
     address: SocketAddr,
-    asked: &Asked,
+    request: &FakeRequest,
     segments: &[&str],
-) -> Result<Answer, Answer> {
+) -> Result<FakeResponse, FakeResponse> {
     let missing = |name: &str| refuse(404, format!("template '{name}' not found"));
-    let find = |world: &World, name: &str| {
-        let (name, _) = parts(name);
-        world.templates.iter().position(|held| held.is(&name)).ok_or_else(|| missing(&name))
+    let find = |state: &ServerState, name: &str| {
+        let (name, _) = split_reference(name);
+        state.templates.iter().position(|held| held.is(&name)).ok_or_else(|| missing(&name))
     };
-    match (asked.method.as_str(), segments) {
+    match (request.method.as_str(), segments) {
         ("PUT", ["upload", hash]) => {
-            // As object stores do. The headers that go with a link are not asked for: older SDKs do not know them.
-            if asked.header("content-length").is_none() {
+            // Object stores require it too. The upload headers are not checked: older SDKs do not
+            // send them.
+            if request.header("content-length").is_none() {
                 return Err(refuse(411, "an upload needs its length"));
             }
-            world.uploads.insert((*hash).to_owned(), asked.body.clone());
+            state.uploads.insert((*hash).to_owned(), request.body.clone());
             Ok(empty(200))
         }
-        ("GET", ["templates"]) => Ok(json(200, &world.templates.iter().map(HeldTemplate::wire).collect::<Vec<_>>())),
+        ("GET", ["templates"]) => Ok(json(200, &state.templates.iter().map(FakeTemplate::wire).collect::<Vec<_>>())),
         ("GET", ["v2", "templates"]) => {
-            Ok(page(asked, &world.templates.iter().map(HeldTemplate::wire).collect::<Vec<_>>()))
+            Ok(page(request, &state.templates.iter().map(FakeTemplate::wire).collect::<Vec<_>>()))
         }
-        ("POST", ["v3", "templates"]) => Ok(request_build(world, asked.json()?)),
+        ("POST", ["v3", "templates"]) => Ok(request_build(state, request.json()?)),
         ("GET", ["templates", "aliases", name]) => {
-            let held = &world.templates[find(world, name)?];
+            let held = &state.templates[find(state, name)?];
             Ok(json(200, &TemplateAlias { template_id: held.id.clone(), public: held.public }))
         }
         ("POST", ["templates", "tags"]) => {
-            let AssignTags { target, tags } = asked.json()?;
-            let at = find(world, &target)?;
-            let held = &mut world.templates[at];
-            let from = parts(&target).1.unwrap_or_else(|| DEFAULT.into());
+            let AssignTags { target, tags } = request.json()?;
+            let at = find(state, &target)?;
+            let held = &mut state.templates[at];
+            let from = split_reference(&target).1.unwrap_or_else(|| DEFAULT.into());
             let Some(build) = held.tags.get(&from).cloned() else { return Err(missing(&target)) };
             tags.iter().for_each(|tag| held.tag(tag, &build));
             Ok(json(201, &AssignedTags { build_id: build, tags }))
         }
         ("DELETE", ["templates", "tags"]) => {
-            let RemoveTags { name, tags } = asked.json()?;
-            let at = find(world, &name)?;
-            let held = &mut world.templates[at];
+            let RemoveTags { name, tags } = request.json()?;
+            let at = find(state, &name)?;
+            let held = &mut state.templates[at];
             if tags.iter().any(|tag| tag == DEFAULT) {
                 return Err(refuse(400, "the default tag cannot be removed"));
             }
@@ -238,7 +239,7 @@ pub(super) fn answer(
             Ok(empty(204))
         }
         ("GET", ["templates", name, "tags"]) => {
-            let held = &world.templates[find(world, name)?];
+            let held = &state.templates[find(state, name)?];
             let tag = |(tag, build): (&String, &String)| TemplateTag {
                 tag: tag.clone(),
                 build_id: build.clone(),
@@ -247,50 +248,50 @@ pub(super) fn answer(
             Ok(json(200, &held.tags.iter().map(tag).collect::<Vec<_>>()))
         }
         ("GET", ["templates", name, "files", hash]) => {
-            find(world, name)?;
-            let present = world.uploads.contains_key(*hash);
+            find(state, name)?;
+            let present = state.uploads.contains_key(*hash);
             let headers = BTreeMap::from([("x-upload".to_owned(), "allowed".to_owned())]);
             let url = (!present).then(|| format!("http://{address}/upload/{hash}"));
             Ok(json(201, &FileUpload { present, url, headers: (!present).then_some(headers) }))
         }
         ("POST", ["v2", "templates", name, "builds", build]) => {
-            let at = find(world, name)?;
-            start(world, at, build, &asked.json()?)
+            let at = find(state, name)?;
+            start(state, at, build, &request.json()?)
         }
         ("GET", ["templates", name, "builds", build, what @ ("status" | "logs")]) => {
-            let at = find(world, name)?;
-            look(&mut world.templates[at], build, asked, what)
+            let at = find(state, name)?;
+            poll_build(&mut state.templates[at], build, request, what)
         }
-        ("GET", ["templates", name]) => Ok(json(200, &world.templates[find(world, name)?].with_builds())),
+        ("GET", ["templates", name]) => Ok(json(200, &state.templates[find(state, name)?].with_builds())),
         ("DELETE", ["templates", name]) => {
-            let at = find(world, name)?;
-            let id = &world.templates[at].id;
-            if world.sandboxes.values().any(|sandbox| sandbox.template_id == *id) {
+            let at = find(state, name)?;
+            let id = &state.templates[at].id;
+            if state.sandboxes.values().any(|sandbox| sandbox.template_id == *id) {
                 return Err(refuse(400, format!("template '{name}' is in use")));
             }
-            world.templates.remove(at);
+            state.templates.remove(at);
             Ok(empty(204))
         }
         ("PATCH", ["v2", "templates", name] | ["templates", name]) => {
-            let TemplateUpdate { public } = asked.json()?;
-            let at = find(world, name)?;
-            let held = &mut world.templates[at];
+            let TemplateUpdate { public } = request.json()?;
+            let at = find(state, name)?;
+            let held = &mut state.templates[at];
             held.public = public.unwrap_or(held.public);
             Ok(json(200, &TemplateUpdated { names: held.names() }))
         }
-        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+        _ => Err(refuse(404, format!("path '{}' not found", request.path()))),
     }
 }
 
-fn request_build(world: &mut World, new: NewBuild) -> Answer {
-    let (name, tag) = parts(&new.name);
-    let build = HeldBuild { status: BuildStatus::Waiting, ..HeldBuild::ready(world.uuid()) };
-    let number = world.number();
-    let at = world.templates.iter().position(|held| held.is(&name)).unwrap_or_else(|| {
-        world.templates.push(HeldTemplate::new(format!("tmpl{number:016}"), Some(name)));
-        world.templates.len() - 1
+fn request_build(state: &mut ServerState, new: NewBuild) -> FakeResponse {
+    let (name, tag) = split_reference(&new.name);
+    let build = FakeBuild { status: BuildStatus::Waiting, ..FakeBuild::ready(state.uuid()) };
+    let number = state.number();
+    let at = state.templates.iter().position(|held| held.is(&name)).unwrap_or_else(|| {
+        state.templates.push(FakeTemplate::new(format!("tmpl{number:016}"), Some(name)));
+        state.templates.len() - 1
     });
-    let held = &mut world.templates[at];
+    let held = &mut state.templates[at];
     held.cpu_count = new.cpu_count.unwrap_or(held.cpu_count);
     held.memory_mb = new.memory_mb.unwrap_or(held.memory_mb);
     let mut tags: Vec<String> = tag.into_iter().chain(new.tags).collect();
@@ -310,9 +311,9 @@ fn request_build(world: &mut World, new: NewBuild) -> Answer {
     json(202, &requested)
 }
 
-/// Plays a build: copies need their files, and commands do as scripted.
-fn start(world: &mut World, at: usize, build: &str, body: &BuildStart) -> Result<Answer, Answer> {
-    let World { templates, uploads, scripts, .. } = world;
+/// Simulates a build: copies need their files, and commands behave as scripted.
+fn start(state: &mut ServerState, at: usize, build: &str, body: &BuildStart) -> Result<FakeResponse, FakeResponse> {
+    let ServerState { templates, uploads, scripts, .. } = state;
     let entry = |level: LogLevel, message: String, step: usize| BuildLogEntry {
         timestamp: Timestamp::now().to_string(),
         level,
@@ -345,19 +346,24 @@ fn start(world: &mut World, at: usize, build: &str, body: &BuildStart) -> Result
     Ok(empty(202))
 }
 
-/// The first look finds a build at work, the next ones how it ended.
-fn look(held: &mut HeldTemplate, build: &str, asked: &Asked, what: &str) -> Result<Answer, Answer> {
+/// The first poll returns `building`, later ones the outcome.
+fn poll_build(
+    held: &mut FakeTemplate,
+    build: &str,
+    request: &FakeRequest,
+    what: &str,
+) -> Result<FakeResponse, FakeResponse> {
     let template_id = held.id.clone();
     let found = held.builds.iter_mut().find(|held| held.id == build);
     let Some(build) = found else { return Err(refuse(400, "build not found")) };
     if what == "logs" {
         let mut logs = build.log.clone();
-        if asked.query("direction").as_deref() != Some("forward") {
+        if request.query("direction").as_deref() != Some("forward") {
             logs.reverse();
         }
         return Ok(json(200, &BuildLogPage { logs }));
     }
-    let seen = asked.query("logsOffset").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let seen = request.query("logsOffset").and_then(|text| text.parse().ok()).unwrap_or(0);
     let status = build.status;
     if let (BuildStatus::Building, Some(outcome)) = (status, build.outcome) {
         build.status = outcome;

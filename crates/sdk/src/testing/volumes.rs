@@ -8,11 +8,11 @@ use protocol::rest::volume::{
     EntryKind, NewVolume, Volume, VolumeAndToken, VolumeEntry, VolumeEntryUpdate, VolumeErrorBody,
 };
 
-use super::exchange::{Answer, Asked, empty, json, refuse};
-use super::world::World;
+use super::exchange::{FakeRequest, FakeResponse, empty, json, refuse};
+use super::state::ServerState;
 
 #[derive(Debug)]
-pub(super) struct HeldVolume {
+pub(super) struct FakeVolume {
     pub(super) name: String,
     id: String,
     token: String,
@@ -21,7 +21,7 @@ pub(super) struct HeldVolume {
 
 #[derive(Debug)]
 struct Held {
-    /// A directory has none.
+    /// [`None`] for a directory.
     content: Option<Bytes>,
     mode: u32,
     uid: u32,
@@ -29,7 +29,7 @@ struct Held {
     at: Timestamp,
 }
 
-impl HeldVolume {
+impl FakeVolume {
     fn wire(&self) -> VolumeAndToken {
         VolumeAndToken { volume: self.listed(), token: self.token.clone(), domain: None }
     }
@@ -58,51 +58,61 @@ impl Held {
     }
 }
 
-pub(super) fn answer(world: &mut World, asked: &Asked, segments: &[&str]) -> Result<Answer, Answer> {
-    match (asked.method.as_str(), segments) {
-        ("GET", ["volumes"]) => Ok(json(200, &world.volumes.values().map(HeldVolume::listed).collect::<Vec<_>>())),
+pub(super) fn handle(
+    state: &mut ServerState,
+    request: &FakeRequest,
+    segments: &[&str],
+) -> Result<FakeResponse, FakeResponse> {
+    match (request.method.as_str(), segments) {
+        ("GET", ["volumes"]) => Ok(json(200, &state.volumes.values().map(FakeVolume::listed).collect::<Vec<_>>())),
         ("POST", ["volumes"]) => {
-            let NewVolume { name } = asked.json()?;
+            let NewVolume { name } = request.json()?;
             let fits = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-            if !fits || world.volumes.values().any(|held| held.name == name) {
+            if !fits || state.volumes.values().any(|held| held.name == name) {
                 return Err(refuse(400, format!("volume name '{name}' is taken or not valid")));
             }
-            let number = world.number();
+            let number = state.number();
             let (id, token) = (format!("vol{number:016}"), format!("volume-token-{number}"));
-            let held = HeldVolume { name, id: id.clone(), token, entries: BTreeMap::new() };
+            let held = FakeVolume { name, id: id.clone(), token, entries: BTreeMap::new() };
             let made = json(201, &held.wire());
-            world.volumes.insert(id, held);
+            state.volumes.insert(id, held);
             Ok(made)
         }
-        ("GET", ["volumes", id]) => match world.volumes.get(*id) {
+        ("GET", ["volumes", id]) => match state.volumes.get(*id) {
             Some(held) => Ok(json(200, &held.wire())),
             None => Err(refuse(404, format!("volume '{id}' not found"))),
         },
-        ("DELETE", ["volumes", id]) => match world.volumes.remove(*id) {
+        ("DELETE", ["volumes", id]) => match state.volumes.remove(*id) {
             Some(_) => Ok(empty(204)),
             None => Err(refuse(404, format!("volume '{id}' not found"))),
         },
         (method, ["volumecontent", id, kind]) => {
-            let bearer = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-            let held = world.volumes.get_mut(*id).filter(|held| bearer == Some(held.token.as_str()));
-            let held = held.ok_or_else(|| wrong(401, "unauthorized", "the token does not open this volume"))?;
-            content(held, asked, method, kind)
+            let bearer = request.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+            let held = state.volumes.get_mut(*id).filter(|held| bearer == Some(held.token.as_str()));
+            let held =
+                held.ok_or_else(|| error_response(401, "unauthorized", "the token does not open this volume"))?;
+            content(held, request, method, kind)
         }
-        _ => Err(refuse(404, format!("path '{}' not found", asked.path()))),
+        _ => Err(refuse(404, format!("path '{}' not found", request.path()))),
     }
 }
 
-/// Here the code is a text.
-fn wrong(status: u16, code: &str, message: impl Into<String>) -> Answer {
+/// In this API `code` is a string.
+fn error_response(status: u16, code: &str, message: impl Into<String>) -> FakeResponse {
     json(status, &VolumeErrorBody { code: code.into(), message: message.into() })
 }
 
-fn content(volume: &mut HeldVolume, asked: &Asked, method: &str, kind: &str) -> Result<Answer, Answer> {
-    let path = asked.query("path").ok_or_else(|| wrong(400, "bad_request", "path is required"))?;
+fn content(
+    volume: &mut FakeVolume,
+    request: &FakeRequest,
+    method: &str,
+    kind: &str,
+) -> Result<FakeResponse, FakeResponse> {
+    let path = request.query("path").ok_or_else(|| error_response(400, "bad_request", "path is required"))?;
     let path = format!("/{}", path.trim_matches('/'));
-    let missing = || wrong(404, "not_found", format!("path '{path}' not found"));
-    let number = |name: &str| asked.query(name).and_then(|text| text.parse::<u32>().ok());
-    let force = asked.query("force").as_deref() == Some("true");
+    let missing = || error_response(404, "not_found", format!("path '{path}' not found"));
+    let number = |name: &str| request.query(name).and_then(|text| text.parse::<u32>().ok());
+    let force = request.query("force").as_deref() == Some("true");
     let parent = path.rsplit_once('/').map(|(parent, _)| parent).filter(|parent| !parent.is_empty());
     let new = |content: Option<Bytes>| Held {
         mode: number("mode").unwrap_or(if content.is_some() { 0o644 } else { 0o755 }),
@@ -114,7 +124,7 @@ fn content(volume: &mut HeldVolume, asked: &Asked, method: &str, kind: &str) -> 
     match (method, kind) {
         ("GET", "path") => volume.entries.get(&path).map(|held| json(200, &held.wire(&path))).ok_or_else(missing),
         ("PATCH", "path") => {
-            let VolumeEntryUpdate { uid, gid, mode } = asked.json()?;
+            let VolumeEntryUpdate { uid, gid, mode } = request.json()?;
             let held = volume.entries.get_mut(&path).ok_or_else(missing)?;
             held.uid = uid.unwrap_or(held.uid);
             held.gid = gid.unwrap_or(held.gid);
@@ -140,7 +150,7 @@ fn content(volume: &mut HeldVolume, asked: &Asked, method: &str, kind: &str) -> 
         }
         ("POST", "dir") => {
             if volume.entries.contains_key(&path) {
-                return Err(wrong(409, "already_exists", format!("path '{path}' exists")));
+                return Err(error_response(409, "already_exists", format!("path '{path}' exists")));
             }
             if let Some(parent) = parent.filter(|parent| !volume.entries.contains_key(*parent)) {
                 if !force {
@@ -154,26 +164,26 @@ fn content(volume: &mut HeldVolume, asked: &Asked, method: &str, kind: &str) -> 
             Ok(answer)
         }
         ("GET", "file") => match volume.entries.get(&path).and_then(|held| held.content.clone()) {
-            Some(content) => Ok(Answer::new(200, "application/octet-stream", content)),
+            Some(content) => Ok(FakeResponse::new(200, "application/octet-stream", content)),
             None => Err(missing()),
         },
         ("PUT", "file") => {
             if volume.entries.contains_key(&path) && !force {
-                return Err(wrong(409, "already_exists", format!("path '{path}' exists")));
+                return Err(error_response(409, "already_exists", format!("path '{path}' exists")));
             }
             if let Some(parent) = parent {
                 make_parents(volume, parent);
             }
-            let made = new(Some(asked.body.clone()));
+            let made = new(Some(request.body.clone()));
             let answer = json(201, &made.wire(&path));
             volume.entries.insert(path, made);
             Ok(answer)
         }
-        _ => Err(wrong(404, "not_found", "no such call")),
+        _ => Err(error_response(404, "not_found", "no such call")),
     }
 }
 
-fn make_parents(volume: &mut HeldVolume, path: &str) {
+fn make_parents(volume: &mut FakeVolume, path: &str) {
     let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).chain([path.len()]);
     for end in ends {
         let directory = || Held { content: None, mode: 0o755, uid: 1000, gid: 1000, at: Timestamp::now() };

@@ -1,7 +1,8 @@
-//! The Connect protocol as envd speaks it: unary calls, streams of envelopes, and their errors. Binary messages.
+//! The Connect protocol as envd speaks it: unary calls, streams of envelopes, and their errors.
+//! Binary messages.
 //!
-//! An envelope is a flag byte, a length of four bytes, big end first, and the message. The last one of a stream has the
-//! flag [`END`] and says in JSON how it ended.
+//! An envelope is a flag byte, a big-endian length of four bytes, and the message. The last one of
+//! a stream has the flag [`END`] and contains its result as JSON.
 
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use buffa::Message;
 use bytes::{Buf, Bytes, BytesMut};
 use serde::Deserialize;
 
-use super::answer::{Failure, Refusal};
+use super::connection_pool::StreamPermit;
 use super::http::Call;
-use super::lanes::Place;
+use super::response::{Failure, Refusal};
 
 pub(crate) const UNARY: &str = "application/proto";
 pub(crate) const STREAM: &str = "application/connect+proto";
@@ -19,14 +20,14 @@ pub(crate) const STREAM: &str = "application/connect+proto";
 const HEAD: usize = 5;
 const COMPRESSED: u8 = 1;
 const END: u8 = 2;
-/// Far above what a daemon sends at once (32 KiB of output); a length beyond it is not an envelope.
-const LONGEST: usize = 16 * 1024 * 1024;
-/// Unary answers: the longest is the list of a directory.
-const LONGEST_UNARY: usize = 256 * 1024 * 1024;
-/// For the end of an answer behind its last message.
-const FINISH: Duration = Duration::from_millis(100);
+/// Far above what a daemon sends at once (32 KiB of output); a larger length is a framing error.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+/// Limit of a unary response; the largest is a directory list.
+const MAX_UNARY_BYTES: usize = 256 * 1024 * 1024;
+/// How long to wait for the end of a response after its last message.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// One message in an envelope.
+/// Encodes one message in an envelope.
 pub(crate) fn envelope<M: Message>(message: &M) -> Bytes {
     let payload = message.encode_to_vec();
     let mut whole = Vec::with_capacity(HEAD + payload.len());
@@ -36,7 +37,7 @@ pub(crate) fn envelope<M: Message>(message: &M) -> Bytes {
     whole.into()
 }
 
-/// Reads the answer of a unary call.
+/// Reads the response of a unary call.
 pub(crate) async fn read_unary<M: Message + Default>(
     mut response: reqwest::Response,
     call: &Call,
@@ -45,16 +46,16 @@ pub(crate) async fn read_unary<M: Message + Default>(
     let mut body = BytesMut::new();
     loop {
         match tokio::time::timeout_at(call.deadline(), response.chunk()).await {
-            Err(_) => return Err(Failure::Call(call.out_of_time())),
+            Err(_) => return Err(Failure::Call(call.deadline_exceeded())),
             Ok(Err(error)) => return Err(Failure::Call(call.lost(&error))),
             Ok(Ok(None)) => break,
             Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
         }
-        if body.len() > LONGEST_UNARY {
-            return Err(Failure::Call(call.misunderstood(format!("more than {LONGEST_UNARY} bytes"))));
+        if body.len() > MAX_UNARY_BYTES {
+            return Err(Failure::Call(call.protocol_error(format!("more than {MAX_UNARY_BYTES} bytes"))));
         }
     }
-    M::decode_from_slice(&body).map_err(|error| Failure::Call(call.misunderstood(error.to_string())))
+    M::decode_from_slice(&body).map_err(|error| Failure::Call(call.protocol_error(error.to_string())))
 }
 
 fn expect_type(response: &reqwest::Response, expected: &str, call: &Call) -> Result<(), Failure> {
@@ -62,72 +63,72 @@ fn expect_type(response: &reqwest::Response, expected: &str, call: &Call) -> Res
     if got.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(expected)) {
         return Ok(());
     }
-    Err(Failure::Call(call.misunderstood(format!("the content type is {got:?} where {expected:?} is due"))))
+    Err(Failure::Call(call.protocol_error(format!("the content type is {got:?} where {expected:?} is due"))))
 }
 
-/// What a stream brings next.
+/// The next frame of a stream.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Message(Bytes),
-    /// The server's last word: a clean end, or a refusal.
+    /// The end of the stream: clean, or with an error.
     End(Option<Refusal>),
 }
 
-/// Why a stream brings nothing more.
+/// Why a stream broke.
 #[derive(Debug)]
-pub(crate) enum Broken {
+pub(crate) enum StreamError {
     /// The connection ended or failed before the last envelope.
     Lost(String),
-    /// Nothing came, not even a sign of life.
+    /// No data arrived, not even a keepalive.
     Silent(Duration),
-    /// These are not envelopes.
+    /// The data is not a valid envelope.
     Garbled(String),
 }
 
-/// The envelopes of one answer. Dropping it closes the stream.
+/// The envelopes of one response. Dropping it closes the stream.
 ///
-/// An envelope that lies whole in one chunk is a slice of it; only those that chunks cut apart are copied.
+/// An envelope within one chunk is a slice of it; only envelopes split across chunks are copied.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub(crate) struct EnvelopeStream {
     response: reqwest::Response,
-    /// The last chunk, as far as it is not taken apart yet.
+    /// The unparsed rest of the last chunk.
     chunk: Bytes,
-    /// The beginning of an envelope whose rest has not arrived.
+    /// The beginning of an incomplete envelope.
     begun: BytesMut,
-    _place: Option<Place>,
+    _permit: Option<StreamPermit>,
 }
 
-impl Frames {
-    /// Takes the answer of a stream call, checked to be one.
-    pub(crate) fn new(response: reqwest::Response, place: Option<Place>, call: &Call) -> Result<Self, Failure> {
+impl EnvelopeStream {
+    /// Checks the content type of a stream response.
+    pub(crate) fn new(response: reqwest::Response, permit: Option<StreamPermit>, call: &Call) -> Result<Self, Failure> {
         expect_type(&response, STREAM, call)?;
-        Ok(Self { response, chunk: Bytes::new(), begun: BytesMut::new(), _place: place })
+        Ok(Self { response, chunk: Bytes::new(), begun: BytesMut::new(), _permit: permit })
     }
 
-    /// The next envelope, when no two bytes are further apart than `patience`. Safe to cancel: what has arrived is kept
-    /// for the next call.
-    pub(crate) async fn next(&mut self, patience: Duration) -> Result<Frame, Broken> {
+    /// The next envelope; fails when no byte arrives for `idle_timeout`. Cancel safe: received
+    /// bytes are kept for the next call.
+    pub(crate) async fn next(&mut self, idle_timeout: Duration) -> Result<Frame, StreamError> {
         loop {
             if let Some((flag, payload)) = self.take()? {
                 return frame(flag, payload);
             }
-            match tokio::time::timeout(patience, self.response.chunk()).await {
+            match tokio::time::timeout(idle_timeout, self.response.chunk()).await {
                 Ok(Ok(Some(chunk))) => self.chunk = chunk,
-                Ok(Ok(None)) => return Err(Broken::Lost("it ended before its last message".into())),
-                Ok(Err(error)) => return Err(Broken::Lost(super::http::cause(&error))),
-                Err(_) => return Err(Broken::Silent(patience)),
+                Ok(Ok(None)) => return Err(StreamError::Lost("it ended before its last message".into())),
+                Ok(Err(error)) => return Err(StreamError::Lost(super::http::cause(&error))),
+                Err(_) => return Err(StreamError::Silent(idle_timeout)),
             }
         }
     }
 
-    /// Reads what is behind the last message, so that the connection can serve another call. A server that does not
-    /// end its answer costs a connection, not time.
+    /// Drains the response after the last message, so that the connection can be reused. A server
+    /// that does not end its response costs the connection, not time.
     pub(crate) async fn finish(mut self) {
         let rest = async { while let Ok(Some(_)) = self.response.chunk().await {} };
-        let _ = tokio::time::timeout(FINISH, rest).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
     }
 
-    fn take(&mut self) -> Result<Option<(u8, Bytes)>, Broken> {
+    fn take(&mut self) -> Result<Option<(u8, Bytes)>, StreamError> {
         if self.begun.is_empty()
             && let Some(length) = length(&self.chunk)?
             && self.chunk.len() >= HEAD + length
@@ -136,7 +137,7 @@ impl Frames {
             self.chunk.advance(HEAD);
             return Ok(Some((flag, self.chunk.split_to(length))));
         }
-        // Twice at most: once for the rest of the head, once for the rest of the message.
+        // At most twice: once for the rest of the header, once for the rest of the message.
         while !self.chunk.is_empty() {
             let wanted = length(&self.begun)?.map_or(HEAD, |length| HEAD + length);
             self.begun.reserve(wanted - self.begun.len());
@@ -155,21 +156,21 @@ impl Frames {
     }
 }
 
-/// How long the message of the envelope that begins here is, once its head is whole.
-fn length(bytes: &[u8]) -> Result<Option<usize>, Broken> {
+/// The length of the message in the envelope that begins here, once its header is complete.
+fn length(bytes: &[u8]) -> Result<Option<usize>, StreamError> {
     let Some(&[_, a, b, c, d]) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     match u32::from_be_bytes([a, b, c, d]) as usize {
-        length if length > LONGEST => Err(Broken::Garbled(format!("a message of {length} bytes"))),
+        length if length > MAX_MESSAGE_BYTES => Err(StreamError::Garbled(format!("a message of {length} bytes"))),
         length => Ok(Some(length)),
     }
 }
 
-fn frame(flag: u8, payload: Bytes) -> Result<Frame, Broken> {
+fn frame(flag: u8, payload: Bytes) -> Result<Frame, StreamError> {
     match flag {
         0 => Ok(Frame::Message(payload)),
         END => end(&payload).map(Frame::End),
-        COMPRESSED => Err(Broken::Garbled("a compressed message that nobody asked for".into())),
-        other => Err(Broken::Garbled(format!("the unknown flag {other}"))),
+        COMPRESSED => Err(StreamError::Garbled("an unrequested compressed message".into())),
+        other => Err(StreamError::Garbled(format!("the unknown flag {other}"))),
     }
 }
 
@@ -185,9 +186,9 @@ struct EndError {
     message: String,
 }
 
-fn end(payload: &[u8]) -> Result<Option<Refusal>, Broken> {
-    let end: EndOfStream = serde_json::from_slice(payload).map_err(|error| Broken::Garbled(error.to_string()))?;
-    Ok(end.error.map(|EndError { code, message }| Refusal::of_code(&code, message)))
+fn end(payload: &[u8]) -> Result<Option<Refusal>, StreamError> {
+    let end: EndOfStream = serde_json::from_slice(payload).map_err(|error| StreamError::Garbled(error.to_string()))?;
+    Ok(end.error.map(|EndError { code, message }| Refusal::from_code(&code, message)))
 }
 
 #[cfg(test)]
@@ -203,9 +204,9 @@ mod tests {
         whole
     }
 
-    /// However the bytes of an answer are cut into chunks, the same messages come out.
+    /// The same messages result however the bytes are split into chunks.
     #[tokio::test]
-    async fn envelopes_do_not_care_where_chunks_are_cut() {
+    async fn envelopes_parse_across_any_chunk_boundary() {
         let messages: [&[u8]; 4] = [b"start", b"", &[7; 300], b"last"];
         let mut wire: Vec<u8> = messages.iter().flat_map(|message| framed(message)).collect();
         wire.extend_from_slice(&[END, 0, 0, 0, 2, b'{', b'}']);
@@ -213,8 +214,8 @@ mod tests {
             let chunks: Vec<_> = wire.chunks(size).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect();
             let body = reqwest::Body::wrap_stream(futures::stream::iter(chunks));
             let response = http::Response::builder().header("content-type", STREAM).body(body).expect("an answer");
-            let call = Call::new("test", crate::transport::Repeat::Never, Duration::from_secs(5));
-            let mut frames = Frames::new(response.into(), None, &call).expect("a stream");
+            let call = Call::new("test", crate::transport::Idempotency::NotIdempotent, Duration::from_secs(5));
+            let mut frames = EnvelopeStream::new(response.into(), None, &call).expect("a stream");
             for message in messages {
                 match frames.next(Duration::from_secs(5)).await {
                     Ok(Frame::Message(got)) => assert_eq!(got, message, "chunks of {size}"),
@@ -226,26 +227,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_envelope_is_told_apart() {
-        assert!(matches!(length(b"HTTP/1.1 200"), Err(Broken::Garbled(_))));
-        assert!(matches!(frame(1, Bytes::new()), Err(Broken::Garbled(_))));
-        assert!(matches!(frame(2, Bytes::from_static(b"not json")), Err(Broken::Garbled(_))));
+    fn invalid_envelopes_are_errors() {
+        assert!(matches!(length(b"HTTP/1.1 200"), Err(StreamError::Garbled(_))));
+        assert!(matches!(frame(1, Bytes::new()), Err(StreamError::Garbled(_))));
+        assert!(matches!(frame(2, Bytes::from_static(b"not json")), Err(StreamError::Garbled(_))));
         let refused = br#"{"error":{"code":"not_found","message":"no"}}"#;
         assert!(matches!(frame(2, Bytes::from_static(refused)), Ok(Frame::End(Some(Refusal { status: 404, .. })))));
     }
 
-    /// What a stream of `chunks` brings, up to its first error, and the most memory that was kept for an envelope.
+    /// The messages of `chunks` up to the first error, and the most memory held for an envelope.
     fn taken(chunks: &[&[u8]]) -> (Vec<(u8, Bytes)>, bool, usize) {
         let response = http::Response::builder().header("content-type", STREAM).body(reqwest::Body::from(""));
-        let call = Call::new("test", crate::transport::Repeat::Never, Duration::from_secs(5));
-        let mut frames = Frames::new(response.expect("an answer").into(), None, &call).expect("a stream");
+        let call = Call::new("test", crate::transport::Idempotency::NotIdempotent, Duration::from_secs(5));
+        let mut frames = EnvelopeStream::new(response.expect("an answer").into(), None, &call).expect("a stream");
         let (mut found, mut most) = (Vec::new(), 0);
         for chunk in chunks {
             frames.chunk = Bytes::copy_from_slice(chunk);
             loop {
                 match frames.take() {
                     Ok(Some((flag, payload))) => {
-                        // Whatever it holds, it is a frame or an error.
+                        // Any payload is a frame or an error, never a panic.
                         let _ = frame(flag, payload.clone());
                         found.push((flag, payload));
                     }
@@ -258,9 +259,10 @@ mod tests {
         (found, false, most)
     }
 
-    /// Bytes that are likely to be envelopes: heads with short, huge and wrong lengths among them.
+    /// Random bytes that resemble envelopes: headers with short, huge and wrong lengths.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
-        let head = (any::<u8>(), prop_oneof![0_u32..40, any::<u32>(), Just(u32::MAX), Just(LONGEST as u32 + 1)]);
+        let head =
+            (any::<u8>(), prop_oneof![0_u32..40, any::<u32>(), Just(u32::MAX), Just(MAX_MESSAGE_BYTES as u32 + 1)]);
         let head = head.prop_map(|(flag, length)| [&[flag][..], &length.to_be_bytes()].concat());
         let json =
             prop_oneof![Just(&b"{}"[..]), Just(&b"{\"error\":{\"code\":\"x\"}}"[..]), Just(&b"{\"error\":1"[..])];
@@ -270,12 +272,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_streams_are_read_alike_however_they_are_cut(wire in hostile(), size in 1_usize..64) {
+        fn hostile_streams_parse_alike_for_any_chunk_size(wire in hostile(), size in 1_usize..64) {
             let (whole, failed, _) = taken(&[&wire]);
             let chunks: Vec<&[u8]> = wire.chunks(size).collect();
             let (cut, failed_cut, most) = taken(&chunks);
             prop_assert_eq!((whole, failed), (cut, failed_cut));
-            prop_assert!(most <= 2 * (HEAD + LONGEST), "{most} bytes are kept");
+            prop_assert!(most <= 2 * (HEAD + MAX_MESSAGE_BYTES), "{most} bytes are kept");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Sends requests: within a deadline, again where that is safe, and with errors that say what was attempted.
+//! Sends requests: within a deadline, with retries where safe, and with errors that name the
+//! operation.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,38 +10,38 @@ use reqwest::{RequestBuilder, Response};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::answer::{Failure, refusal};
-use super::lanes::{Lanes, Place};
+use super::connection_pool::{ConnectionPool, StreamPermit};
 use super::names::Names;
-use super::retry::{CONNECT_BUDGET, CONNECT_TIMEOUT, RETRIES, Repeat, may_repeat, wait};
+use super::response::{Failure, refusal};
+use super::retry::{CONNECT_BUDGET, CONNECT_TIMEOUT, Idempotency, MAX_RETRIES, backoff, is_retryable};
 use crate::config::ConfigError;
 use crate::error::CallError;
 
-/// Connections to one host that wait for the next request.
+/// Idle connections per host.
 const IDLE_CONNECTIONS: usize = 64;
-/// What one HTTP/2 stream may send ahead of its reader: fast also over long ways, and little to keep.
+/// HTTP/2 flow-control window per stream: fast over long distances, small in memory.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
-/// What all streams of a connection may: so much that output which nobody reads cannot hold up the others. A window that
-/// adapts itself is the same for both, so that one such output stops every call.
+/// HTTP/2 flow-control window per connection: so large that unread streams cannot block the others.
+/// An adaptive window is the same for both, so that one unread stream would block every call.
 const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
 
-/// One request as its caller sees it: what it is for, and until when.
+/// One logical request: its description, idempotency and deadline.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) what: String,
-    repeat: Repeat,
+    idempotency: Idempotency,
     started: Instant,
     limit: Duration,
-    /// Before it is sent again; a server that asks for more is not asked again.
-    longest_wait: Option<Duration>,
+    /// The longest backoff before a retry; the call fails when the server asks for more.
+    max_backoff: Option<Duration>,
     progress: Option<Progress>,
 }
 
-/// Notes that an upload goes on, so that its deadline is for silence and not for its size.
+/// Records the progress of an upload, so that its deadline limits silence and not its size.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     started: Instant,
-    /// Milliseconds from the start to the last step.
+    /// Milliseconds from the start to the last progress.
     last: Arc<AtomicU64>,
 }
 
@@ -56,26 +57,26 @@ impl Progress {
 }
 
 impl Call {
-    pub(crate) fn new(what: impl Into<String>, repeat: Repeat, limit: Duration) -> Self {
-        Self { what: what.into(), repeat, started: Instant::now(), limit, longest_wait: None, progress: None }
+    pub(crate) fn new(what: impl Into<String>, idempotency: Idempotency, limit: Duration) -> Self {
+        Self { what: what.into(), idempotency, started: Instant::now(), limit, max_backoff: None, progress: None }
     }
 
-    /// The same call, whose time begins anew whenever the returned is told of a step.
-    pub(crate) fn progressing(mut self) -> (Self, Progress) {
+    /// The same call with a deadline that every progress report restarts.
+    pub(crate) fn with_progress(mut self) -> (Self, Progress) {
         let progress = Progress { started: self.started, last: Arc::default() };
         self.progress = Some(progress.clone());
         (self, progress)
     }
 
-    /// The same call, given up when it would have to wait for longer than this.
-    pub(crate) fn waiting_at_most(mut self, longest: Duration) -> Self {
-        self.longest_wait = Some(longest);
+    /// The same call, which fails when it would have to wait longer than this.
+    pub(crate) fn with_max_backoff(mut self, longest: Duration) -> Self {
+        self.max_backoff = Some(longest);
         self
     }
 
-    /// The same call, whose repeats are not harmless.
+    /// The same call, marked as not idempotent.
     pub(crate) fn once(mut self) -> Self {
-        self.repeat = Repeat::Never;
+        self.idempotency = Idempotency::NotIdempotent;
         self
     }
 
@@ -83,8 +84,8 @@ impl Call {
         self.progress.as_ref().map_or(self.started, Progress::last) + self.limit
     }
 
-    /// Waits until the deadline, wherever it has moved by then.
-    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    /// Runs `work` until the deadline, which progress may move meanwhile.
+    async fn run_until_deadline<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         loop {
             let deadline = self.deadline();
@@ -96,12 +97,12 @@ impl Call {
         }
     }
 
-    /// What is left, for a server that is told.
+    /// The remaining time, for servers that receive a timeout.
     pub(crate) fn left(&self) -> Duration {
         self.deadline().saturating_duration_since(Instant::now())
     }
 
-    pub(crate) fn out_of_time(&self) -> CallError {
+    pub(crate) fn deadline_exceeded(&self) -> CallError {
         CallError::DeadlineExceeded { call: self.what.clone(), after: self.limit }
     }
 
@@ -109,12 +110,12 @@ impl Call {
         CallError::ConnectionLost { call: self.what.clone(), host: host(error), cause: cause(error) }
     }
 
-    pub(crate) fn misunderstood(&self, detail: String) -> CallError {
+    pub(crate) fn protocol_error(&self, detail: String) -> CallError {
         CallError::Protocol { call: self.what.clone(), detail }
     }
 }
 
-/// What a user of the client may choose about HTTP.
+/// HTTP options of the client's user.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HttpOptions {
     pub(crate) proxy: Option<reqwest::Proxy>,
@@ -127,30 +128,31 @@ pub(crate) struct HttpOptions {
 pub(crate) struct Http {
     /// Shared by all calls.
     pooled: reqwest::Client,
-    /// A new connection each: asks whether a host lives when the shared ones are silent. Made when it is needed, since
-    /// most programs never need it and reading the system's certificates takes its time.
-    lone: OnceLock<reqwest::Client>,
-    lanes: Lanes,
+    /// Opens a new connection per request: checks a host when the pooled connections are silent.
+    /// Built lazily, because most programs never need it and loading the system's certificates is
+    /// slow.
+    unpooled: OnceLock<reqwest::Client>,
+    pool: ConnectionPool,
     options: HttpOptions,
 }
 
 impl Http {
     pub(crate) fn new(options: HttpOptions) -> Result<Self, ConfigError> {
         let pooled = build(&options, IDLE_CONNECTIONS).map_err(|error| ConfigError::Http(cause(&error)))?;
-        Ok(Self { lanes: Lanes::new(pooled.clone()), pooled, lone: OnceLock::new(), options })
+        Ok(Self { pool: ConnectionPool::new(pooled.clone()), pooled, unpooled: OnceLock::new(), options })
     }
 
     pub(crate) fn pooled(&self) -> &reqwest::Client {
         &self.pooled
     }
 
-    pub(crate) fn lone(&self) -> &reqwest::Client {
-        // What could be made once can be made again; if not, a shared connection asks less well.
-        self.lone.get_or_init(|| build(&self.options, 0).unwrap_or_else(|_| self.pooled.clone()))
+    pub(crate) fn unpooled(&self) -> &reqwest::Client {
+        // Building succeeded once before; a pooled connection is the fallback.
+        self.unpooled.get_or_init(|| build(&self.options, 0).unwrap_or_else(|_| self.pooled.clone()))
     }
 
-    /// Sends what `request` makes, once or more, until there is a success or nothing more to try. The success's body is
-    /// still to be read, and no deadline watches over that here.
+    /// Sends the request that `request` builds, with retries. Returns after the response head; no
+    /// deadline applies to the body here.
     pub(crate) async fn send(
         &self,
         call: &Call,
@@ -159,16 +161,17 @@ impl Http {
         self.send_over(&self.pooled, call, request).await
     }
 
-    /// The same for an answer that may last: it has a place until the returned is dropped.
+    /// Like [`Http::send`] for a long-lived response: it holds a stream permit until the result is
+    /// dropped.
     pub(crate) async fn send_for_stream(
         &self,
         call: &Call,
         request: impl Fn(&reqwest::Client) -> RequestBuilder,
-    ) -> Result<(Response, Place), Failure> {
+    ) -> Result<(Response, StreamPermit), Failure> {
         let build = || build(&self.options, IDLE_CONNECTIONS).unwrap_or_else(|_| self.pooled.clone());
-        let place = self.lanes.place(build);
-        let response = self.send_over(place.http(), call, request).await?;
-        Ok((response, place))
+        let permit = self.pool.reserve(build);
+        let response = self.send_over(permit.http(), call, request).await?;
+        Ok((response, permit))
     }
 
     async fn send_over(
@@ -183,27 +186,27 @@ impl Http {
             let (failure, pause) = match self.send_once(call, request(http)).await {
                 Ok(response) => return Ok(response),
                 Err(Attempt::Final(failure)) => return Err(failure),
-                Err(Attempt::Repeatable { failure, after }) => (failure, wait(attempt, after)),
+                Err(Attempt::Retryable { failure, after }) => (failure, backoff(attempt, after)),
             };
-            let too_long = call.longest_wait.is_some_and(|longest| pause > longest);
-            if attempt > RETRIES || pause >= call.left() || too_long {
+            let too_long = call.max_backoff.is_some_and(|longest| pause > longest);
+            if attempt > MAX_RETRIES || pause >= call.left() || too_long {
                 return Err(failure);
             }
-            debug!(call = call.what, attempt, ?pause, "sending again");
+            debug!(call = call.what, attempt, ?pause, "retrying the request");
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Sends a request whose body exists only once.
+    /// Sends a request whose body cannot be rebuilt, without retries.
     pub(crate) async fn send_body(&self, call: &Call, request: RequestBuilder) -> Result<Response, Failure> {
         self.send_once(call, request).await.map_err(|attempt| match attempt {
-            Attempt::Final(failure) | Attempt::Repeatable { failure, .. } => failure,
+            Attempt::Final(failure) | Attempt::Retryable { failure, .. } => failure,
         })
     }
 
     async fn send_once(&self, call: &Call, request: RequestBuilder) -> Result<Response, Attempt> {
-        let response = match call.in_time(request.send()).await {
-            None => return Err(Attempt::Final(Failure::Call(call.out_of_time()))),
+        let response = match call.run_until_deadline(request.send()).await {
+            None => return Err(Attempt::Final(Failure::Call(call.deadline_exceeded()))),
             Some(Ok(response)) => response,
             Some(Err(error)) if error.is_connect() => {
                 let failure = Failure::Call(CallError::Unreachable {
@@ -211,17 +214,17 @@ impl Http {
                     host: host(&error),
                     cause: cause(&error),
                 });
-                // Nothing was sent, so anything may be sent again.
+                // Nothing was sent, so any request can be retried.
                 return Err(if call.started.elapsed() < CONNECT_BUDGET {
-                    Attempt::Repeatable { failure, after: None }
+                    Attempt::Retryable { failure, after: None }
                 } else {
                     Attempt::Final(failure)
                 });
             }
             Some(Err(error)) => {
                 let failure = Failure::Call(call.lost(&error));
-                return Err(match call.repeat {
-                    Repeat::Harmless if !error.is_builder() => Attempt::Repeatable { failure, after: None },
+                return Err(match call.idempotency {
+                    Idempotency::Idempotent if !error.is_builder() => Attempt::Retryable { failure, after: None },
                     _ => Attempt::Final(failure),
                 });
             }
@@ -231,12 +234,13 @@ impl Http {
         }
         let status = response.status();
         let refusal = refusal(response, call).await;
-        // The edge's two certain answers come with a status that proxies use for passing trouble.
-        let certain = refusal.says_sandbox_is_gone() || refusal.message.contains("port is not open");
+        // The edge reports these two definitive errors with a status that proxies use for transient
+        // ones.
+        let certain = refusal.reports_sandbox_gone() || refusal.message.contains("port is not open");
         let after = refusal.retry_after;
-        let repeatable = !certain && may_repeat(status, refusal.should_retry, call.repeat);
+        let repeatable = !certain && is_retryable(status, refusal.should_retry, call.idempotency);
         let failure = Failure::Refused(refusal);
-        Err(if repeatable { Attempt::Repeatable { failure, after } } else { Attempt::Final(failure) })
+        Err(if repeatable { Attempt::Retryable { failure, after } } else { Attempt::Final(failure) })
     }
 }
 
@@ -252,7 +256,7 @@ fn build(options: &HttpOptions, idle: usize) -> Result<reqwest::Client, reqwest:
         .http2_keep_alive_timeout(Duration::from_secs(20))
         .tcp_nodelay(true)
         .dns_resolver(Names)
-        // Keys and tokens go where the caller sends them, and not where an answer points.
+        // Never follows redirects, which would send keys and tokens elsewhere.
         .redirect(reqwest::redirect::Policy::none())
         .tls_certs_merge(options.roots.iter().cloned());
     if let Some(proxy) = &options.proxy {
@@ -263,10 +267,10 @@ fn build(options: &HttpOptions, idle: usize) -> Result<reqwest::Client, reqwest:
 
 enum Attempt {
     Final(Failure),
-    Repeatable { failure: Failure, after: Option<Duration> },
+    Retryable { failure: Failure, after: Option<Duration> },
 }
 
-/// Who was asked, without path and query: those may hold a signature.
+/// The host of the URL, without path and query, which may contain a signature.
 fn host(error: &reqwest::Error) -> String {
     let url = error.url();
     let name = url.and_then(|url| url.host_str()).unwrap_or("the server");
@@ -276,7 +280,7 @@ fn host(error: &reqwest::Error) -> String {
     }
 }
 
-/// The innermost reason: the layers above it say "error sending request" and repeat the URL.
+/// The innermost source: the outer layers say "error sending request" and repeat the URL.
 pub(super) fn cause(error: &reqwest::Error) -> String {
     let mut innermost = error.source();
     while let Some(deeper) = innermost.and_then(std::error::Error::source) {

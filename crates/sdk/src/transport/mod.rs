@@ -1,12 +1,12 @@
-//! How requests travel: one HTTP client, deadlines, safe repeats, and Connect's calls and streams on top.
+//! Transport: one HTTP client, deadlines, retries, and Connect calls and streams on top.
 
-mod answer;
 pub(crate) mod connect;
+mod connection_pool;
 mod http;
-mod lanes;
 mod names;
+mod response;
 mod retry;
 
-pub(crate) use answer::{Failure, Refusal, read_json};
 pub(crate) use http::{Call, Http, HttpOptions, Progress};
-pub(crate) use retry::{LONGEST_WAIT, Repeat};
+pub(crate) use response::{Failure, Refusal, read_json};
+pub(crate) use retry::{Idempotency, MAX_BACKOFF};

@@ -1,5 +1,5 @@
-//! Where names lead. Everything below `localhost` is this machine (RFC 6761), which not every system's resolver knows; a
-//! server on this machine with `localhost:PORT` as its domain has its sandboxes there.
+//! DNS resolution. Names below `localhost` are this machine (RFC 6761), but not every resolver
+//! supports them; a local server with the domain `localhost:PORT` has its sandboxes there.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -30,7 +30,7 @@ mod tests {
     use super::is_this_machine;
 
     #[test]
-    fn what_is_below_localhost_is_this_machine() {
+    fn names_below_localhost_are_local() {
         for name in ["49983-iabc.localhost", "a.b.LOCALHOST", "a.localhost."] {
             assert!(is_this_machine(name), "{name}");
         }

@@ -1,5 +1,5 @@
-//! The same promises on E2B's cloud. Runs when `E2B_API_KEY` is set and the endpoint is the cloud's, and is skipped
-//! otherwise: the one suite that may be, since it needs an account and costs money.
+//! The contract on E2B's cloud. Runs when `E2B_API_KEY` is set and the endpoint is the cloud's;
+//! skipped otherwise, because it needs an account and costs money.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use sandbar_sdk::{
     Pause, SandboxError, Shell, Size, Watch,
 };
 
-/// A client of the cloud, where there is a key for it.
+/// A client of the cloud, if a key is set.
 fn cloud() -> Option<Client> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let elsewhere = ["E2B_API_URL", "E2B_SANDBOX_URL", "E2B_DOMAIN"].into_iter().filter_map(set);
@@ -27,7 +27,7 @@ fn create() -> Create {
 }
 
 #[tokio::test]
-async fn commands_and_terminals() {
+async fn commands_and_terminals_run() {
     let Some(client) = cloud() else { return };
     let sandbox = client.create(create()).await.expect("a sandbox");
     let commands = sandbox.commands();
@@ -38,7 +38,7 @@ async fn commands_and_terminals() {
     assert_eq!(output.stdout_text(), "it's $HOME");
     let error = commands.run(Command::new("sleep 30").timeout(Duration::from_secs(1))).await.expect_err("too long");
     assert!(matches!(error, CommandError::DeadlineExceeded { .. }), "{error:?}");
-    let error = commands.connect(999_999).await.expect_err("nobody is there");
+    let error = commands.connect(999_999).await.expect_err("no such process");
     assert!(matches!(error, CommandError::NotFound { .. }), "{error:?}");
 
     let cat = commands.start(Command::new("cat").stdin()).await.expect("it starts");
@@ -95,7 +95,7 @@ async fn files() {
 }
 
 #[tokio::test]
-async fn life_and_its_end() {
+async fn lifecycle() {
     let Some(client) = cloud() else { return };
     let sandbox = client.create(create()).await.expect("a sandbox");
     let id = sandbox.id().clone();

@@ -1,4 +1,4 @@
-//! Templates: what is sent, what is uploaded, and how a build ends.
+//! Templates: request bodies, uploads, and outcomes of builds.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -66,7 +66,7 @@ async fn a_template_is_built_from_steps() {
     assert_eq!(uploads.len(), 1);
     let upload = &uploads[0];
     assert_eq!(upload.headers["content-length"], upload.body.len().to_string().as_str());
-    assert_eq!(upload.headers["x-upload"], "allowed", "as the server said");
+    assert_eq!(upload.headers["x-upload"], "allowed", "the header the server sent");
     assert!(!upload.headers.contains_key("transfer-encoding") && !upload.headers.contains_key("x-api-key"));
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&upload.body[..]));
     let mut packed = Vec::new();
@@ -80,7 +80,7 @@ async fn a_template_is_built_from_steps() {
 
     let sandbox = client.create("tools:v1").await.expect("a sandbox of it");
     assert_eq!(sandbox.template(), built.template_id);
-    // The server has the files now.
+    // The server has the files already.
     templates.build(&Build::new("tools:v2", template(context.path()))).await.expect("a template");
     assert_eq!(server.requests_to(&format!("PUT /upload/{hash}")).len(), 1);
 }
@@ -95,7 +95,7 @@ async fn a_failed_step_is_named() {
     let mut levels = Vec::new();
     let error = client.templates().build_with(&build, |entry| levels.push(entry.level)).await.expect_err("it fails");
     let BuildError::Failed { step, message, .. } = &error else { panic!("{error:?}") };
-    // User and working directory come first, as the official SDKs have it.
+    // User and working directory come first, as in the official SDKs.
     assert_eq!((step.as_deref(), message.as_str()), (Some("4"), "exit status 2"));
     assert_eq!(levels.last(), Some(&LogLevel::Error), "the log is read to its end");
     let error = client.create("broken").await.expect_err("there is no such template");
@@ -103,7 +103,7 @@ async fn a_failed_step_is_named() {
 }
 
 #[tokio::test]
-async fn missing_files_are_found_before_anything_is_asked() {
+async fn missing_files_fail_before_the_first_request() {
     let server = FakeServer::start().await;
     let client = server.client();
     let root = context();
@@ -120,14 +120,14 @@ async fn missing_files_are_found_before_anything_is_asked() {
 }
 
 #[tokio::test]
-async fn an_upload_is_sent_again_and_a_build_is_waited_for_no_longer_than_asked() {
+async fn uploads_are_retried_and_build_waits_time_out() {
     let server = FakeServer::start().await;
     let client = server.client();
     let root = context();
     let files = CopyFiles::new("app/main.py", "/x").uncompressed().force_upload();
     let template = Template::from_template("base").context(root.path()).copy_files(files);
     let build = Build::new("again", template);
-    // The hash is in the path, so the first answer is asked for to learn it.
+    // The hash is part of the path; the first request reveals it.
     let started = client.templates().start(&build).await.expect("it starts");
     let uploads: Vec<_> =
         server.requests().into_iter().filter(|request| request.target.starts_with("/upload/")).collect();
@@ -143,8 +143,8 @@ async fn an_upload_is_sent_again_and_a_build_is_waited_for_no_longer_than_asked(
     assert!(tries.iter().all(|request| request.body == uploads[0].body), "whole each time");
     assert!(tar::Archive::new(&tries[0].body[..]).entries().expect("a plain archive").count() == 1);
 
-    // A build that was requested and never started waits for ever.
-    let waiting = client.templates().patience(Duration::from_millis(300));
+    // A requested build that is never started waits forever.
+    let waiting = client.templates().build_timeout(Duration::from_millis(300));
     let requested = server.client();
     let entries: Vec<_> =
         requested.templates().follow(&started.template_id, &started.build_id).try_collect().await.expect("it is ready");
@@ -170,7 +170,7 @@ async fn templates_are_named_tagged_published_and_deleted() {
     assert!(templates.exists("app").await.expect("an answer"));
     assert!(!templates.exists("other").await.expect("an answer"));
     server.fail_next("GET /templates/aliases/*", 1, Fault::status(403));
-    assert!(templates.exists("theirs").await.expect("an answer"), "it is taken, by somebody else");
+    assert!(templates.exists("theirs").await.expect("an answer"), "another team has taken it");
     assert_eq!(templates.alias("app").await.expect("it exists").template_id, built.template_id);
     let error = templates.alias("other").await.expect_err("it does not exist");
     assert!(matches!(&error, TemplateError::NotFound { template, .. } if template == "other"), "{error:?}");

@@ -1,4 +1,4 @@
-//! Snapshots, forks and networks on the fake, the first generation, and the fake's own promises.
+//! Snapshots, forks and networks on the fake, API version 1, and the fake's own contract.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn snapshots_are_taken_listed_used_and_deleted() {
 
     let all = |query: SnapshotQuery| client.snapshots(query).try_collect::<Vec<_>>();
     assert_eq!(all(SnapshotQuery::new().page_size(1)).await.expect("a list").len(), 2, "in two pages");
-    assert_eq!(all(SnapshotQuery::new().of(sandbox.id()).name("state")).await.expect("a list").len(), 1);
+    assert_eq!(all(SnapshotQuery::new().sandbox(sandbox.id()).name("state")).await.expect("a list").len(), 1);
     assert_eq!(all(SnapshotQuery::new().name("unknown")).await.expect("a list").len(), 0);
 
     for id in [&unnamed.snapshot_id, &named.snapshot_id] {
@@ -44,7 +44,7 @@ async fn snapshots_are_taken_listed_used_and_deleted() {
 }
 
 #[tokio::test]
-async fn forks_are_copies_and_failed_children_are_told() {
+async fn forks_are_copies_and_failed_children_are_reported() {
     let server = FakeServer::start().await;
     let client = server.client();
     let sandbox = client.create("base").await.expect("a sandbox");
@@ -95,9 +95,9 @@ async fn a_network_update_replaces_everything() {
 }
 
 #[tokio::test]
-async fn the_first_generation_is_found_out_once() {
+async fn api_v1_is_detected_once() {
     let server = FakeServer::start().await;
-    server.first_generation();
+    server.only_api_v1();
     let client = server.client();
     let sandbox = client.create("base").await.expect("a sandbox");
     client.create("base").await.expect("a sandbox");
@@ -110,14 +110,14 @@ async fn the_first_generation_is_found_out_once() {
     let error = client.create("no-such").await.expect_err("it does not exist");
     assert!(matches!(error, CreateError::TemplateNotFound { .. }), "{error:?}");
 
-    // Lists of that generation are the newer ones.
+    // Version 1 servers use the newer list calls.
     sandbox.pause(Pause::default()).await.expect("it pauses");
     let paused: Vec<_> = client.list(ListQuery::new().state(SandboxState::Paused)).try_collect().await.expect("a list");
     assert_eq!(paused.len(), 1);
 }
 
 #[tokio::test]
-async fn the_oldest_lists_and_logs_are_filtered_here() {
+async fn lists_and_logs_of_old_servers_are_filtered_locally() {
     let server = FakeServer::start().await;
     server.lacks("GET /v2/sandboxes").lacks("GET /v2/sandboxes/*/logs");
     let client = server.client();
@@ -132,7 +132,7 @@ async fn the_oldest_lists_and_logs_are_filtered_here() {
 
     let sandbox = client.create("base").await.expect("a sandbox");
     sandbox.pause(Pause::default()).await.expect("it pauses");
-    client.connect(sandbox.id(), Connect::default()).await.expect("it wakes");
+    client.connect(sandbox.id(), Connect::default()).await.expect("it resumes");
     let messages = async |query: LogQuery| -> Vec<String> {
         sandbox.logs(&query).await.expect("a log").into_iter().map(|entry| entry.message).collect()
     };
@@ -143,7 +143,7 @@ async fn the_oldest_lists_and_logs_are_filtered_here() {
 }
 
 #[tokio::test]
-async fn the_fake_keeps_its_promises() {
+async fn the_fake_follows_the_protocol() {
     let server = FakeServer::start().await;
     server.on_command("greet", Script::stdout("hello\n").stderr("careful\n").exit(2));
     server.on_command("wait", Script::stdout("up\n").runs_until_killed());
@@ -211,7 +211,7 @@ async fn a_list_ends_with_its_first_error() {
 }
 
 #[tokio::test]
-async fn answers_that_cannot_be_right_are_protocol_errors() {
+async fn invalid_responses_are_protocol_errors() {
     let server = FakeServer::start().await;
     let client = server.client();
     let sandbox = client.create("base").await.expect("a sandbox");

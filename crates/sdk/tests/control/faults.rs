@@ -1,4 +1,4 @@
-//! What the client does when a service is slow, busy, broken or not there.
+//! The client against a slow, busy, broken or unreachable service.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ fn client_of(address: SocketAddr) -> Client {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_when_it_says_so() {
+async fn retry_after_delays_the_retry() {
     let server = FakeServer::start().await;
     let client = server.client();
     server.fail_next("POST /v2/sandboxes", 1, Fault::status(429).header("retry-after", "1"));
     let began = Instant::now();
     let sandbox = client.create("base").await.expect("the second try succeeds");
-    assert!(began.elapsed() >= Duration::from_secs(1), "it waited as it was told");
+    assert!(began.elapsed() >= Duration::from_secs(1), "it honours retry-after");
     assert_eq!(server.requests_to("POST /v2/sandboxes").len(), 2);
 
     server.fail_next("GET /sandboxes/*", 2, Fault::status(502));
@@ -30,18 +30,18 @@ async fn a_busy_server_is_asked_again_when_it_says_so() {
     assert_eq!(server.requests_to("GET /sandboxes/*").len(), 3);
 
     server.fail_next("GET /sandboxes/*", 1, Fault::status(503).header("should-retry", "false").message("full"));
-    let error = client.info(sandbox.id()).await.expect_err("it was told not to ask again");
+    let error = client.info(sandbox.id()).await.expect_err("should-retry forbids a retry");
     assert!(matches!(&error, SandboxError::Call(CallError::Limited { message, .. }) if message == "full"), "{error:?}");
     assert_eq!(server.requests_to("GET /sandboxes/*").len(), 4);
 
-    // Not safe to repeat, but the server says that it is.
+    // Not idempotent, but the server permits the retry.
     server.fail_next("POST /sandboxes/*/snapshots", 1, Fault::status(503).header("should-retry", "true"));
     sandbox.snapshot(NewSnapshot::unnamed()).await.expect("the second try succeeds");
     assert_eq!(server.requests_to("POST /sandboxes/*/snapshots").len(), 2);
 }
 
 #[tokio::test]
-async fn tries_end_and_the_last_answer_is_told() {
+async fn retries_end_with_the_last_response() {
     let server = FakeServer::start().await;
     let client = server.client();
     let sandbox = client.create("base").await.expect("a sandbox");
@@ -52,7 +52,7 @@ async fn tries_end_and_the_last_answer_is_told() {
     assert_eq!(server.requests_to("GET /sandboxes/*").len(), 4, "one try and three more");
     assert!(error.to_string().contains(sandbox.id().as_str()), "{error}");
 
-    // A wait that the deadline does not allow is not begun.
+    // A backoff beyond the deadline is not started.
     server.fail_next("POST /sandboxes/*/timeout", 9, Fault::status(429).header("retry-after", "5"));
     let began = Instant::now();
     let hasty = sandbox.within(Duration::from_secs(2));
@@ -61,7 +61,7 @@ async fn tries_end_and_the_last_answer_is_told() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_makes_no_second_sandbox() {
+async fn a_lost_response_creates_no_second_sandbox() {
     let server = FakeServer::start().await;
     let client = server.client();
     server.fail_next("POST /v2/sandboxes", 1, Fault::lose_answer());
@@ -72,9 +72,9 @@ async fn a_lost_answer_makes_no_second_sandbox() {
     let keys: Vec<_> = tries.iter().map(|request| request.headers["idempotency-key"].clone()).collect();
     assert_eq!(keys[0], keys[1]);
 
-    // What acts each time is not sent again, whatever became of it.
+    // A request that is not idempotent is not retried.
     server.fail_next("POST /sandboxes/*/snapshots", 1, Fault::lose_answer());
-    let error = sandbox.snapshot("once").await.expect_err("nobody knows");
+    let error = sandbox.snapshot("once").await.expect_err("the response was lost");
     assert!(matches!(&error, SandboxError::Call(CallError::ConnectionLost { .. })), "{error:?}");
     assert_eq!(server.requests_to("POST /sandboxes/*/snapshots").len(), 1);
 
@@ -85,18 +85,18 @@ async fn a_lost_answer_makes_no_second_sandbox() {
 }
 
 #[tokio::test]
-async fn without_keys_a_lost_create_is_not_repeated() {
+async fn without_keys_a_lost_create_is_not_retried() {
     let server = FakeServer::start().await;
-    server.first_generation();
+    server.only_api_v1();
     server.fail_next("POST /sandboxes", 1, Fault::lose_answer());
-    let error = server.client().create("base").await.expect_err("nobody knows");
+    let error = server.client().create("base").await.expect_err("the response was lost");
     assert!(matches!(&error, CreateError::Call(CallError::ConnectionLost { .. })), "{error:?}");
     assert_eq!(server.sandboxes().len(), 1);
     assert_eq!(server.requests_to("POST /sandboxes").len(), 1);
 }
 
 #[tokio::test]
-async fn no_answer_in_time_is_a_deadline() {
+async fn a_missing_response_exceeds_the_deadline() {
     let server = FakeServer::start().await;
     let sandbox = server.client().create("base").await.expect("a sandbox");
     server.fail_next("GET /sandboxes/*", 1, Fault::slow(Duration::from_secs(30)));
@@ -108,12 +108,12 @@ async fn no_answer_in_time_is_a_deadline() {
 }
 
 #[tokio::test]
-async fn a_closed_port_is_unreachable_and_named() {
+async fn a_closed_port_is_unreachable() {
     let listener = StdListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
     drop(listener);
     let began = Instant::now();
-    let error = client_of(address).create("base").await.expect_err("nobody listens");
+    let error = client_of(address).create("base").await.expect_err("no listener");
     assert!(began.elapsed() < Duration::from_secs(10));
     let CreateError::Call(CallError::Unreachable { host, cause, .. }) = &error else { panic!("{error:?}") };
     assert_eq!(*host, address.to_string());
@@ -121,9 +121,9 @@ async fn a_closed_port_is_unreachable_and_named() {
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
-/// A port that takes no connections: its queue is full, and the kernel answers nobody.
+/// A port that accepts no connections: its backlog is full.
 #[tokio::test]
-async fn a_silent_host_is_given_up_within_ten_seconds() {
+async fn a_silent_host_is_unreachable_within_ten_seconds() {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let listener = socket.listen(1).expect("a queue of one");
@@ -139,7 +139,7 @@ async fn a_silent_host_is_given_up_within_ten_seconds() {
     };
     assert!(full > 0);
     let began = Instant::now();
-    let error = client_of(address).create("base").await.expect_err("nobody answers");
+    let error = client_of(address).create("base").await.expect_err("no response");
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(
         matches!(&error, CreateError::Call(CallError::Unreachable { host, .. }) if *host == address.to_string()),
@@ -157,7 +157,7 @@ async fn a_name_that_does_not_resolve_is_unreachable() {
 }
 
 #[test]
-fn a_missing_key_is_said_exactly() {
+fn a_missing_key_is_a_config_error() {
     let error = Client::builder().ignore_environment().build().expect_err("there is no key");
     assert!(matches!(error, ConfigError::NoApiKey));
     assert_eq!(error.to_string(), "E2B API key not configured");
@@ -166,7 +166,7 @@ fn a_missing_key_is_said_exactly() {
 }
 
 #[tokio::test]
-async fn secrets_are_in_no_debug_output_and_no_error() {
+async fn debug_output_and_errors_redact_secrets() {
     let server = FakeServer::start().await;
     let builder = server.builder();
     let client = builder.clone().build().expect("valid options");
@@ -186,7 +186,7 @@ async fn secrets_are_in_no_debug_output_and_no_error() {
 }
 
 #[tokio::test]
-async fn missing_files_are_told_apart_from_a_missing_sandbox() {
+async fn lost_files_differ_from_a_missing_sandbox() {
     let server = FakeServer::start().await;
     let client = server.client();
     let sandbox = client.create("base").await.expect("a sandbox");

@@ -1,8 +1,8 @@
-//! The control plane: against a real server for all it serves, against the fake for the rest and for what goes wrong.
+//! The control plane: the real server for what it supports, the fake for the rest and for faults.
 
-mod beginnings;
 mod builds;
 mod fake;
 mod faults;
-mod kept;
 mod real;
+mod snapshots_and_builds;
+mod volumes_and_secrets;

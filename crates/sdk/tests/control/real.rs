@@ -1,4 +1,4 @@
-//! What the real server serves.
+//! Calls against the real server.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use sandbar_sdk::{
 
 use testing::Server;
 
-/// A create whose sandboxes no other test sees in a list.
+/// A create whose sandboxes are excluded from other tests' lists.
 fn marked(mark: &str) -> Create {
     Create::template("base").timeout(Duration::from_secs(300)).metadata("test of", mark)
 }
@@ -24,7 +24,7 @@ async fn listed(client: &Client, query: ListQuery) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_sandbox_is_created_looked_at_and_killed() {
+async fn a_sandbox_is_created_inspected_and_killed() {
     let server = Server::shared(&[]);
     let client = server.client();
     let create = marked("life & death").env("SECRET", "hidden").cpu_count(1).memory_mb(256);
@@ -48,7 +48,7 @@ async fn a_sandbox_is_created_looked_at_and_killed() {
 }
 
 #[tokio::test]
-async fn a_port_is_reached_by_headers_and_by_name() {
+async fn a_port_is_reachable_by_headers_and_by_name() {
     let server = Server::shared(&[]);
     let sandbox = server.client().create(marked("routes")).await.expect("a sandbox");
     let _serving = sandbox.commands().start("cd /etc && exec python3 -m http.server 8000").await.expect("it starts");
@@ -64,14 +64,14 @@ async fn a_port_is_reached_by_headers_and_by_name() {
             let answer = http.get(format!("{url}/hostname")).headers(headers.clone()).send().await.ok()?;
             if answer.status() == 200 { answer.text().await.ok() } else { None }
         };
-        let told = testing::eventually_async(format!("{url} answers"), Duration::from_secs(30), asked).await;
-        assert_eq!(told.trim(), sandbox.id().as_str());
+        let info = testing::eventually_async(format!("{url} answers"), Duration::from_secs(30), asked).await;
+        assert_eq!(info.trim(), sandbox.id().as_str());
     }
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn unknown_templates_and_sandboxes_are_told_apart() {
+async fn unknown_templates_and_sandboxes_are_distinct_errors() {
     let server = Server::shared(&[]);
     let client = server.client();
     let error = client.create("no-such-template").await.expect_err("it does not exist");
@@ -79,16 +79,16 @@ async fn unknown_templates_and_sandboxes_are_told_apart() {
         matches!(&error, CreateError::TemplateNotFound { template, .. } if template == "no-such-template"),
         "{error:?}"
     );
-    let nobody: SandboxId = "inobody00000000000000".parse().expect("an id");
-    assert!(!client.kill(&nobody).await.expect("an answer"));
+    let missing: SandboxId = "inobody00000000000000".parse().expect("an id");
+    assert!(!client.kill(&missing).await.expect("an answer"));
     let errors = [
-        client.connect(&nobody, Connect::default()).await.expect_err("gone"),
-        client.pause(&nobody, Pause::default()).await.expect_err("gone"),
-        client.resume(&nobody, Resume::default()).await.expect_err("gone"),
-        client.set_timeout(&nobody, Duration::from_secs(5)).await.expect_err("gone"),
-        client.refresh(&nobody, Duration::from_secs(5)).await.expect_err("gone"),
-        client.metrics(&nobody, TimeRange::ALL).await.expect_err("gone"),
-        client.logs(&nobody, &LogQuery::newest()).await.expect_err("gone"),
+        client.connect(&missing, Connect::default()).await.expect_err("gone"),
+        client.pause(&missing, Pause::default()).await.expect_err("gone"),
+        client.resume(&missing, Resume::default()).await.expect_err("gone"),
+        client.set_timeout(&missing, Duration::from_secs(5)).await.expect_err("gone"),
+        client.refresh(&missing, Duration::from_secs(5)).await.expect_err("gone"),
+        client.metrics(&missing, TimeRange::ALL).await.expect_err("gone"),
+        client.logs(&missing, &LogQuery::newest()).await.expect_err("gone"),
     ];
     for error in errors {
         assert!(matches!(error, SandboxError::NotFound { .. }), "{error:?}");
@@ -138,7 +138,7 @@ async fn lists_are_filtered_ordered_and_paged() {
 }
 
 #[tokio::test]
-async fn pause_is_idempotent_and_connect_wakes() {
+async fn pause_is_idempotent_and_connect_resumes() {
     let server = Server::shared(&[]);
     let client = server.client();
     let sandbox = client.create(marked("pause")).await.expect("a sandbox");
@@ -151,20 +151,20 @@ async fn pause_is_idempotent_and_connect_wakes() {
     let info = sandbox.info().await.expect("it exists");
     assert_eq!((info.listed.state, info.listed.pause_mode), (SandboxState::Paused, Some(PauseMode::Full)));
 
-    let woken = client.connect(sandbox.id(), Connect::timeout(Duration::from_secs(60))).await.expect("it wakes");
-    assert_eq!((woken.id(), woken.access_token()), (sandbox.id(), sandbox.access_token()));
+    let resumed = client.connect(sandbox.id(), Connect::timeout(Duration::from_secs(60))).await.expect("it resumes");
+    assert_eq!((resumed.id(), resumed.access_token()), (sandbox.id(), sandbox.access_token()));
     assert!(sandbox.is_running().await.expect("an answer"), "the old handle works again");
 
     sandbox.pause(Pause::files_only()).await.expect("it pauses");
     let info = sandbox.info().await.expect("it exists");
     assert_eq!(info.listed.pause_mode, Some(PauseMode::Filesystem));
-    client.resume(sandbox.id(), Resume::timeout(Duration::from_secs(60))).await.expect("it wakes");
+    client.resume(sandbox.id(), Resume::timeout(Duration::from_secs(60))).await.expect("it resumes");
     assert!(sandbox.is_running().await.expect("an answer"));
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn lifetimes_are_set_extended_and_end() {
+async fn lifetimes_are_set_extended_and_expire() {
     let server = Server::shared(&[]);
     let client = server.client();
     let sandbox = client.create(marked("time")).await.expect("a sandbox");
@@ -211,8 +211,8 @@ async fn metrics_and_logs_are_read() {
     assert!(metrics[0].mem_total > 0 && metrics[0].cpu_count > 0, "{metrics:?}");
     let past = TimeRange { start: None, end: Some(Timestamp::UNIX_EPOCH) };
     assert!(sandbox.metrics(past).await.expect("metrics").is_empty());
-    let nobody: SandboxId = "inobody00000000000000".parse().expect("an id");
-    let newest = client.metrics_of(&[sandbox.id().clone(), nobody]).await.expect("metrics");
+    let missing: SandboxId = "inobody00000000000000".parse().expect("an id");
+    let newest = client.latest_metrics(&[sandbox.id().clone(), missing]).await.expect("metrics");
     assert_eq!(newest.keys().collect::<Vec<_>>(), [sandbox.id()]);
 
     sandbox.commands().run("true").await.expect("it runs");
@@ -230,7 +230,7 @@ async fn metrics_and_logs_are_read() {
 }
 
 #[tokio::test]
-async fn what_the_server_adds_is_said() {
+async fn capabilities_list_the_extensions() {
     let server = Server::shared(&[]);
     let client = server.client();
     let capabilities = client.capabilities().await.expect("an answer").expect("a Sandbar server");
@@ -239,18 +239,18 @@ async fn what_the_server_adds_is_said() {
 }
 
 #[tokio::test]
-async fn a_handle_from_what_was_told_changes_nothing() {
+async fn an_attached_handle_changes_no_state() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
-    let told = sandbox.info().await.expect("it exists");
-    let attached = sandbox.client().attach(&told).expect("a handle");
+    let info = sandbox.info().await.expect("it exists");
+    let attached = sandbox.client().attach(&info).expect("a handle");
     assert_eq!(attached.commands().run("echo hi").await.expect("it runs").stdout_text(), "hi\n");
-    assert_eq!(sandbox.info().await.expect("it exists").listed.end_at, told.listed.end_at);
+    assert_eq!(sandbox.info().await.expect("it exists").listed.end_at, info.listed.end_at);
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn one_key_makes_one_sandbox() {
+async fn an_idempotency_key_creates_one_sandbox() {
     let server = Server::shared(&[]);
     let client = server.client();
     let key = "one-key-one-sandbox";
@@ -275,7 +275,7 @@ async fn one_key_makes_one_sandbox() {
 }
 
 #[tokio::test]
-async fn a_domain_below_localhost_needs_no_name_service() {
+async fn domains_below_localhost_need_no_dns() {
     let server = Server::shared(&[]);
     let (_, port) = server.address().rsplit_once(':').expect("a port");
     let builder = Client::builder().ignore_environment().api_key(server.key()).api_url(server.url());

@@ -1,4 +1,4 @@
-//! Commands as programs use them.
+//! Commands against the real server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use sandbar_sdk::{CallError, Chunk, Command, CommandError, Connect, Event, Proce
 use testing::{Server, eventually_async};
 
 #[tokio::test]
-async fn a_command_gives_its_exit_and_its_outputs_apart() {
+async fn a_command_returns_exit_stdout_and_stderr() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -24,7 +24,7 @@ async fn a_command_gives_its_exit_and_its_outputs_apart() {
     assert_eq!((killed.exit.code, killed.exit.exited), (-1, false));
     assert_eq!(killed.exit.error.as_deref(), Some("signal: killed"));
 
-    // No shell sees these.
+    // Without a shell.
     let exact = commands.run(Command::exec("printf", ["%s|", "a b", "$HOME", "it's", "ü\n"])).await.expect("it runs");
     assert_eq!(exact.stdout_text(), "a b|$HOME|it's|ü\n|");
 
@@ -35,7 +35,7 @@ async fn a_command_gives_its_exit_and_its_outputs_apart() {
 }
 
 #[tokio::test]
-async fn a_command_runs_as_it_was_asked_to() {
+async fn command_options_apply() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -44,7 +44,7 @@ async fn a_command_runs_as_it_was_asked_to() {
     let asked = Command::new("echo $(pwd) $(whoami) $A $B").cwd("/tmp").user("root").env("A", "1").envs([("B", "2")]);
     assert_eq!(text(asked).await, "/tmp root 1 2\n");
     assert_eq!(text("echo $(pwd) $(whoami) $A$B".into()).await, "/home/user user\n");
-    // Nothing to read is an end of input, and no wait.
+    // An empty standard input is EOF.
     assert_eq!(text("cat; echo done".into()).await, "done\n");
 
     let error = commands.run(Command::exec("/no/such/program", [""; 0])).await.expect_err("it does not exist");
@@ -61,7 +61,7 @@ async fn a_command_runs_as_it_was_asked_to() {
 }
 
 #[tokio::test]
-async fn standard_input_is_open_only_where_it_was_asked_for() {
+async fn stdin_is_open_only_on_request() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -84,14 +84,14 @@ async fn standard_input_is_open_only_where_it_was_asked_for() {
     let deaf = commands.start("sleep 100").await.expect("it starts");
     let error = deaf.send_stdin("x").await.expect_err("its input is closed");
     assert!(matches!(error, CommandError::InputRefused { .. }), "{error:?}");
-    assert!(deaf.kill().await.expect("it is there") && !commands.kill(9_999).await.expect("nobody is there"));
-    let error = commands.send_stdin(9_999, "x").await.expect_err("nobody is there");
+    assert!(deaf.kill().await.expect("it is there") && !commands.kill(9_999).await.expect("no such process"));
+    let error = commands.send_stdin(9_999, "x").await.expect_err("no such process");
     assert!(matches!(error, CommandError::NotFound { process: ProcessName::Pid(9_999), .. }), "{error:?}");
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn a_process_is_listed_found_and_taken_up_again() {
+async fn a_process_is_listed_found_and_reattached() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -99,7 +99,7 @@ async fn a_process_is_listed_found_and_taken_up_again() {
     let line = "for i in $(seq 1 1000); do echo $i; sleep 0.05; done";
     let started = commands.start(Command::new(line).tag("count").cwd("/tmp")).await.expect("it starts");
     let pid = started.pid();
-    drop(started); // And it runs on.
+    drop(started); // The process continues.
     let listed = commands.list().await.expect("a list");
     let found = listed.iter().find(|info| info.pid == pid).expect("it is listed");
     assert_eq!((found.tag.as_deref(), found.cwd.as_deref()), (Some("count"), Some("/tmp")));
@@ -113,7 +113,7 @@ async fn a_process_is_listed_found_and_taken_up_again() {
 
     by_tag.signal(Signal::Terminate).await.expect("it is there");
     assert_eq!(by_pid.wait_exit().await.expect("it ends").status, "signal: terminated");
-    // The exit is kept for a while.
+    // The server keeps the exit for a while.
     let late = commands.connect(pid).await.expect("it is known").wait().await.expect("its end is known");
     assert_eq!((late.exit.code, late.exit.exited), (-1, false));
     assert_eq!(by_tag.reconnect().await.expect("it is known").wait_exit().await.expect("known").code, -1);
@@ -123,15 +123,15 @@ async fn a_process_is_listed_found_and_taken_up_again() {
     });
     gone.await;
 
-    for error in [commands.connect(9_999).await.map(drop), commands.connect_tag("nobody").await.map(drop)] {
-        let error = error.expect_err("nobody is there");
+    for error in [commands.connect(9_999).await.map(drop), commands.connect_tag("unused").await.map(drop)] {
+        let error = error.expect_err("no such process");
         assert!(matches!(error, CommandError::NotFound { .. }), "{error:?}");
     }
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn a_timeout_ends_the_process_on_the_server() {
+async fn the_server_kills_a_process_at_its_timeout() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -147,7 +147,7 @@ async fn a_timeout_ends_the_process_on_the_server() {
     let looked = commands.run("kill -0 $(cat pid)").await.expect("it runs");
     assert!(!looked.success(), "the process still runs");
 
-    // Also when nobody waits for it any more.
+    // Also without a connected client.
     let left = commands.start(Command::exec("sleep", ["100"]).timeout(limit)).await.expect("it starts");
     let pid = left.pid();
     drop(left);
@@ -155,13 +155,13 @@ async fn a_timeout_ends_the_process_on_the_server() {
         commands.list().await.expect("a list").iter().all(|info| info.pid != pid).then_some(())
     })
     .await;
-    // Its starter is told of the timeout, others of the end it had.
+    // The client that started it sees the timeout, others see the signal.
     assert!(!commands.connect(pid).await.expect("known").wait().await.expect("its end is known").exit.exited);
     sandbox.kill().await.expect("it ends");
 }
 
 #[tokio::test]
-async fn output_of_any_size_streams_and_what_is_collected_has_a_limit() {
+async fn output_streams_unbounded_and_collects_bounded() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -206,7 +206,7 @@ async fn many_commands_run_at_once() {
     sandbox.kill().await.expect("it ends");
 }
 
-/// Passes bytes both ways and counts connections.
+/// A forwarding proxy that counts connections.
 async fn counted(server: &Server) -> (String, Arc<AtomicUsize>, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -224,7 +224,7 @@ async fn counted(server: &Server) -> (String, Arc<AtomicUsize>, tokio::task::Joi
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn connections_are_reused() {
     let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let (address, count, task) = counted(&server).await;
@@ -236,7 +236,7 @@ async fn connections_are_used_again() {
         sandbox.files().write("x", output.stdout).await.expect("it is written");
         sandbox.files().read("x").await.expect("it is there");
         sandbox.files().stat("x").await.expect("it is there");
-        let error = sandbox.commands().connect(9_999).await.expect_err("nobody is there");
+        let error = sandbox.commands().connect(9_999).await.expect_err("no such process");
         assert!(matches!(error, CommandError::NotFound { .. }), "{error:?}");
     }
     assert!(count.load(Ordering::SeqCst) <= 3, "{count:?} connections");
@@ -246,7 +246,7 @@ async fn connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_given_up_goes_on_until_its_timeout() {
+async fn a_dropped_run_continues_until_its_timeout() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let commands = sandbox.commands();
@@ -259,7 +259,7 @@ async fn a_run_that_is_given_up_goes_on_until_its_timeout() {
 }
 
 #[tokio::test]
-async fn secrets_show_in_no_debug_output() {
+async fn debug_output_redacts_secrets() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let token = sandbox.access_token().expect("it is secured").expose().to_owned();

@@ -1,4 +1,4 @@
-//! Files as programs use them.
+//! Files against the real server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sandbar_sdk::{CallError, Create, EntryKind, Expiry, FileError, FileEventKind
 
 use testing::Server;
 
-/// Names that break what is careless about quoting, encoding or paths.
+/// Names that break careless quoting, encoding or path handling.
 const HOSTILE: [&str; 9] = [
     "with space",
     "ünïcödé-日本-🦀",
@@ -23,7 +23,7 @@ const HOSTILE: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_files_are_read_back() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
@@ -40,7 +40,7 @@ async fn what_is_written_is_read() {
     let error = files.read_text("/tmp/bytes").await.expect_err("no text");
     assert!(matches!(error, FileError::NotText { at: 128, .. }), "{error:?}");
 
-    // A file that does not say how long it is.
+    // A file without a known length.
     let boot = files.read_text("/proc/sys/kernel/random/boot_id").await.expect("it is there");
     assert_eq!(boot.trim().len(), 36);
 
@@ -63,7 +63,7 @@ async fn what_is_written_is_read() {
 }
 
 #[tokio::test]
-async fn hostile_names_are_only_names() {
+async fn hostile_file_names_are_handled_literally() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
@@ -86,7 +86,7 @@ async fn hostile_names_are_only_names() {
     expected.sort();
     assert_eq!(listed, expected);
 
-    // Many at once: some in one form, some alone, answers in order.
+    // A batch: some names fit into one form, others are sent alone; results keep their order.
     let many: Vec<_> = HOSTILE.iter().map(|name| (format!("/tmp/many/{name}"), *name)).collect();
     let written = files.write_many(many.clone()).await.expect("all are written");
     assert!(written.iter().map(|file| &file.path).eq(many.iter().map(|(path, _)| path)), "{written:?}");
@@ -97,13 +97,13 @@ async fn hostile_names_are_only_names() {
 }
 
 #[tokio::test]
-async fn many_files_are_one_write() {
+async fn many_files_are_written_in_one_request() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
     assert!(files.write_many([("", ""); 0]).await.expect("nothing to do").is_empty());
 
-    // Small ones, empty ones, one that is larger than what is gathered, and one that looks like a form.
+    // Small files, empty files, one larger than the merge buffer, and one that resembles a form.
     let mut many: Vec<(String, Bytes)> = (0..300)
         .map(|number| (format!("many/{number}.txt"), Bytes::from(format!("{number}").repeat(number))))
         .collect();
@@ -122,7 +122,7 @@ async fn many_files_are_one_write() {
 }
 
 #[tokio::test]
-async fn the_tree_is_listed_made_moved_and_removed() {
+async fn the_file_tree_is_listed_created_moved_and_removed() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
@@ -189,7 +189,7 @@ async fn metadata_is_kept_until_the_next_write() {
     sandbox.kill().await.expect("it ends");
 }
 
-/// The largest memory this program has had, in KiB.
+/// Peak memory of this process, in KiB.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line");
@@ -200,7 +200,7 @@ fn reset_memory() {
     std::fs::write("/proc/self/clear_refs", "5").expect("the mark is ours to reset");
 }
 
-/// Alone in a program of its own, since memory is counted for the whole program.
+/// Runs alone in a child process, because peak memory is counted per process.
 #[test]
 fn transfers_of_any_size_need_constant_memory() {
     const ALONE: &str = "SANDBAR_SDK_MEMORY_TEST";
@@ -247,7 +247,7 @@ async fn stream_both_ways() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said() {
+async fn a_full_disk_is_reported_as_no_space() {
     let server = Server::shared(&[]);
     let create = Create::template("base").disk_size_mb(128).timeout(Duration::from_secs(600));
     let sandbox = server.client().create(create).await.expect("a sandbox");
@@ -262,7 +262,7 @@ async fn a_full_disk_is_said() {
 }
 
 #[tokio::test]
-async fn a_source_that_fails_is_told_apart() {
+async fn a_failing_source_is_a_source_error() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let failing = stream::iter([Ok(Bytes::from_static(b"begin")), Err(std::io::Error::other("the disk broke"))]);
@@ -273,7 +273,7 @@ async fn a_source_that_fails_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_happens() {
+async fn a_watch_reports_events() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let files = sandbox.files();
@@ -322,14 +322,14 @@ async fn next(events: &mut sandbar_sdk::FileEvents) -> sandbar_sdk::FileEvent {
     next.expect("an event in time").expect("the watch goes on").expect("the watch goes on")
 }
 
-/// What a program that knows nothing of sandboxes gets.
+/// Fetches a URL with a plain HTTP client.
 async fn fetch(url: &str) -> (u16, String) {
     let answer = reqwest::get(url).await.expect("an answer");
     (answer.status().as_u16(), answer.text().await.expect("a body"))
 }
 
 #[tokio::test]
-async fn links_work_without_a_key_and_only_for_what_they_say() {
+async fn signed_links_grant_one_operation_on_one_file() {
     let server = Server::shared(&[]);
     let sandbox: Sandbox = server.sandbox().await;
     let files = sandbox.files();
@@ -344,7 +344,7 @@ async fn links_work_without_a_key_and_only_for_what_they_say() {
         assert_eq!(post(&up, "by link").await, 200);
         let down = files.download_url("shared.txt", expiry).expect("a link");
         assert_eq!(fetch(&down).await, (200, "by link".to_owned()));
-        // What is for reading is not for writing, and not for another file.
+        // A link for reading grants neither writing nor access to another file.
         assert_eq!(post(&down, "x").await, 401);
         assert_eq!(fetch(&down.replace("shared", "other")).await.0, 401);
         assert!(!down.contains(sandbox.access_token().expect("it is secured").expose()));

@@ -1,4 +1,4 @@
-//! Git as programs use it: against repositories in the sandbox itself, by path, by `git daemon`, and by HTTP with a
+//! Git against repositories in the sandbox itself: by path, by `git daemon`, and by HTTP with a
 //! password.
 
 use std::time::Duration;
@@ -9,7 +9,8 @@ use sandbar_sdk::{
 
 use testing::{Server, eventually_async};
 
-/// Serves the repositories in its directory over HTTP to `me` with the password `tokensecret`, and to nobody else.
+/// Serves the repositories of its directory over HTTP to user `me` with password `tokensecret`
+/// only.
 const HTTP_SERVER: &str = r#"
 import base64, os, subprocess, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 "#;
 
-/// Sends whoever comes to the server above.
+/// Redirects every request to the server above.
 const REDIRECT: &str = r#"
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Handler(BaseHTTPRequestHandler):
@@ -58,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", 8419), Handler).serve_forever()
 "#;
 
-/// A bare repository with one commit on `main`.
+/// Creates a bare repository with one commit on `main`.
 async fn seed(sandbox: &Sandbox) {
     let script = "set -e; git init -q --bare --initial-branch=main /srv/repos/seed.git; \
                   git -C /srv/repos/seed.git config http.receivepack true; \
@@ -114,7 +115,7 @@ async fn a_repository_is_cloned_changed_committed_and_pushed() {
     git.add(["new file.txt"]).await.expect("it is added");
     assert_eq!(git.status().await.expect("a status").changes[1].staged, Some(ChangeKind::Added));
     git.add_all().await.expect("all is added");
-    let error = git.commit("nobody", None).await.expect_err("nobody is set");
+    let error = git.commit("no author", None).await.expect_err("no author is set");
     assert!(matches!(error, GitError::NoAuthor { .. }), "{error:?}");
     let message = "It's \"quoted\" $(touch /tmp/pwned)\n\nSecond paragraph";
     let commit = git.commit(message, Some(&author())).await.expect("it is committed");
@@ -128,7 +129,7 @@ async fn a_repository_is_cloned_changed_committed_and_pushed() {
     let status = git.status().await.expect("a status");
     assert_eq!((status.upstream.as_deref(), status.ahead), (Some("origin/feature/ü-x"), 0));
 
-    // Somebody else is quicker on main.
+    // Another clone pushes to main first.
     git.checkout("main").await.expect("it is there");
     let quicker = "cd /tmp/first && echo quick > quick && git add . && git -c user.name=A -c user.email=a@b commit -qm q \
                    && git push -q origin HEAD:main";
@@ -151,7 +152,7 @@ async fn a_repository_is_cloned_changed_committed_and_pushed() {
 }
 
 #[tokio::test]
-async fn what_git_refuses_is_told_apart() {
+async fn git_errors_are_classified() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     seed(&sandbox).await;
@@ -198,7 +199,7 @@ async fn what_git_refuses_is_told_apart() {
 }
 
 #[tokio::test]
-async fn credentials_open_a_remote_and_stay_nowhere() {
+async fn credentials_authenticate_and_are_not_stored() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     seed(&sandbox).await;
@@ -208,7 +209,7 @@ async fn credentials_open_a_remote_and_stay_nowhere() {
     listening(&sandbox, 8418).await;
     let url = "http://127.0.0.1:8418/seed.git";
 
-    let error = sandbox.git().clone(url, CloneOptions::default()).await.expect_err("nobody may");
+    let error = sandbox.git().clone(url, CloneOptions::default()).await.expect_err("no credentials");
     assert!(matches!(error, GitError::AuthFailed { .. }), "{error:?}");
     let wrong = sandbox.git().credentials(Credentials::new("me", "wrongsecret"));
     let error = wrong.clone(url, CloneOptions::default()).await.expect_err("not with this");
@@ -225,14 +226,14 @@ async fn credentials_open_a_remote_and_stay_nowhere() {
     git.pull(Pull::default()).await.expect("it is pulled");
     assert_eq!(git.remote_url("origin").await.expect("known").as_deref(), Some(url));
 
-    // Only the server's own script, which the test wrote, and nothing that git left has the password.
+    // Only the server's own script contains the password; git left it in no file.
     let search = "grep -rIl tokensecret /home/user /tmp /srv /etc 2>/dev/null";
     let found = sandbox.commands().run(Command::new(search).user("root")).await.expect("it runs");
     assert_eq!(found.stdout_text().trim(), "/srv/repos/serve.py");
     let bare = sandbox.git().at("seed").push(Push::default()).await.expect_err("they were not kept");
     assert!(matches!(bare, GitError::AuthFailed { .. }), "{bare:?}");
 
-    // Whom the remote points to gets nothing: the password is for the remote that was named.
+    // The target of a redirect gets no password: it is bound to the named remote.
     let redirect = Command::exec("python3", ["-c", REDIRECT]).no_timeout();
     let _redirect = sandbox.commands().start(redirect).await.expect("it starts");
     listening(&sandbox, 8419).await;

@@ -1,11 +1,12 @@
-//! Commands, terminals, files and git against a real server; and what the client says when the way there is broken.
+//! Commands, terminals, files and git against a real server; and the client behind a faulty
+//! connection.
 
 mod commands;
-mod ends;
 mod faults;
 mod files;
 mod git;
-mod old;
+mod old_daemons;
 mod proxy;
 mod pty;
+mod stream_ends;
 mod tls;

@@ -1,7 +1,8 @@
-//! A way to the server that breaks as it is told to.
+//! A proxy in front of the server that injects faults.
 //!
-//! It runs on a thread and a runtime of its own, so that whatever a test's runtime counts is the client's. Every request
-//! has a connection to the server to itself; what the client sees of the answer is up to the first rule that fits.
+//! It runs on its own thread and runtime, so that a test's runtime counts only the client's tasks.
+//! Every request has its own connection to the server; the first matching rule decides what the
+//! client sees of the response.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,32 +14,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
-    /// Taken and never answered.
+    /// Accepted and never answered.
     HalfOpen,
-    /// Answered with these bytes by the proxy itself, and closed.
+    /// The proxy responds with these bytes, and closes.
     Answer(String),
-    /// Passed on after this time.
+    /// Forwarded after this delay.
     Delay(Duration),
-    /// Passed on; then so many envelopes of the answer arrive whole, and so many bytes of the next.
+    /// Forwarded; this many envelopes of the response arrive complete, and this many bytes of the
+    /// next.
     Cut { envelopes: usize, bytes: usize, how: Break },
-    /// Passed on; so many bytes of the answer arrive, its head included.
+    /// Forwarded; this many bytes of the response arrive, including its head.
     CutRaw { bytes: usize, how: Break },
-    /// So many bytes of the request are taken; then the connection is reset.
+    /// Reads this many bytes of the request, then resets the connection.
     Refuse { bytes: usize },
-    /// As [`Fault::Cut`] with [`Break::Stall`], and the server is not told of the command's timeout.
+    /// Like [`Fault::Cut`] with [`Break::Stall`], and removes the command's timeout from the
+    /// request.
     ForgetTimeout { envelopes: usize },
 }
 
 /// How a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Break {
-    /// An orderly end at the wrong moment.
+    /// A premature FIN.
     Close,
     Reset,
-    /// Nothing more comes, and the connection stays.
+    /// No more data, and the connection stays open.
     Stall,
 }
 
@@ -52,9 +55,9 @@ struct Rule {
 #[derive(Debug, Default)]
 struct State {
     rules: Mutex<Vec<Rule>>,
-    /// Connections from the client that are open.
+    /// Open connections from the client.
     open: AtomicUsize,
-    /// Requests, by path.
+    /// Paths of all requests.
     seen: Mutex<Vec<String>>,
 }
 
@@ -83,7 +86,7 @@ impl Proxy {
                         let (server, state) = (server.clone(), Arc::clone(&shared));
                         state.open.fetch_add(1, Ordering::SeqCst);
                         tokio::spawn(async move {
-                            // A broken connection is what this is for.
+                            // StreamError connections are the purpose of this proxy.
                             let _ = serve(client, &server, &state).await;
                             state.open.fetch_sub(1, Ordering::SeqCst);
                         });
@@ -98,17 +101,17 @@ impl Proxy {
         Self { address, state, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// The next `times` requests whose path contains this meet the fault.
+    /// Injects the fault into the next `times` requests whose path contains `path`.
     pub(crate) fn on(&self, path: &str, fault: Fault, times: usize) {
         lock(&self.state.rules).push(Rule { path: path.to_owned(), fault, times });
     }
 
-    /// Connections from the client that are open.
+    /// Open connections from the client.
     pub(crate) fn open(&self) -> usize {
         self.state.open.load(Ordering::SeqCst)
     }
 
-    /// How many requests had a path that contains this.
+    /// The number of requests whose path contains `path`.
     pub(crate) fn seen(&self, path: &str) -> usize {
         lock(&self.state.seen).iter().filter(|seen| seen.contains(path)).count()
     }
@@ -128,7 +131,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result<()> {
-    // A reset discards what Nagle's algorithm holds back: every byte written leaves at once.
+    // A reset discards data held back by Nagle's algorithm; without it every written byte is sent
+    // at once.
     client.set_nodelay(true)?;
     let (mut head, rest) = read_head(&mut client).await?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -156,12 +160,12 @@ async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result
             return reset(client);
         }
         Some(Fault::Delay(time)) => tokio::time::sleep(*time).await,
-        Some(Fault::ForgetTimeout { .. }) => head = without(&head, "connect-timeout-ms"),
+        Some(Fault::ForgetTimeout { .. }) => head = strip_header(&head, "connect-timeout-ms"),
         Some(Fault::Cut { .. } | Fault::CutRaw { .. }) | None => {}
     }
     let mut server = TcpStream::connect(server).await?;
-    // One request a connection: then the end of the answer is the end of the connection.
-    let head = without(&head, "connection").replacen("\r\n", "\r\nconnection: close\r\n", 1);
+    // One request per connection: the end of the response is the end of the connection.
+    let head = strip_header(&head, "connection").replacen("\r\n", "\r\nconnection: close\r\n", 1);
     server.write_all(head.as_bytes()).await?;
     server.write_all(&rest).await?;
     let (mut from_client, mut to_client) = client.split();
@@ -169,7 +173,7 @@ async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result
     let broken = {
         let upload = async {
             let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
-            // The client has left, or will say nothing more while it listens.
+            // The client has closed its write side; keep the read side open.
             std::future::pending::<()>().await;
         };
         let download = async {
@@ -203,7 +207,7 @@ async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result
     }
 }
 
-/// Says nothing until the client has gone.
+/// Stays silent until the client disconnects.
 async fn stall(client: &mut TcpStream) -> io::Result<()> {
     let mut buffer = [0; 4096];
     while client.read(&mut buffer).await? > 0 {}
@@ -229,12 +233,12 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     }
 }
 
-fn without(head: &str, name: &str) -> String {
+fn strip_header(head: &str, name: &str) -> String {
     let named = |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.eq_ignore_ascii_case(name));
     head.split("\r\n").filter(|line| !named(line)).collect::<Vec<_>>().join("\r\n")
 }
 
-/// Passes the head of a chunked answer and then its envelopes, each in a chunk of its own, up to the cut.
+/// Forwards the head of a chunked response and then its envelopes, one per chunk, up to the cut.
 async fn cut(
     server: &mut (impl AsyncReadExt + Unpin),
     client: &mut (impl AsyncWriteExt + Unpin),
@@ -270,7 +274,7 @@ async fn chunk(client: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> io::R
     client.write_all(b"\r\n").await
 }
 
-/// A chunked answer, read chunk by chunk.
+/// Reads a chunked response, chunk by chunk.
 struct Source<'a, S> {
     stream: &'a mut S,
     bytes: Vec<u8>,

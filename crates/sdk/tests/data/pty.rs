@@ -1,4 +1,4 @@
-//! Terminals as people use them.
+//! Terminals against the real server.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use sandbar_sdk::{Chunk, CommandError, Running, Shell, Size};
 
 use testing::Server;
 
-/// Reads until `text` was shown.
-async fn until(shell: &mut Running, text: &str) -> String {
+/// Reads until `text` appears.
+async fn read_until(shell: &mut Running, text: &str) -> String {
     let mut shown = String::new();
     let reading = async {
         while !shown.contains(text) {
@@ -24,7 +24,7 @@ async fn until(shell: &mut Running, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_terminal_has_a_size_takes_input_and_is_taken_up_again() {
+async fn a_terminal_resizes_takes_input_and_is_reattached() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let pty = sandbox.pty();
@@ -33,22 +33,22 @@ async fn a_terminal_has_a_size_takes_input_and_is_taken_up_again() {
     let shell = Shell::default().cwd("/tmp").env("GREETING", "hello").no_timeout();
     let mut shell = pty.create(size, shell).await.expect("it opens");
     shell.send_stdin("echo \"$GREETING-$(pwd)-$(tput cols)x$(tput lines)-$TERM\"\n").await.expect("it is typed");
-    until(&mut shell, "hello-/tmp-93x31-xterm-256color").await;
+    read_until(&mut shell, "hello-/tmp-93x31-xterm-256color").await;
 
     shell.resize(Size { cols: 71, rows: 17 }).await.expect("it is resized");
     shell.send_stdin("echo \"size $(stty size)\"\n").await.expect("it is typed");
-    until(&mut shell, "size 17 71").await;
+    read_until(&mut shell, "size 17 71").await;
 
     let pid = shell.pid();
     drop(shell);
     let mut again = pty.connect(pid).await.expect("it is still open");
     pty.send(pid, "echo still-$((40 + 2))\n").await.expect("it is typed");
-    until(&mut again, "still-42").await;
+    read_until(&mut again, "still-42").await;
     pty.resize(pid, Size { cols: 72, rows: 18 }).await.expect("it is resized");
     again.send_stdin("exit 7\n").await.expect("it is typed");
     assert_eq!(again.wait().await.expect("it ends").exit.code, 7);
 
-    let error = pty.resize(9_999, size).await.expect_err("nobody is there");
+    let error = pty.resize(9_999, size).await.expect_err("no such process");
     assert!(matches!(error, CommandError::NotFound { .. }), "{error:?}");
     let pipes = sandbox.commands().start("sleep 100").await.expect("it starts");
     let error = pipes.resize(size).await.expect_err("it has no terminal");

@@ -1,4 +1,5 @@
-//! The way to a cloud: TLS with a certificate of one's own, and HTTP/2 with all streams on one connection.
+//! The client as with a cloud: TLS with a private root certificate, and HTTP/2 with all streams on
+//! one connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +22,13 @@ use testing::Server;
 
 const TWENTY: Duration = Duration::from_secs(20);
 
-/// Takes TLS and HTTP/2 and passes requests on to the server.
+/// Terminates TLS and HTTP/2 and forwards requests to the server.
 struct Front {
     url: String,
     certificate: reqwest::Certificate,
-    /// Those that are open.
+    /// Number of open connections.
     connections: Arc<AtomicUsize>,
-    /// Aborted with the front.
+    /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
@@ -56,7 +57,7 @@ impl Front {
                 let counted = Arc::clone(&counted);
                 client.set_nodelay(true).expect("a socket");
                 open.spawn(async move {
-                    // A client that does not trust the certificate ends here.
+                    // A client that does not trust the certificate fails the handshake.
                     let Ok(client) = acceptor.accept(client).await else { return };
                     counted.fetch_add(1, Ordering::SeqCst);
                     let pass = service_fn(move |request| pass_on(http.clone(), target.clone(), request));
@@ -85,7 +86,7 @@ async fn pass_on(
     let (head, body) = request.into_parts();
     let url = format!("{target}{}", head.uri.path_and_query().map_or("/", |path| path.as_str()));
     let body = reqwest::Body::wrap_stream(body.into_data_stream());
-    // An answer that breaks resets its stream, as the edge of a cloud does.
+    // A broken response resets its stream, as a cloud's edge does.
     let answer = http.request(head.method, url).headers(head.headers).body(body).send().await?;
     let mut answer: http::Response<reqwest::Body> = answer.into();
     answer.headers_mut().remove(http::header::TRANSFER_ENCODING);
@@ -93,7 +94,7 @@ async fn pass_on(
 }
 
 #[tokio::test]
-async fn everything_works_over_tls_and_one_connection() {
+async fn all_calls_work_over_tls_and_one_connection() {
     let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
@@ -108,7 +109,7 @@ async fn everything_works_over_tls_and_one_connection() {
     let (commands, files) = (sandbox.commands(), sandbox.files());
     assert_eq!(commands.run("echo out; exit 3").await.expect("it runs").exit.code, 3);
 
-    // Many streams, some of which are given up, do not disturb each other.
+    // Many streams, some of them dropped, do not interfere.
     let mut watch = files.watch("/tmp", Watch::default()).await.expect("it is watched");
     let cat = commands.start(Command::new("cat").stdin()).await.expect("it starts");
     let noisy = commands.start("yes").await.expect("it starts");
@@ -135,7 +136,7 @@ async fn everything_works_over_tls_and_one_connection() {
     assert!(arrived == content);
     let event = watch.try_next().await.expect("it goes on").expect("an event");
     assert_eq!((event.name.as_str(), event.kind), ("whole", FileEventKind::Create));
-    // Silent for longer than two intervals, and alive.
+    // Silent for more than two keepalive intervals, and alive.
     assert!(commands.run("sleep 2.5").await.expect("it runs").success());
     assert_eq!(front.connections.load(Ordering::SeqCst), 1);
 
@@ -145,9 +146,10 @@ async fn everything_works_over_tls_and_one_connection() {
     assert!(matches!(error, CommandError::SandboxGone { reason: GoneReason::Ended, .. }), "{error:?}");
 }
 
-/// All streams share one connection, and with it the room that HTTP/2 gives it. What nobody reads must not take that.
+/// All streams share one connection and its flow-control window, which unread streams must not
+/// exhaust.
 #[tokio::test]
-async fn outputs_that_nobody_reads_hold_up_nobody() {
+async fn unread_outputs_do_not_block_other_streams() {
     let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
@@ -169,9 +171,9 @@ async fn outputs_that_nobody_reads_hold_up_nobody() {
     direct.kill().await.expect("it ends");
 }
 
-/// A connection takes a hundred streams, as those of clouds do.
+/// The server permits a hundred streams per connection, like those of clouds.
 #[tokio::test]
-async fn more_streams_than_a_connection_takes_are_spread() {
+async fn streams_beyond_the_limit_use_more_connections() {
     let server = Server::shared(&[]);
     let direct = server.sandbox().await;
     let front = Front::to(&server).await;
@@ -190,9 +192,9 @@ async fn more_streams_than_a_connection_takes_are_spread() {
     direct.kill().await.expect("it ends");
 }
 
-/// What the fronts above stand for, by the server itself.
+/// TLS by the server itself instead of the frontend above.
 #[tokio::test]
-async fn the_server_speaks_tls_itself() {
+async fn the_server_terminates_tls_itself() {
     let server = Server::shared(&[]);
     let certificate = reqwest::Certificate::from_pem(&server.certificate()).expect("a certificate");
     let builder = Client::builder().ignore_environment().api_key(server.key());
@@ -200,7 +202,7 @@ async fn the_server_speaks_tls_itself() {
     let client = builder.root_certificate(certificate).build().expect("valid options");
     let sandbox = client.create(Create::template("base")).await.expect("a sandbox");
     let (commands, files) = (sandbox.commands(), sandbox.files());
-    // More at once than a connection takes by default.
+    // More concurrent streams than a connection permits by default.
     let sleepers = (0..250).map(|_| commands.start(Command::exec("sleep", ["100"])));
     let sleepers = futures::future::try_join_all(sleepers).await.expect("all start");
     assert_eq!(commands.run("echo out; exit 3").await.expect("it runs").exit.code, 3);

@@ -1,5 +1,5 @@
-//! The rows of the database, the same on SQLite and Postgres. Times are microseconds since the epoch, structured values
-//! are JSON texts, money is billionths of a dollar.
+//! The database rows, the same on SQLite and Postgres. Times are microseconds since the epoch,
+//! structured values are JSON text, money is in billionths of a dollar.
 #![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
 
 pub(super) mod user {
@@ -12,7 +12,8 @@ pub(super) mod user {
         pub id: String,
         pub name: String,
         pub created_at_us: i64,
-        /// Written by whoever changes credits, so that one does so at a time.
+        /// Incremented by every change of the user's credits, tokens or sessions, to serialise
+        /// them.
         pub turn: i64,
     }
 
@@ -95,7 +96,7 @@ pub(super) mod project {
         pub user: String,
         pub name: String,
         pub created_at_us: i64,
-        /// The build version that was given last.
+        /// The last build version that was assigned.
         pub builds: i64,
     }
 

@@ -1,4 +1,5 @@
-//! What happened in jobs. The numbers of a job's events have no gaps, since they are given together with the job's row.
+//! Timeline events of jobs. Event numbers have no gaps, because they are assigned in the
+//! transaction that updates the job's row.
 
 use jiff::Timestamp;
 use sea_orm::{
@@ -7,15 +8,15 @@ use sea_orm::{
 use serde_json::{Map, Value};
 
 use super::entity::{event, job};
-use super::model::number;
+use super::model::to_i64;
 use super::{Damage, Records, RecordsError, cannot};
 use crate::id::JobId;
 use crate::view::TimelineEvent;
 
-/// Read at once.
+/// Rows per read.
 const PAGE: u64 = 500;
 
-/// Writes a job's events that come after the first `count`. The caller has the job's row.
+/// Inserts events after the first `count` of a job. The caller holds the job's row.
 pub(super) async fn append<C: ConnectionTrait>(
     database: &C,
     job: &str,
@@ -41,14 +42,14 @@ fn from_row(row: &event::Model) -> Result<TimelineEvent, Damage> {
 }
 
 impl Records {
-    /// Events of a job after number `after`, in order; not all at once where there are many.
+    /// One page of a job's events after number `after`, in order.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn events(&self, job: &JobId, after: u64) -> Result<Vec<TimelineEvent>, RecordsError> {
         let rows = event::Entity::find()
             .filter(event::Column::Job.eq(job.as_str()))
-            .filter(event::Column::Seq.gt(number(after)))
+            .filter(event::Column::Seq.gt(to_i64(after)))
             .order_by_asc(event::Column::Seq)
             .limit(PAGE)
             .all(&self.database)
@@ -58,10 +59,10 @@ impl Records {
         read.map_err(cannot("understand"))
     }
 
-    /// How many events each of these jobs has; none for those that were deleted.
+    /// The number of events of each job; none for deleted jobs.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn event_counts(&self, jobs: &[JobId]) -> Result<Vec<(JobId, Option<u64>)>, RecordsError> {
         let rows: Vec<(String, i64, bool)> = job::Entity::find()
             .select_only()

@@ -1,4 +1,4 @@
-//! Jobs: taken in, claimed, changed, forgotten.
+//! Queues, claims, changes and erases jobs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,40 +19,40 @@ use workspace::WorkspaceName;
 use workspace::process::{self, Liveness};
 use workspace::setup::PROJECT_DIRECTORY;
 
+use super::batch::BatchLoader;
 use super::entity::{event, job, project, screenshot};
 use super::events::append;
-use super::model::{Change, Held, JobRecord, NewJob, number};
-use super::together::Together;
-use super::users::{Credited, charge};
+use super::model::{Change, JobRecord, NewJob, Precondition, to_i64};
+use super::users::{CreditChange, charge};
 use super::{Records, RecordsError, cannot};
-use crate::body;
+use crate::events;
 use crate::id::{JobId, ProjectId, UserId};
 use crate::job::{Status, Step, next};
 
-/// In one statement: there is a limit to how many values one takes.
-const LOOKED_UP: usize = 500;
+/// Ids per query: databases limit the parameters of a statement.
+const LOOKUP_BATCH: usize = 500;
 
-/// How long a job rests at most before it is tried again.
-pub(crate) const LONGEST_REST: Duration = Duration::from_secs(60);
+/// The longest delay before an interrupted job can be claimed again.
+pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// The name of the workspace in which a job is built.
-fn workspace_of(id: &JobId) -> String {
+fn workspace_name(id: &JobId) -> String {
     id.as_str().replace('_', "-")
 }
 
-fn after(now: Timestamp, span: Duration) -> i64 {
+fn time_after(now: Timestamp, span: Duration) -> i64 {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
     now.checked_add(span).unwrap_or(Timestamp::MAX).as_microsecond()
 }
 
-/// Reads of single jobs, as many as are asked for at once.
-pub(super) fn lookups(database: &Database) -> Together<String, job::Model, DbErr> {
+/// Batches reads of single jobs.
+pub(super) fn job_loader(database: &Database) -> BatchLoader<String, job::Model, DbErr> {
     let database = database.clone();
-    Together::new(move |ids| {
+    BatchLoader::new(move |ids| {
         let database = database.clone();
         async move {
             let mut found = HashMap::new();
-            for ids in ids.chunks(LOOKED_UP) {
+            for ids in ids.chunks(LOOKUP_BATCH) {
                 let rows = job::Entity::find().filter(job::Column::Id.is_in(ids)).all(&database).await?;
                 found.extend(rows.into_iter().map(|row| (row.id.clone(), row)));
             }
@@ -63,8 +63,8 @@ pub(super) fn lookups(database: &Database) -> Together<String, job::Model, DbErr
 }
 
 impl Records {
-    /// Sets the jobs aside that this version cannot read.
-    fn read(&self, rows: Vec<job::Model>) -> Vec<JobRecord> {
+    /// Parses rows, and sets aside those that this version cannot parse.
+    fn parse_rows(&self, rows: Vec<job::Model>) -> Vec<JobRecord> {
         let read = |row: job::Model| {
             let id = row.id.clone();
             self.set_aside.keep("studio_job", &id, JobRecord::from_row(row))
@@ -72,17 +72,17 @@ impl Records {
         rows.into_iter().filter_map(read).collect()
     }
 
-    /// Takes a job in for one credit, all or nothing. None when no credit is left.
+    /// Queues a job for one credit, in one transaction. None when no credit is left.
     ///
     /// # Errors
-    /// The records cannot be written.
-    pub async fn take_in(&self, new: &NewJob) -> Result<Option<JobRecord>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be written.
+    pub async fn enqueue(&self, new: &NewJob) -> Result<Option<JobRecord>, RecordsError> {
         let NewJob { id, project, user, goal, spec, model, begins_from, rebuilt_from } = new;
         let spec = serde_json::to_string(spec).map_err(cannot("write"))?;
         let now = Timestamp::now();
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let charged = charge(&transaction, user, -1, "a build", Some(id)).await.map_err(cannot("write"))?;
-        let Credited::Done(left) = charged else { return Ok(None) };
+        let CreditChange::Done(left) = charged else { return Ok(None) };
         project::Entity::update_many()
             .col_expr(project::Column::Builds, Expr::col(project::Column::Builds).add(1))
             .filter(project::Column::Id.eq(project.as_str()))
@@ -92,8 +92,10 @@ impl Records {
         let counted = project::Entity::find_by_id(project.as_str()).one(&transaction).await.map_err(cannot("read"))?;
         let build_version = counted.ok_or("the project is gone").map_err(cannot("read"))?.builds;
         let status = Status::Queued;
-        let events =
-            [(now, body::status(status, status.label(), false, None, None)), (now, body::credit(-1, left, "a build"))];
+        let events = [
+            (now, events::status(status, status.label(), false, None, None)),
+            (now, events::credit(-1, left, "a build")),
+        ];
         let row = job::Model {
             id: id.to_string(),
             project: project.to_string(),
@@ -106,7 +108,7 @@ impl Records {
             created_at_us: now.as_microsecond(),
             finished_at_us: None,
             build_version,
-            workspace: workspace_of(id),
+            workspace: workspace_name(id),
             workspace_path: PROJECT_DIRECTORY.to_owned(),
             begins_from: begins_from.as_ref().map(ToString::to_string),
             rebuilt_from: rebuilt_from.as_ref().map(ToString::to_string),
@@ -125,7 +127,7 @@ impl Records {
             lease_owner: None,
             cancel_asked: false,
             settled: false,
-            events: number(events.len() as u64),
+            events: to_i64(events.len() as u64),
             restore_to: None,
             deleted: false,
             broken_off: 0,
@@ -139,40 +141,46 @@ impl Records {
         JobRecord::from_row(row).map(Some).map_err(cannot("understand"))
     }
 
+    /// The job, deleted or not.
+    ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn job(&self, id: &JobId) -> Result<Option<JobRecord>, RecordsError> {
         let row = self.jobs.get(&id.to_string()).await.map_err(cannot("read"))?;
         row.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// A user's, the newest first; of one project, or of all.
+    /// The user's jobs of one project, or of all, the newest first.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn jobs(&self, user: &UserId, project: Option<&ProjectId>) -> Result<Vec<JobRecord>, RecordsError> {
-        let mut jobs = self.ever(user, project).await?;
+        let mut jobs = self.jobs_with_deleted(user, project).await?;
         jobs.retain(|job| !job.deleted);
         Ok(jobs)
     }
 
-    /// The same with those that were deleted: what they used was used.
+    /// The same with deleted jobs, whose usage still counts.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn ever(&self, user: &UserId, project: Option<&ProjectId>) -> Result<Vec<JobRecord>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn jobs_with_deleted(
+        &self,
+        user: &UserId,
+        project: Option<&ProjectId>,
+    ) -> Result<Vec<JobRecord>, RecordsError> {
         let mut wanted = job::Entity::find().filter(job::Column::User.eq(user.as_str()));
         if let Some(project) = project {
             wanted = wanted.filter(job::Column::Project.eq(project.as_str()));
         }
         let newest = wanted.order_by_desc(job::Column::CreatedAtUs).order_by_desc(job::Column::Id);
-        Ok(self.read(newest.all(&self.database).await.map_err(cannot("read"))?))
+        Ok(self.parse_rows(newest.all(&self.database).await.map_err(cannot("read"))?))
     }
 
-    /// Those of a project that have ended, however they did, the newest first.
+    /// The project's jobs with a final status, the newest first.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn ended_jobs(&self, project: &ProjectId) -> Result<Vec<JobRecord>, RecordsError> {
         let ended = Status::ALL.into_iter().filter(|status| status.is_final()).map(Status::as_str);
         let rows = job::Entity::find()
@@ -182,14 +190,14 @@ impl Records {
             .order_by_desc(job::Column::BuildVersion)
             .all(&self.database)
             .await;
-        Ok(self.read(rows.map_err(cannot("read"))?))
+        Ok(self.parse_rows(rows.map_err(cannot("read"))?))
     }
 
-    /// Ready jobs whose sandboxes run and end before then.
+    /// Ready, settled jobs whose sandboxes run and expire before `moment`.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn ending_before(&self, moment: Timestamp) -> Result<Vec<JobRecord>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn jobs_expiring_before(&self, moment: Timestamp) -> Result<Vec<JobRecord>, RecordsError> {
         let rows = job::Entity::find()
             .filter(job::Column::Status.eq(Status::Ready.as_str()))
             .filter(job::Column::Settled.eq(true))
@@ -199,23 +207,23 @@ impl Records {
             .filter(job::Column::SandboxExpiresAtUs.lt(moment.as_microsecond()))
             .all(&self.database)
             .await;
-        Ok(self.read(rows.map_err(cannot("read"))?))
+        Ok(self.parse_rows(rows.map_err(cannot("read"))?))
     }
 
     /// The job that is built in a workspace.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn job_in(&self, workspace: &WorkspaceName) -> Result<Option<JobRecord>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn job_in_workspace(&self, workspace: &WorkspaceName) -> Result<Option<JobRecord>, RecordsError> {
         let row = job::Entity::find().filter(job::Column::Workspace.eq(workspace.as_str())).one(&self.database).await;
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// Whether a job that has not begun to be built wants its files from the snapshots of that workspace.
+    /// Whether a job that does not build yet starts from the snapshots of that workspace.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn is_waited_for(&self, files_of: &WorkspaceName) -> Result<bool, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn is_base_of_queued_job(&self, files_of: &WorkspaceName) -> Result<bool, RecordsError> {
         let begin = [Status::Queued, Status::Provisioning].map(Status::as_str);
         let waiting = job::Entity::find()
             .filter(job::Column::BeginsFrom.eq(files_of.as_str()))
@@ -225,10 +233,10 @@ impl Records {
         Ok(waiting.map_err(cannot("read"))?.is_some())
     }
 
-    /// Which project each workspace that was ever made is of, by name.
+    /// The project name of every workspace that ever existed.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn project_names(&self) -> Result<HashMap<String, String>, RecordsError> {
         let projects = project::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
         let names: HashMap<String, String> = projects.into_iter().map(|row| (row.id, row.name)).collect();
@@ -243,12 +251,12 @@ impl Records {
         Ok(named.collect())
     }
 
-    /// Takes the oldest job that has something left to be done and no lease, or the one that is
-    /// named if it is such a job, for as long as `lease`: one statement, so that of two workers
-    /// that want the same job one gets it. Void leases are no obstacle.
+    /// Claims the oldest unsettled job without a lease, or the named one if it is such a job, for
+    /// `lease`. One statement, so that only one of two workers gets a job. Void leases are ended
+    /// first.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn claim(&self, lease: Duration, only: Option<&JobId>) -> Result<Option<JobRecord>, RecordsError> {
         match self.claim_free(lease, only).await? {
             None if self.void_leases(lease).await? => self.claim_free(lease, only).await,
@@ -256,8 +264,8 @@ impl Records {
         }
     }
 
-    /// Ends the leases of processes that are gone, and those that end later than any lease can:
-    /// they were written under a clock that was ahead. Says whether there were any.
+    /// Ends the leases of dead processes, and leases that end later than any valid lease can: they
+    /// were written while the clock was ahead. Returns whether there were any.
     async fn void_leases(&self, lease: Duration) -> Result<bool, RecordsError> {
         let now = Timestamp::now();
         let held = job::Entity::find()
@@ -269,19 +277,19 @@ impl Records {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let latest = after(now, lease.max(LONGEST_REST) + process::CLOCK_SKEW);
+        let latest = time_after(now, lease.max(MAX_RETRY_DELAY) + process::CLOCK_SKEW);
         let mut voided = false;
         for (id, attempt, until, owner) in held {
             let void = match owner.as_deref().map_or(Liveness::Unknown, process::liveness) {
                 Liveness::Gone => true,
                 Liveness::Unknown => until > latest,
-                // It renews its lease by the clock as it is now.
+                // It renews its lease by the current clock.
                 Liveness::Alive => false,
             };
             if !void {
                 continue;
             }
-            // Later than none: its worker broke off.
+            // Not 0, so that the next claim counts an interruption.
             let ended = job::Entity::update_many()
                 .col_expr(job::Column::LeaseUntilUs, Expr::value(1_i64))
                 .filter(job::Column::Id.eq(id.as_str()))
@@ -291,7 +299,7 @@ impl Records {
                 .await
                 .map_err(cannot("write"))?;
             voided |= ended.rows_affected > 0;
-            info!(job = id, attempt, owner, "the lease of a job is void: its process is gone, or its clock was ahead");
+            info!(job = id, attempt, owner, "voided the lease of a job: its process is gone, or its clock was ahead");
         }
         Ok(voided)
     }
@@ -304,7 +312,8 @@ impl Records {
                 .add(job::Column::LeaseUntilUs.lt(now.as_microsecond()))
                 .add_option(only.map(|id| job::Column::Id.eq(id.as_str())))
         };
-        // On Postgres whoever comes second takes the next one instead of waiting for this; SQLite has one writer.
+        // On Postgres a concurrent claim skips the locked row instead of waiting; SQLite has one
+        // writer.
         let oldest = Query::select()
             .column(job::Column::Id)
             .from(job::Entity)
@@ -314,10 +323,11 @@ impl Records {
             .limit(1)
             .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
             .to_owned();
-        // One that waits begins; the others are taken up where they are.
+        // A queued job starts; others keep their status.
         let begun = next(Status::Queued, Step::Claimed).map_err(cannot("claim from"))?;
         let waits = || job::Column::Status.eq(Status::Queued.as_str());
-        // Whoever gives a job back for another to have at once leaves no lease behind.
+        // A worker that releases a job for an immediate claim sets no lease; others count as
+        // interrupted.
         let left = Expr::case(job::Column::LeaseUntilUs.gt(0), 1).finally(0);
         let label = Expr::case(waits(), begun.label()).finally(Expr::col(job::Column::StageLabel));
         let begun = Expr::case(waits(), begun.as_str()).finally(Expr::col(job::Column::Status));
@@ -327,8 +337,8 @@ impl Records {
             .col_expr(job::Column::Attempt, Expr::col(job::Column::Attempt).add(1))
             .col_expr(job::Column::BrokenOff, Expr::col(job::Column::BrokenOff).add(left))
             .col_expr(job::Column::Claim, Expr::value(claim.as_str()))
-            .col_expr(job::Column::LeaseUntilUs, Expr::value(after(now, lease)))
-            .col_expr(job::Column::LeaseOwner, Expr::value(process::this()))
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(time_after(now, lease)))
+            .col_expr(job::Column::LeaseOwner, Expr::value(process::identify()))
             .filter(job::Column::Id.in_subquery(oldest))
             .filter(free())
             .exec(&self.database)
@@ -341,13 +351,13 @@ impl Records {
         row.map_err(cannot("read"))?.map(|row| JobRecord::from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// Keeps a claim for longer. None when it is lost; else whether somebody wants the job cancelled.
+    /// Renews a claim. None when it is lost; else whether the user cancelled the job.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn renew(&self, id: &JobId, attempt: i64, lease: Duration) -> Result<Option<bool>, RecordsError> {
         let kept = job::Entity::update_many()
-            .col_expr(job::Column::LeaseUntilUs, Expr::value(after(Timestamp::now(), lease)))
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(time_after(Timestamp::now(), lease)))
             .filter(job::Column::Id.eq(id.as_str()))
             .filter(job::Column::Attempt.eq(attempt))
             .exec(&self.database)
@@ -359,12 +369,12 @@ impl Records {
         Ok(self.job(id).await?.map(|job| job.cancel_asked))
     }
 
-    /// Gives a claim back, so that somebody else may go on when a while is over.
+    /// Releases a claim. Another worker can claim the job after `rest`.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn release(&self, id: &JobId, attempt: i64, rest: Duration) -> Result<(), RecordsError> {
-        let free_at = if rest.is_zero() { 0 } else { after(Timestamp::now(), rest) };
+        let free_at = if rest.is_zero() { 0 } else { time_after(Timestamp::now(), rest) };
         job::Entity::update_many()
             .col_expr(job::Column::LeaseUntilUs, Expr::value(free_at))
             .col_expr(job::Column::LeaseOwner, Expr::value(None::<String>))
@@ -376,44 +386,44 @@ impl Records {
             .map_err(cannot("write"))
     }
 
-    /// Changes a job and tells of it, all or nothing. None when the job is gone, somebody else's, or no longer where the change
-    /// begins.
+    /// Changes a job and appends events, in one transaction. None when the job is gone or a
+    /// precondition does not hold.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn change(
         &self,
         id: &JobId,
-        held: Held,
+        precondition: Precondition,
         change: Change,
         events: Vec<(Timestamp, Map<String, Value>)>,
     ) -> Result<Option<JobRecord>, RecordsError> {
         let mut events = events;
         let refund = change.refund;
-        let count = number(events.len() as u64) + i64::from(refund.is_some());
+        let count = to_i64(events.len() as u64) + i64::from(refund.is_some());
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
-        let row = apply(&transaction, id, held, change, count).await.map_err(cannot("write"))?;
+        let row = apply(&transaction, id, precondition, change, count).await.map_err(cannot("write"))?;
         let Some(row) = row else { return Ok(None) };
         if let Some(reason) = refund {
             let user = row.user.parse().map_err(cannot("understand"))?;
             let charged = charge(&transaction, &user, 1, reason, Some(id)).await.map_err(cannot("write"))?;
-            let Credited::Done(left) = charged else { return Ok(None) };
-            events.push((Timestamp::now(), body::credit(1, left, reason)));
+            let CreditChange::Done(left) = charged else { return Ok(None) };
+            events.push((Timestamp::now(), events::credit(1, left, reason)));
         }
         append(&transaction, id.as_str(), row.events - count, &events).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))?;
         JobRecord::from_row(row).map(Some).map_err(cannot("understand"))
     }
 
-    /// Forgets a job that was deleted, with its events and pictures. What is left says whose it was, what it cost, and where that
-    /// stands in the book.
+    /// Erases a deleted job, with its events and screenshots. The row keeps its owner, cost and
+    /// workspace. False when this attempt lost the job.
     ///
     /// # Errors
-    /// The records cannot be written.
-    pub async fn forget(&self, id: &JobId, attempt: i64) -> Result<bool, RecordsError> {
+    /// [`RecordsError`] when the records cannot be written.
+    pub async fn erase_job(&self, id: &JobId, attempt: i64) -> Result<bool, RecordsError> {
         use job::Column;
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
-        let forgotten = job::Entity::update_many()
+        let erased = job::Entity::update_many()
             .col_expr(Column::Goal, Expr::value(""))
             .col_expr(Column::Spec, Expr::value("{}"))
             .col_expr(Column::StageLabel, Expr::value(""))
@@ -429,23 +439,23 @@ impl Records {
             .exec(&transaction)
             .await
             .map_err(cannot("write"))?;
-        if forgotten.rows_affected == 0 {
+        if erased.rows_affected == 0 {
             return Ok(false);
         }
         let events = event::Entity::delete_many().filter(event::Column::Job.eq(id.as_str()));
         events.exec(&transaction).await.map_err(cannot("write"))?;
-        let pictures = screenshot::Entity::delete_many().filter(screenshot::Column::Job.eq(id.as_str()));
-        pictures.exec(&transaction).await.map_err(cannot("write"))?;
+        let screenshots = screenshot::Entity::delete_many().filter(screenshot::Column::Job.eq(id.as_str()));
+        screenshots.exec(&transaction).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))?;
         Ok(true)
     }
 }
 
-/// Changes the row, and keeps it until the transaction's end.
+/// Updates the row, and locks it until the end of the transaction.
 async fn apply<C: ConnectionTrait>(
     transaction: &C,
     id: &JobId,
-    held: Held,
+    precondition: Precondition,
     change: Change,
     events: i64,
 ) -> Result<Option<job::Model>, DbErr> {
@@ -486,15 +496,15 @@ async fn apply<C: ConnectionTrait>(
         (Column::SandboxExpiresAtUs, sandbox_expires_at.map(|at| at.map(micros).into())),
         (Column::PreviewUrl, preview_url.map(Into::into)),
         (Column::PreviewPort, preview_port.map(Into::into)),
-        (Column::CostNanos, cost_nanos.map(|nanos| number(nanos).into())),
+        (Column::CostNanos, cost_nanos.map(|nanos| to_i64(nanos).into())),
         (Column::ErrorMessage, error_message.map(Into::into)),
         (Column::Run, run.as_ref().map(RunId::as_str).map(Into::into)),
-        (Column::RunEntries, run_entries.map(|(_, to)| number(to).into())),
+        (Column::RunEntries, run_entries.map(|(_, to)| to_i64(to).into())),
         (Column::CancelAsked, cancel_asked.map(Into::into)),
         (Column::Watched, watched.map(Into::into)),
         (Column::PreviewLoaded, preview_loaded.map(Into::into)),
         (Column::Settled, settled.map(Into::into)),
-        // Whoever has the next thing to be done need not wait for the end of a lease that nobody needs any more.
+        // The next operation on a settled job need not wait for its lease to end.
         (Column::LeaseUntilUs, settled.filter(|settled| *settled).map(|_| 0_i64.into())),
         (Column::RestoreTo, restore_to.map(|stamp| stamp.map(String::from).into())),
         (Column::Deleted, deleted.map(Into::into)),
@@ -508,7 +518,7 @@ async fn apply<C: ConnectionTrait>(
             update = update.col_expr(column, Expr::value(value));
         }
     }
-    if let Held::By(attempt) = held {
+    if let Precondition::Attempt(attempt) = precondition {
         update = update.filter(Column::Attempt.eq(attempt));
     }
     if let Some((from, _)) = status {
@@ -518,7 +528,7 @@ async fn apply<C: ConnectionTrait>(
         update = update.filter(Column::Settled.eq(true));
     }
     if let Some((from, _)) = run_entries {
-        update = update.filter(Column::RunEntries.eq(number(from)));
+        update = update.filter(Column::RunEntries.eq(to_i64(from)));
     }
     if update.exec(transaction).await?.rows_affected == 0 {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! The form of the tables, one step after the other. Steps are only ever added, and each can be done again: see the records
-//! of workspaces, which are kept in the same database.
+//! Migrations of the tables. Migrations are only ever added, and each is idempotent, as in the
+//! records of workspaces, which share the database.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{
@@ -16,7 +16,7 @@ impl MigratorTrait for Migrator {
             Box::new(Users),
             Box::new(Jobs),
             Box::new(Timeline),
-            Box::new(Errands),
+            Box::new(CleanupColumns),
             Box::new(BrokenOff),
             Box::new(LeaseOwner),
             Box::new(Viewers),
@@ -137,7 +137,7 @@ impl MigrationTrait for Jobs {
     }
 }
 
-/// What happened in them, and how it looked.
+/// Their events and screenshots.
 struct Timeline;
 
 impl MigrationName for Timeline {
@@ -177,24 +177,24 @@ impl MigrationTrait for Timeline {
     }
 }
 
-/// What is still to be done for a job that has ended.
-struct Errands;
+/// Restores and deletions of ended jobs.
+struct CleanupColumns;
 
-impl MigrationName for Errands {
+impl MigrationName for CleanupColumns {
     fn name(&self) -> &str {
         "m0004_errands"
     }
 }
 
 #[async_trait::async_trait]
-impl MigrationTrait for Errands {
+impl MigrationTrait for CleanupColumns {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         add_column(manager, "studio_job", "restore_to", string_null("restore_to")).await?;
         add_column(manager, "studio_job", "deleted", boolean("deleted").default(false).to_owned()).await
     }
 }
 
-/// How many workers broke off with a job.
+/// Counts interrupted workers per job.
 struct BrokenOff;
 
 impl MigrationName for BrokenOff {
@@ -210,7 +210,7 @@ impl MigrationTrait for BrokenOff {
     }
 }
 
-/// Which process has a job's lease.
+/// The process that holds a job's lease.
 struct LeaseOwner;
 
 impl MigrationName for LeaseOwner {
@@ -268,7 +268,7 @@ impl MigrationTrait for Sessions {
     }
 }
 
-/// A step that broke off may have added it.
+/// An interrupted migration may have added the column.
 async fn add_column(
     manager: &SchemaManager<'_>,
     table: &'static str,
@@ -301,7 +301,7 @@ mod tests {
     use crate::token::{Digest, new_token};
     use sdk::Secret;
 
-    /// Whatever form the tables have, the newest one is reached, and what was there stays.
+    /// Migrates from every earlier schema, with rows in it.
     async fn from_every_version(url: impl Fn() -> Secret) {
         for done in (0..).take(Migrator::migrations().len() + 1) {
             let url = url();
@@ -310,7 +310,7 @@ mod tests {
                 Migrator::up(&database, Some(done)).await.expect("an earlier form");
                 let old =
                     "INSERT INTO studio_user (id, name, created_at_us) VALUES ('usr_0123456789abcdef0123', 'old', 1)";
-                database.execute_unprepared(old).await.expect("somebody from before");
+                database.execute_unprepared(old).await.expect("a user from before");
             }
             if done >= 2 {
                 let old = "INSERT INTO studio_job (id, project, owner, goal, spec, model, status, stage_label, created_at_us, \
@@ -321,7 +321,7 @@ mod tests {
             drop(database);
             for _ in 0..2 {
                 let records = Records::open(&url).await.expect("the newest form");
-                let old = records.user_named("old").await.expect("read");
+                let old = records.user_by_name("old").await.expect("read");
                 assert_eq!(old.is_some(), done > 0, "{done} steps done before");
                 let job = records.job(&"job_0123456789abcdef0123".parse().expect("an id")).await.expect("read");
                 let as_new = job.as_ref().map(|job| (job.deleted, job.restore_to, job.sandbox_paused));
@@ -329,7 +329,7 @@ mod tests {
                 records.close().await.expect("closed");
             }
             let records = Records::open(&url).await.expect("the newest form");
-            let token = Digest::of(new_token().expose()).expect("a token");
+            let token = Digest::from_token(new_token().expose()).expect("a token");
             let user = records.add_user("new", &token, 1).await.expect("written");
             assert!(records.jobs(&user.id, None).await.expect("read").is_empty());
         }

@@ -1,18 +1,18 @@
-//! What outlives the studio's process: users, credits, projects, jobs, what happened in them and how it looked. In SQLite
-//! or Postgres, beside the records of workspaces and runs. What was used stands in the workspaces' book.
+//! The studio's persistent state: users, credits, projects, jobs, events, screenshots. In SQLite or
+//! Postgres, in the database of workspaces and runs, which also has the usage.
 //!
-//! Every transaction begins with a write. On SQLite that takes the write lock at once, where waiting is possible; on
-//! Postgres it is the row that keeps two who want the same thing apart.
+//! Every transaction starts with a write. On SQLite that takes the write lock at once, where
+//! waiting is possible; on Postgres the row lock serialises transactions on the same job or user.
 
+mod batch;
 mod entity;
 mod events;
 mod jobs;
 mod migration;
 mod model;
-mod pictures;
 mod projects;
+mod screenshots;
 mod sessions;
-mod together;
 mod users;
 
 use std::error::Error;
@@ -21,26 +21,26 @@ use database::{Database, SetAside, Unwritable};
 use sdk::Secret;
 use sea_orm::DbErr;
 
+use self::batch::BatchLoader;
 use self::entity::job;
-pub(crate) use self::jobs::LONGEST_REST;
+pub(crate) use self::jobs::MAX_RETRY_DELAY;
 use self::migration::Migrator;
-pub use self::model::{Change, Held, JobRecord, NewJob, Spec};
-pub use self::pictures::NewPicture;
+pub use self::model::{Change, JobRecord, NewJob, Precondition, Spec};
 pub use self::projects::ProjectRecord;
+pub use self::screenshots::NewScreenshot;
 pub use self::sessions::SessionRecord;
-use self::together::Together;
-pub use self::users::{Credited, NameTaken};
+pub use self::users::{AddUserError, CreditChange};
 
 /// Records in SQLite or Postgres. Cheap to clone.
 #[derive(Clone)]
 pub struct Records {
     database: Database,
     set_aside: SetAside,
-    /// Every page that shows a build asks for it again and again.
-    jobs: Together<String, job::Model, DbErr>,
+    /// Pages that show a build poll its job.
+    jobs: BatchLoader<String, job::Model, DbErr>,
 }
 
-/// The records failed. Nothing is known to be written.
+/// An operation on the records failed. A write may or may not have been executed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} the studio's records")]
 pub struct RecordsError {
@@ -51,29 +51,29 @@ pub struct RecordsError {
 type Damage = Box<dyn Error + Send + Sync>;
 
 fn cannot<E: Into<Damage>>(what: &'static str) -> impl Fn(E) -> RecordsError {
-    move |error| RecordsError { what, source: database::cause(error.into()) }
+    move |error| RecordsError { what, source: database::unwrap_cause(error.into()) }
 }
 
 impl Records {
-    /// Opens what a URL names, the same as for workspaces, and brings it to the newest form.
+    /// Opens the database of a URL, the same as for workspaces, and migrates it.
     ///
     /// # Errors
-    /// It cannot be reached, or is not what the URL says.
+    /// [`RecordsError`] when the database cannot be reached or migrated.
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { jobs: jobs::lookups(&database), database, set_aside: SetAside::default() })
+        Ok(Self { jobs: jobs::job_loader(&database), database, set_aside: SetAside::default() })
     }
 
-    /// Why changes are refused, while they are. Does no I/O.
+    /// Why writes are refused, while they are. Does no I/O.
     pub fn fault(&self) -> Option<Unwritable> {
         self.database.fault()
     }
 
-    /// Ends its connections. Dropping it does so too, without waiting.
+    /// Closes the connections. Dropping does the same without waiting.
     ///
     /// # Errors
-    /// A connection did not end as it should.
+    /// [`RecordsError`] when a connection does not close cleanly.
     pub async fn close(self) -> Result<(), RecordsError> {
         self.database.close().await.map_err(cannot("close"))
     }

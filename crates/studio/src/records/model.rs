@@ -1,18 +1,18 @@
-//! A job as the records have it.
+//! A job in the records, and its changes.
 
 use agent::RunId;
 use agent::approval::Policy;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use workspace::WorkspaceName;
-use workspace::snapshot::{ProjectId as SnapshotsOf, Stamp};
+use workspace::checkpoint::{ProjectId as SnapshotsOf, Stamp};
 
 use super::Damage;
 use super::entity::job;
 use crate::id::{JobId, ProjectId, UserId};
 use crate::job::Status;
 
-/// What was asked for, besides the goal and the model.
+/// The request for a build, besides the goal and the model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spec {
@@ -24,7 +24,7 @@ pub struct Spec {
     pub policy: Policy,
 }
 
-/// A job that is taken in.
+/// A job to be queued.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewJob {
     pub id: JobId,
@@ -33,7 +33,7 @@ pub struct NewJob {
     pub goal: String,
     pub spec: Spec,
     pub model: String,
-    /// Whose newest snapshot has the files to begin with.
+    /// The workspace whose newest snapshot the build starts from.
     pub begins_from: Option<SnapshotsOf>,
     pub rebuilt_from: Option<JobId>,
 }
@@ -52,58 +52,58 @@ pub struct JobRecord {
     pub finished_at: Option<Timestamp>,
     pub build_version: u32,
     pub workspace: WorkspaceName,
-    /// Where the project is in it.
+    /// The project's directory in the workspace.
     pub workspace_path: String,
     pub begins_from: Option<SnapshotsOf>,
     pub rebuilt_from: Option<JobId>,
     pub sandbox_id: Option<String>,
-    /// Only ever true when a pause has succeeded.
+    /// True only after a successful pause.
     pub sandbox_paused: bool,
     pub sandbox_expires_at: Option<Timestamp>,
-    /// Kept while it sleeps; whoever shows it leaves it out then.
+    /// Kept while the sandbox is paused; views omit it then.
     pub preview_url: Option<String>,
     pub preview_port: Option<u16>,
     pub cost_nanos: u64,
     pub error_message: Option<String>,
-    /// Written before the run begins.
+    /// Written before the run starts.
     pub run: Option<RunId>,
-    /// So many entries of the run's journal stand on the timeline.
+    /// Journal entries of the run that are on the timeline.
     pub run_entries: u64,
-    /// Counts the workers that had it: what one writes counts only while it is the last.
+    /// The number of claims so far. A worker's writes count only while its attempt is the last.
     pub attempt: i64,
-    /// How many of them, since it last got further, neither came to an end with it nor gave it back
-    /// for another to have at once.
+    /// Workers that were interrupted since the job last made progress, and did not release it for
+    /// an immediate claim.
     pub broken_off: i64,
     pub lease_until: Timestamp,
     pub cancel_asked: bool,
-    /// No worker has anything more to do for it.
+    /// The job needs no worker.
     pub settled: bool,
-    /// How many events it has.
+    /// The number of its events.
     pub events: u64,
-    /// A page has opened the timeline before the job was settled: it shows the preview once the job
-    /// is ready.
+    /// A page opened the timeline before the job was settled, and shows the preview once the job is
+    /// ready.
     pub watched: bool,
     /// Such a page has loaded the preview.
     pub preview_loaded: bool,
-    /// Its files are to be those of this snapshot again.
+    /// The snapshot that is being restored.
     pub restore_to: Option<Stamp>,
-    /// Nobody sees it any more; what it used stays known. Once it is settled, nothing else is left of it.
+    /// Hidden from users; its usage stays recorded. Once settled, everything else is removed.
     pub deleted: bool,
 }
 
-/// Who changes a job.
+/// The condition under which a change of a job is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
-    /// A worker, by its attempt: it changes nothing any more once another has the job.
-    By(i64),
-    /// Whoever may.
-    Anybody,
+pub enum Precondition {
+    /// The worker's attempt is still the last.
+    Attempt(i64),
+    /// No condition, for changes that are no worker's.
+    None,
 }
 
-/// What changes in a job; what is absent stays.
+/// A change of a job. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Change {
-    /// From one of these, and only then.
+    /// From and to: a compare-and-swap.
     pub status: Option<(Status, Status)>,
     pub stage_label: Option<String>,
     pub finished_at: Option<Timestamp>,
@@ -114,26 +114,26 @@ pub struct Change {
     pub cost_nanos: Option<u64>,
     pub error_message: Option<String>,
     pub run: Option<RunId>,
-    /// From so many to so many, and only then.
+    /// From and to: a compare-and-swap.
     pub run_entries: Option<(u64, u64)>,
     pub cancel_asked: Option<bool>,
     pub watched: Option<bool>,
     pub preview_loaded: Option<bool>,
-    /// To false only from true: of two who have something to be done, one comes first.
+    /// False is set only where it is true, so that one of two concurrent operations wins.
     pub settled: Option<bool>,
     pub restore_to: Option<Option<Stamp>>,
     pub deleted: Option<bool>,
-    /// The job got further: workers that broke off before count no more.
+    /// The job made progress, so earlier interruptions no longer count.
     pub progress: bool,
-    /// Gives the job's credit back, for this reason.
+    /// Refunds the job's credit, for this reason.
     pub refund: Option<&'static str>,
 }
 
-pub(super) fn number(count: u64) -> i64 {
+pub(super) fn to_i64(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn time(micros: i64) -> Result<Timestamp, Damage> {
+fn to_timestamp(micros: i64) -> Result<Timestamp, Damage> {
     Ok(Timestamp::from_microsecond(micros)?)
 }
 
@@ -149,8 +149,8 @@ impl JobRecord {
             model: row.model,
             status: status.ok_or_else(|| format!("unknown status `{}`", row.status))?,
             stage_label: row.stage_label,
-            created_at: time(row.created_at_us)?,
-            finished_at: row.finished_at_us.map(time).transpose()?,
+            created_at: to_timestamp(row.created_at_us)?,
+            finished_at: row.finished_at_us.map(to_timestamp).transpose()?,
             build_version: u32::try_from(row.build_version)?,
             workspace: row.workspace.parse()?,
             workspace_path: row.workspace_path,
@@ -158,7 +158,7 @@ impl JobRecord {
             rebuilt_from: row.rebuilt_from.map(|id| id.parse()).transpose()?,
             sandbox_id: row.sandbox_id,
             sandbox_paused: row.sandbox_paused,
-            sandbox_expires_at: row.sandbox_expires_at_us.map(time).transpose()?,
+            sandbox_expires_at: row.sandbox_expires_at_us.map(to_timestamp).transpose()?,
             preview_url: row.preview_url,
             preview_port: row.preview_port.map(u16::try_from).transpose()?,
             cost_nanos: u64::try_from(row.cost_nanos)?,
@@ -167,7 +167,7 @@ impl JobRecord {
             run_entries: u64::try_from(row.run_entries)?,
             attempt: row.attempt,
             broken_off: row.broken_off,
-            lease_until: time(row.lease_until_us)?,
+            lease_until: to_timestamp(row.lease_until_us)?,
             cancel_asked: row.cancel_asked,
             settled: row.settled,
             events: u64::try_from(row.events)?,

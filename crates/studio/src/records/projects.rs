@@ -26,18 +26,18 @@ fn from_row(row: project::Model) -> Result<ProjectRecord, Damage> {
 }
 
 impl Records {
-    /// The user's project of that name, made if there is none.
+    /// The user's project with this name, created if it does not exist.
     ///
     /// # Errors
-    /// The records cannot be written.
-    pub async fn project_named(&self, user: &UserId, name: &str) -> Result<ProjectRecord, RecordsError> {
+    /// [`RecordsError`] when the records cannot be written.
+    pub async fn ensure_project(&self, user: &UserId, name: &str) -> Result<ProjectRecord, RecordsError> {
         self.add_project(user, name).await.map(|(project, _)| project)
     }
 
-    /// The same, and whether this call made it: of several concurrent calls, one does.
+    /// The same, and whether this call created it: true for one of several concurrent calls.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn add_project(&self, user: &UserId, name: &str) -> Result<(ProjectRecord, bool), RecordsError> {
         let id = ProjectId::new();
         let row = project::Model {
@@ -62,10 +62,10 @@ impl Records {
         Ok((project, made))
     }
 
-    /// A user's own.
+    /// The project, if it belongs to the user.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn project(&self, user: &UserId, id: &ProjectId) -> Result<Option<ProjectRecord>, RecordsError> {
         let row = project::Entity::find_by_id(id.as_str())
             .filter(project::Column::User.eq(user.as_str()))
@@ -75,10 +75,10 @@ impl Records {
         row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// The newest first.
+    /// The user's projects, the newest first.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn projects(&self, user: &UserId) -> Result<Vec<ProjectRecord>, RecordsError> {
         let rows = project::Entity::find()
             .filter(project::Column::User.eq(user.as_str()))

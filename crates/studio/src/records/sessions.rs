@@ -1,5 +1,5 @@
-//! Browser sessions: each has a random token of its own, of which the digest is kept, and an expiry.
-//! A session ends by signing out, by its expiry, or with the access tokens of its user.
+//! Browser sessions. Each has a random token, of which the digest is stored, and an expiry. A
+//! session ends by signing out, by its expiry, or with the access tokens of its user.
 
 use std::collections::HashSet;
 
@@ -15,17 +15,17 @@ use crate::id::UserId;
 use crate::token::Digest;
 use crate::view::User;
 
-/// Per user; signing in once more ends the oldest.
+/// Per user. A further sign-in ends the oldest session.
 const MAX_SESSIONS: u64 = 100;
 /// Digests per query: databases limit the parameters of one.
 const LOOKUP_BATCH: usize = 500;
-/// Of the digest, to name a session on a command line.
+/// Digits of the digest that name a session on the command line.
 const ID_DIGITS: usize = 12;
 
 /// One browser session of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// The first digits of the digest: no secret.
+    /// The first digits of the digest, which are no secret.
     pub id: String,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
@@ -40,18 +40,18 @@ fn to_session(row: &session::Model) -> Result<SessionRecord, Damage> {
 }
 
 impl Records {
-    /// Opens a session for the user of an access token. None when there is no such token (any more):
-    /// a token that is being revoked opens none.
+    /// Opens a session for the user of an access token. None when the token is unknown or being
+    /// revoked.
     ///
     /// # Errors
-    /// The records cannot be read or written.
+    /// [`RecordsError`] when the records cannot be read or written.
     pub async fn add_session(
         &self,
         access: &Digest,
         new: &Digest,
         lifetime: SignedDuration,
     ) -> Result<Option<User>, RecordsError> {
-        let Some(user) = self.user_with(access).await? else { return Ok(None) };
+        let Some(user) = self.user_by_token(access).await? else { return Ok(None) };
         let now = Timestamp::now();
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         lock_user(&transaction, &user.id).await.map_err(cannot("write"))?;
@@ -85,11 +85,11 @@ impl Records {
         Ok(Some(user))
     }
 
-    /// Whose session it is, unless it has ended.
+    /// The user of a session; none when it has ended.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn user_in(&self, session: &Digest) -> Result<Option<User>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn user_by_session(&self, session: &Digest) -> Result<Option<User>, RecordsError> {
         let row = session::Entity::find_by_id(session.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let now = Timestamp::now().as_microsecond();
         let Some(row) = row.filter(|row| session.is(&row.digest) && row.expires_at_us > now) else { return Ok(None) };
@@ -97,10 +97,10 @@ impl Records {
         row.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// The sessions of a user that have not expired, the newest first.
+    /// The unexpired sessions of a user, the newest first.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn sessions(&self, user: &UserId) -> Result<Vec<SessionRecord>, RecordsError> {
         let rows = session::Entity::find()
             .filter(session::Column::User.eq(user.as_str()))
@@ -113,25 +113,25 @@ impl Records {
         sessions.map_err(cannot("understand"))
     }
 
-    /// Ends a session. Ending one that has ended succeeds.
+    /// Ends a session. Idempotent.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn end_session(&self, session: &Digest) -> Result<(), RecordsError> {
         let ended = session::Entity::delete_by_id(session.as_str()).exec(&self.database).await;
         ended.map(drop).map_err(cannot("write"))
     }
 
-    /// Ends every session of a user and says how many there were.
+    /// Ends all sessions of a user and returns their number.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn end_sessions(&self, user: &UserId) -> Result<u64, RecordsError> {
         let ended = session::Entity::delete_many().filter(session::Column::User.eq(user.as_str()));
         Ok(ended.exec(&self.database).await.map_err(cannot("write"))?.rows_affected)
     }
 
-    /// Those of `credentials`, digests of access tokens and sessions, that are valid now.
+    /// The valid ones of `credentials`, which are digests of access tokens and sessions.
     pub(crate) async fn valid_credentials(&self, credentials: &[Digest]) -> Result<HashSet<String>, RecordsError> {
         let now = Timestamp::now().as_microsecond();
         let mut valid = HashSet::new();

@@ -15,18 +15,18 @@ use crate::id::{JobId, UserId};
 use crate::token::Digest;
 use crate::view::User;
 
-/// What became of a change of credits.
+/// The result of a change of credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Credited {
-    /// With what is left.
+pub enum CreditChange {
+    /// The remaining credits.
     Done(i64),
-    /// There are not so many.
+    /// The user has fewer credits than the change takes.
     TooFew,
 }
 
-/// Somebody has that name already.
+/// Why a user was not added.
 #[derive(Debug, thiserror::Error)]
-pub enum NameTaken {
+pub enum AddUserError {
     #[error("there is a user {0} already")]
     Taken(String),
     #[error(transparent)]
@@ -38,52 +38,58 @@ pub(super) fn to_user(row: user::Model) -> Result<User, Damage> {
 }
 
 impl Records {
-    /// A new user with a token and credits.
+    /// Adds a user with a token and credits.
     ///
     /// # Errors
-    /// [`NameTaken`], or the records cannot be written.
-    pub async fn add_user(&self, name: &str, token: &Digest, credits: i64) -> Result<User, NameTaken> {
+    /// [`AddUserError::Taken`] when the name exists, [`AddUserError::Records`] when the records
+    /// cannot be written.
+    pub async fn add_user(&self, name: &str, token: &Digest, credits: i64) -> Result<User, AddUserError> {
         let (id, now) = (UserId::new(), Timestamp::now());
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let row =
             user::Model { id: id.to_string(), name: name.to_owned(), created_at_us: now.as_microsecond(), turn: 0 };
         match user::Entity::insert(row.into_active_model()).exec_without_returning(&transaction).await {
             Err(error) if matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))) => {
-                return Err(NameTaken::Taken(name.to_owned()));
+                return Err(AddUserError::Taken(name.to_owned()));
             }
             other => other.map_err(cannot("write"))?,
         };
         insert_token(&transaction, &id, token, now).await.map_err(cannot("write"))?;
         if credits != 0 {
-            note_credit(&transaction, &id, credits, "for the beginning", None, now).await.map_err(cannot("write"))?;
+            insert_credit(&transaction, &id, credits, "for the beginning", None, now).await.map_err(cannot("write"))?;
         }
         transaction.commit().await.map_err(cannot("write"))?;
         Ok(User { id, name: name.to_owned() })
     }
 
-    /// By name.
+    /// All users, by name.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn users(&self) -> Result<Vec<User>, RecordsError> {
         let rows = user::Entity::find().order_by_asc(user::Column::Name).all(&self.database).await;
         let users: Result<Vec<User>, Damage> = rows.map_err(cannot("read"))?.into_iter().map(to_user).collect();
         users.map_err(cannot("understand"))
     }
 
+    /// The user with this name.
+    ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn user_named(&self, name: &str) -> Result<Option<User>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn user_by_name(&self, name: &str) -> Result<Option<User>, RecordsError> {
         let row = user::Entity::find().filter(user::Column::Name.eq(name)).one(&self.database).await;
         row.map_err(cannot("read"))?.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
+    /// The user of an access token.
+    ///
     /// # Errors
-    /// The records cannot be read.
-    pub async fn user_with(&self, token: &Digest) -> Result<Option<User>, RecordsError> {
+    /// [`RecordsError`] when the records cannot be read.
+    pub async fn user_by_token(&self, token: &Digest) -> Result<Option<User>, RecordsError> {
         let row = token::Entity::find_by_id(token.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let Some(row) = row else { return Ok(None) };
-        // Whoever can time the index learns at most a digest's beginning; the whole is compared in constant time.
+        // Timing the index reveals at most the beginning of a digest; the whole is compared in
+        // constant time.
         if !token.is(&row.digest) {
             return Ok(None);
         }
@@ -91,10 +97,10 @@ impl Records {
         row.map(|row| to_user(row).map_err(cannot("understand"))).transpose()
     }
 
-    /// A new token in place of all that the user had. It ends the user's sessions, too.
+    /// Replaces all access tokens of a user, and ends the user's sessions.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`RecordsError`] when the records cannot be written.
     pub async fn replace_token(&self, user: &UserId, token: &Digest) -> Result<(), RecordsError> {
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         lock_user(&transaction, user).await.map_err(cannot("write"))?;
@@ -106,20 +112,22 @@ impl Records {
         transaction.commit().await.map_err(cannot("write"))
     }
 
+    /// The remaining credits of a user.
+    ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn credits(&self, user: &UserId) -> Result<i64, RecordsError> {
         balance(&self.database, user).await.map_err(cannot("read"))
     }
 
-    /// Gives credits, or takes them, as many as there are.
+    /// Adds `change` to a user's credits. A negative change takes no more than there are.
     ///
     /// # Errors
-    /// The records cannot be written.
-    pub async fn credit(&self, user: &UserId, change: i64, reason: &str) -> Result<Credited, RecordsError> {
+    /// [`RecordsError`] when the records cannot be written.
+    pub async fn credit(&self, user: &UserId, change: i64, reason: &str) -> Result<CreditChange, RecordsError> {
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         match charge(&transaction, user, change, reason, None).await.map_err(cannot("write"))? {
-            Credited::TooFew => Ok(Credited::TooFew),
+            CreditChange::TooFew => Ok(CreditChange::TooFew),
             done => {
                 transaction.commit().await.map_err(cannot("write"))?;
                 Ok(done)
@@ -127,28 +135,30 @@ impl Records {
         }
     }
 
+    /// Whether any user exists.
+    ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn has_users(&self) -> Result<bool, RecordsError> {
         Ok(user::Entity::find().count(&self.database).await.map_err(cannot("read"))? > 0)
     }
 }
 
-/// Changes credits inside of a transaction, which this keeps for itself: nobody else changes the same user's meanwhile.
+/// Changes credits inside of a transaction, which locks the user until its end.
 pub(super) async fn charge(
     transaction: &Transaction,
     user: &UserId,
     change: i64,
     reason: &str,
     job: Option<&JobId>,
-) -> Result<Credited, DbErr> {
+) -> Result<CreditChange, DbErr> {
     lock_user(transaction, user).await?;
     let left = balance(transaction, user).await?.saturating_add(change);
     if change < 0 && left < 0 {
-        return Ok(Credited::TooFew);
+        return Ok(CreditChange::TooFew);
     }
-    note_credit(transaction, user, change, reason, job, Timestamp::now()).await?;
-    Ok(Credited::Done(left))
+    insert_credit(transaction, user, change, reason, job, Timestamp::now()).await?;
+    Ok(CreditChange::Done(left))
 }
 
 /// Serialises transactions that change the credits, tokens or sessions of one user.
@@ -161,7 +171,7 @@ pub(super) async fn lock_user(transaction: &Transaction, user: &UserId) -> Resul
         .map(drop)
 }
 
-async fn note_credit<C: ConnectionTrait>(
+async fn insert_credit<C: ConnectionTrait>(
     database: &C,
     user: &UserId,
     change: i64,
@@ -192,7 +202,7 @@ async fn insert_token<C: ConnectionTrait>(
 }
 
 async fn balance<C: ConnectionTrait>(database: &C, user: &UserId) -> Result<i64, DbErr> {
-    // A sum of many has another type on each database; there are few, and they are added here.
+    // Added here, because the type of a SUM differs between the databases, and the rows are few.
     let changes: Vec<i64> = credit::Entity::find()
         .select_only()
         .column(credit::Column::Change)

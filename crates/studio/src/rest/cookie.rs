@@ -1,7 +1,7 @@
-//! The cookie of a session. Over https it has the prefix `__Host-`: browsers then refuse one that a page
-//! of another host sets, also of a host below the same domain, as previews may be. In the clear no
-//! prefix exists, so that a preview on the dashboard's domain can set a second cookie of the name; which
-//! of two is ours cannot be told, and both are refused and removed.
+//! The session cookie. Over https it has the prefix `__Host-`, which browsers refuse from other
+//! hosts, also from hosts below the same domain, as those of previews. Plain http has no such
+//! prefix, so a preview on the dashboard's domain can set a second cookie with the name; the two
+//! cannot be distinguished, and both are refused and removed.
 
 use http::header::{COOKIE, HOST};
 use http::request::Parts;
@@ -13,18 +13,18 @@ use crate::studio::SESSION_LIFETIME;
 
 pub(super) const SESSION: &str = "sandbar_session";
 const HOST_SESSION: &str = "__Host-sandbar_session";
-/// Parent domains, and paths each, that a cookie of another host is removed from.
+/// The limits of parent domains, and of paths per domain, for which removals are sent.
 const MAX_DOMAINS: usize = 4;
 const MAX_PATHS: usize = 6;
 
-/// The token of the request's session, if there is one.
+/// The session token of the request, if it has one.
 pub(super) fn session(request: &Parts) -> Result<Option<&str>, Failure> {
     let mut prefixed = values(&request.headers, HOST_SESSION);
     let mut plain = values(&request.headers, SESSION);
     let found = match (prefixed.next(), prefixed.next()) {
         (Some(only), None) => return Ok(Some(only)),
         (Some(_), Some(_)) => None,
-        // Over https a cookie without the prefix is not ours, or from before there was one.
+        // Over https a cookie without the prefix is foreign, or older than the prefix.
         (None, _) if is_https(request) => return Ok(None),
         (None, _) => match (plain.next(), plain.next()) {
             (Some(_), Some(_)) => None,
@@ -34,7 +34,7 @@ pub(super) fn session(request: &Parts) -> Result<Option<&str>, Failure> {
     found.ok_or_else(|| Failure::ambiguous_session(removals(request)))
 }
 
-/// Every session token of a request, however many there are.
+/// All session tokens of a request.
 pub(super) fn all_sessions(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values(headers, HOST_SESSION).chain(values(headers, SESSION))
 }
@@ -45,7 +45,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item 
     pairs.filter_map(move |(key, value)| (key == name).then_some(value))
 }
 
-/// Whether the client speaks https, to this server or to a proxy that says so.
+/// Whether the client uses https, to this server or to a proxy that says so.
 fn is_https(request: &Parts) -> bool {
     request.extensions.get::<Scheme>() == Some(&Scheme::HTTPS)
         || request.headers.get("x-forwarded-proto").is_some_and(|value| value == "https")
@@ -60,8 +60,8 @@ pub(super) fn open(request: &Parts, token: &str) -> Option<HeaderValue> {
     sensitive(&format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age}{secure}"))
 }
 
-/// The `Set-Cookie`s that remove every session a browser may have for this host: ours, and those that
-/// pages of hosts on the same domain have set, as far as this answer can reach their domain and path.
+/// `Set-Cookie` headers that remove every session cookie of this host: ours, and those of other
+/// hosts on the same domain, for the domains and paths that a response can reach.
 pub(super) fn removals(request: &Parts) -> Vec<HeaderValue> {
     let ours = format!("{SESSION}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0");
     let prefixed = format!("{HOST_SESSION}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0; Secure");
@@ -74,20 +74,20 @@ pub(super) fn removals(request: &Parts) -> Vec<HeaderValue> {
     cookies.iter().filter_map(|cookie| sensitive(cookie)).collect()
 }
 
-/// The host that the request names, with its port.
+/// The host of the request, with its port.
 pub(super) fn host(request: &Parts) -> &str {
     let named = request.headers.get(HOST).and_then(|host| host.to_str().ok());
     named.or_else(|| request.uri.authority().map(http::uri::Authority::as_str)).unwrap_or("")
 }
 
-/// A host name without the port behind it.
+/// A host name without its port.
 pub(super) fn without_port(host: &str) -> &str {
     host.rsplit_once(':')
         .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
         .map_or(host, |(name, _)| name)
 }
 
-/// A host's name and the domains it is below; none of an address.
+/// A host name and its parent domains; none for an IP address.
 fn domains(host: &str) -> Vec<&str> {
     let name = without_port(host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
@@ -98,7 +98,7 @@ fn domains(host: &str) -> Vec<&str> {
     parents.filter(|domain| domain.contains('.')).take(MAX_DOMAINS).collect()
 }
 
-/// The paths of cookies that a browser sends to `path`, `/` first.
+/// The cookie paths that match `path`, `/` first.
 fn paths(path: &str) -> Vec<&str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/');
     let mut paths = vec!["/"];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cookie_counts_and_two_of_a_name_do_not() {
+    fn two_session_cookies_are_ambiguous() {
         let found = |pairs: &[(&str, &str)]| session(&request("/api/me", pairs)).ok().map(|it| it.map(str::to_owned));
         let forwarded = ("x-forwarded-proto", "https");
         assert_eq!(found(&[("cookie", "a=b; sandbar_session=c1; other=sandbar_session")]), Some(Some("c1".into())));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn both_cookies_are_removed_wherever_they_were_set() {
+    fn removals_cover_all_domains_and_paths() {
         let removed = |uri: &str, host: &str| -> Vec<String> {
             let values = removals(&request(uri, &[("host", host)]));
             values.iter().map(|value| value.to_str().expect("text").to_owned()).collect()

@@ -1,4 +1,4 @@
-//! The OpenAPI 3.1 document: made from the table of calls and the types that travel, which are JSON Schema of the same dialect.
+//! The OpenAPI 3.1 document, generated from the table of calls and the schemas of the wire types.
 
 use http::{Method, StatusCode};
 use schemars::generate::SchemaSettings;
@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::cookie::SESSION;
 use super::failure::ErrorBody;
-use super::operation::{Answer, Content, Operation};
+use super::operation::{Content, Operation, ResponseSpec};
 use crate::{JobId, ProjectId, ScreenshotId};
 
 const SCHEMAS: &str = "/components/schemas";
 
 pub(super) struct Document {
-    /// What is sent and what is answered differ in what may be left out.
+    /// Requests and responses differ in which fields are optional.
     sent: SchemaGenerator,
     answered: SchemaGenerator,
     paths: Map<String, Value>,
@@ -66,7 +66,7 @@ impl Document {
             .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": self.path_schema(name) }));
         let mut parameters: Vec<Value> = path.collect();
         if let Some(query) = operation.query {
-            // By itself, so that its fields do not stand among what travels.
+            // Inlined, so that its fields are not listed among the wire types.
             let alone = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
             let schema = query(&mut alone.for_deserialize().into_generator()).to_value();
             let required: Vec<&str> =
@@ -103,7 +103,7 @@ impl Document {
 
     fn responses(&mut self, operation: &Operation) -> Value {
         let mut responses = Map::new();
-        for Answer { status, text, content } in &operation.answers {
+        for ResponseSpec { status, text, content } in &operation.answers {
             let mut response = json!({ "description": text });
             match content {
                 Content::Nothing => {}
@@ -130,7 +130,7 @@ impl Document {
         responses.into()
     }
 
-    /// The whole.
+    /// The finished document.
     pub(super) fn finish(mut self) -> Value {
         let mut schemas = self.sent.take_definitions(true);
         schemas.extend(self.answered.take_definitions(true));
@@ -162,7 +162,7 @@ fn names_in(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// A query has no null: what may be absent is absent.
+/// Removes null: an optional query parameter is absent instead.
 fn without_null(mut schema: Value) -> Value {
     if let Some(Value::Array(kinds)) = schema.get_mut("type") {
         kinds.retain(|kind| kind != "null");
@@ -176,7 +176,7 @@ fn without_null(mut schema: Value) -> Value {
     schema
 }
 
-/// What follows from how a call is made, and what it adds.
+/// The error statuses of a call: those that follow from its shape, and its own.
 fn refusals(operation: &Operation) -> Vec<StatusCode> {
     let mut statuses = operation.refusals.clone();
     if !operation.open {
@@ -208,7 +208,7 @@ fn why(status: StatusCode) -> &'static str {
         StatusCode::UNAUTHORIZED => "No token, or one that is not known.",
         StatusCode::PAYMENT_REQUIRED => "No build credit is left.",
         StatusCode::FORBIDDEN => "With the session's cookie: without `X-Sandbar-Csrf: 1`, or from another origin.",
-        StatusCode::NOT_FOUND => "There is no such thing, or it is somebody else's.",
+        StatusCode::NOT_FOUND => "There is no such thing, or it belongs to another user.",
         StatusCode::REQUEST_TIMEOUT => "The body did not come in time.",
         StatusCode::CONFLICT => "Something must be agreed to first, or something else happened first.",
         StatusCode::PAYLOAD_TOO_LARGE => "The body is too long.",

@@ -1,4 +1,5 @@
-//! A job's timeline as server-sent events: first what is recorded, then what happens, and a sign of life when nothing does.
+//! A job's timeline as server-sent events: recorded events, then new ones, with heartbeats in
+//! between.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,26 +14,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use super::Shared;
 use super::auth::Caller;
 use super::failure::Failure;
-use super::input::{Asked, At};
+use super::input::{PathParams, QueryParams};
 use super::requests::EventsQuery;
 use crate::{JobId, TimelineEvent};
 
 pub(super) const LAST_EVENT_ID: &str = "last-event-id";
-/// When a stream cannot be opened because too many are.
-const LATER: Duration = Duration::from_secs(5);
-/// Proxies that gather answers must not gather this one.
+/// `Retry-After` when a user has too many open streams.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Tells proxies not to buffer the stream.
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 pub(super) async fn watch(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-    Asked(EventsQuery { after }): Asked<EventsQuery>,
+    PathParams(job): PathParams<JobId>,
+    QueryParams(EventsQuery { after }): QueryParams<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let after = last_seen(&headers)?.or(after);
-    let place = app.gate.stream(&caller.user.id).ok_or_else(|| Failure::too_many(LATER))?;
+    let permit = app.limiter.acquire_stream(&caller.user.id).ok_or_else(|| Failure::too_many(RETRY_AFTER))?;
     let guard = app.studio.guard(&caller.credential);
     let events = app.studio.events(&caller.user, &job, after).await?;
     let (stop, revoked) = (app.stop.clone(), guard.revoked());
@@ -43,14 +44,14 @@ pub(super) async fn watch(
         }
     };
     let messages = events.take_until(Box::pin(end)).map(move |event| {
-        let _held = (&place, &guard);
+        let _held = (&permit, &guard);
         Ok::<_, Infallible>(message(&event))
     });
     let stream = Sse::new(messages).keep_alive(KeepAlive::new().interval(app.heartbeat).text("heartbeat"));
     Ok(([UNBUFFERED], stream).into_response())
 }
 
-/// What a browser that connects again says it has seen; it counts more than the address it began with.
+/// The `Last-Event-ID` of a reconnecting browser, which takes precedence over the query.
 fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
     let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else { return Ok(None) };
     let seen = value.to_str().ok().and_then(|text| text.parse().ok());

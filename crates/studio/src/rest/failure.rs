@@ -1,4 +1,4 @@
-//! What a caller is told when a call is refused or fails: one JSON object, whatever went wrong.
+//! Error responses: one JSON object for every refusal and failure.
 
 use std::time::Duration;
 
@@ -12,33 +12,33 @@ use tracing::error;
 
 use crate::StudioError;
 
-/// What went wrong.
+/// What failed.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(super) struct ErrorBody {
-    /// The HTTP status again.
+    /// The HTTP status.
     #[schemars(range(min = 400, max = 599))]
     code: u16,
     /// For people.
     message: String,
-    /// For programs, where the status alone does not say it.
+    /// For programs, where the status alone is ambiguous.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_type: Option<&'static str>,
     /// What to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'static str>,
-    /// The last output of an application that does not start.
+    /// The end of the log of an application that does not start.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
 }
 
-/// A call that is not answered as the caller wished.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct Failure {
     status: StatusCode,
     body: Box<ErrorBody>,
     retry_after: Option<Duration>,
-    /// `Set-Cookie` of the answer.
+    /// `Set-Cookie` headers of the response.
     cookies: Vec<HeaderValue>,
 }
 
@@ -68,8 +68,8 @@ impl Failure {
             .hint("send `Authorization: Bearer TOKEN`, or sign in; `sandbar user token NAME` makes a token")
     }
 
-    /// Two cookies of the session's name: a page of another host has set one of them, and which one is
-    /// ours cannot be told. The answer removes both.
+    /// Two session cookies: another host has set one of them, and they cannot be distinguished. The
+    /// response removes both.
     pub(super) fn ambiguous_session(cookies: Vec<HeaderValue>) -> Self {
         let refused = Self::new(StatusCode::UNAUTHORIZED, "the request has two cookies of the session's name")
             .kind("ambiguous_session")
@@ -135,11 +135,11 @@ impl From<StudioError> for Failure {
                 .kind("project_exists")
                 .hint("choose it from the list of projects to build on its files, or choose another name"),
             StudioError::Invalid { field, message } => Self::invalid(field, message),
-            StudioError::Asleep => {
+            StudioError::SandboxPaused => {
                 with(StatusCode::UNPROCESSABLE_ENTITY).kind("asleep").hint("resume its preview first")
             }
             StudioError::Conflict(_) => with(StatusCode::CONFLICT).kind("conflict"),
-            StudioError::Unavailable(cause) if let Some(refused) = database::unwritable(cause.as_ref()) => {
+            StudioError::Unavailable(cause) if let Some(refused) = database::find_unwritable(cause.as_ref()) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, format!("nothing was recorded: {refused}"))
                     .kind("storage_refuses")
                     .hint("send it again once the server's disk accepts changes; `GET /ready` says when")
@@ -169,7 +169,7 @@ impl IntoResponse for Failure {
     }
 }
 
-/// The path is served, but not with that method. axum adds which are.
+/// The path exists, but not with that method. axum adds the `Allow` header.
 pub(super) async fn wrong_method(method: Method, uri: Uri) -> Failure {
     Failure::new(StatusCode::METHOD_NOT_ALLOWED, format!("method {method} is not allowed on '{}'", uri.path()))
 }

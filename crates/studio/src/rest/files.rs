@@ -1,4 +1,4 @@
-//! The files of a job: in its running sandbox, or in a snapshot.
+//! Handlers of files: in the running sandbox, or in a snapshot.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,7 +6,7 @@ use axum::extract::State;
 use super::Shared;
 use super::auth::Caller;
 use super::failure::Failure;
-use super::input::{Asked, At};
+use super::input::{PathParams, QueryParams};
 use super::requests::{FileQuery, FilesQuery};
 use super::view::{FileList, FileText};
 use crate::JobId;
@@ -14,8 +14,8 @@ use crate::JobId;
 pub(super) async fn list(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-    Asked(FilesQuery { path, snapshot }): Asked<FilesQuery>,
+    PathParams(job): PathParams<JobId>,
+    QueryParams(FilesQuery { path, snapshot }): QueryParams<FilesQuery>,
 ) -> Result<Json<FileList>, Failure> {
     let snapshot = snapshot.as_ref().map(|key| key.0.as_str());
     Ok(Json(app.studio.files(&caller.user, &job, &path.0, snapshot).await?.into()))
@@ -24,8 +24,8 @@ pub(super) async fn list(
 pub(super) async fn read(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-    Asked(FileQuery { path, snapshot }): Asked<FileQuery>,
+    PathParams(job): PathParams<JobId>,
+    QueryParams(FileQuery { path, snapshot }): QueryParams<FileQuery>,
 ) -> Result<Json<FileText>, Failure> {
     let snapshot = snapshot.as_ref().map(|key| key.0.as_str());
     Ok(Json(app.studio.file(&caller.user, &job, &path.0, snapshot).await?.into()))

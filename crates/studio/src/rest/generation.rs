@@ -1,4 +1,4 @@
-//! Builds: taken in, asked about, woken and repeated.
+//! Handlers that start, poll, resume and rebuild builds.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,16 +7,16 @@ use http::StatusCode;
 use super::Shared;
 use super::auth::Caller;
 use super::failure::Failure;
-use super::input::{At, MaybeSent, Sent};
+use super::input::{JsonBody, OptionalJsonBody, PathParams};
 use super::requests::{NewGeneration, RebuildRequest};
-use super::view::{GenerationStatus, ResumedView, Started};
+use super::view::{GenerationStatus, ResumedView, StartedBuild};
 use crate::JobId;
 
 pub(super) async fn start(
     State(app): State<Shared>,
     caller: Caller,
-    Sent(asked): Sent<NewGeneration>,
-) -> Result<(StatusCode, Json<Started>), Failure> {
+    JsonBody(asked): JsonBody<NewGeneration>,
+) -> Result<(StatusCode, Json<StartedBuild>), Failure> {
     let job = app.studio.start(&caller.user, asked.try_into()?).await?;
     Ok((StatusCode::ACCEPTED, Json(job.into())))
 }
@@ -24,17 +24,17 @@ pub(super) async fn start(
 pub(super) async fn status(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<GenerationStatus>, Failure> {
     Ok(Json(app.studio.status(&caller.user, &job).await?.into()))
 }
 
-/// Returns when the application answers, which takes as long as it takes, 150 s at most. A caller that goes away does not stop
-/// it: others may wait for the same.
+/// Returns when the application responds, after at most 150 s. A disconnecting caller does not stop
+/// the resume, because others may wait for it.
 pub(super) async fn resume(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<ResumedView>, Failure> {
     Ok(Json(app.studio.resume(&caller.user, &job).await?.into()))
 }
@@ -42,9 +42,9 @@ pub(super) async fn resume(
 pub(super) async fn rebuild(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-    MaybeSent(asked): MaybeSent<RebuildRequest>,
-) -> Result<(StatusCode, Json<Started>), Failure> {
+    PathParams(job): PathParams<JobId>,
+    OptionalJsonBody(asked): OptionalJsonBody<RebuildRequest>,
+) -> Result<(StatusCode, Json<StartedBuild>), Failure> {
     let job = app.studio.rebuild(&caller.user, &job, asked.confirm).await?;
     Ok((StatusCode::ACCEPTED, Json(job.into())))
 }

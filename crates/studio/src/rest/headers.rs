@@ -1,4 +1,4 @@
-//! What browsers are told about every answer: take it for what it says it is, show it in no frame, tell nobody whence you came.
+//! Security headers of every response: no MIME sniffing, no framing, no referrer.
 
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -6,7 +6,7 @@ use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
 use http::{HeaderName, HeaderValue};
 
-/// Of answers that are no pages: should one be shown as a page after all, it may do nothing.
+/// The policy of responses that are no pages: displayed as a page, they can do nothing.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
 
 const FIXED: [(HeaderName, HeaderValue); 5] = [
@@ -17,7 +17,7 @@ const FIXED: [(HeaderName, HeaderValue); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
-/// Adds what an answer does not say by itself.
+/// Adds the headers that a response does not set itself.
 pub(super) async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -29,13 +29,13 @@ pub(super) async fn protect(request: Request, next: Next) -> Response {
     response
 }
 
-/// Makes an answer a page that runs our own scripts and frames previews.
+/// Sets the policy of a page that runs our scripts and frames previews.
 pub(super) fn with_policy(mut response: Response, policy: &HeaderValue) -> Response {
     response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy.clone());
     response
 }
 
-/// The policy of pages. Styles may stand in elements: the terminal's widget makes them.
+/// The policy of pages. Inline styles are allowed, because the terminal widget creates them.
 pub(super) fn page_policy(preview_sources: &[String]) -> HeaderValue {
     let policy = |frames: &str| {
         format!(
@@ -44,7 +44,7 @@ pub(super) fn page_policy(preview_sources: &[String]) -> HeaderValue {
              base-uri 'none'; frame-ancestors 'none'"
         )
     };
-    // A source with a semicolon would end the list and begin a directive of its own.
+    // A source with a semicolon would end the list and start another directive.
     let plain = |source: &&String| source.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b';' | b','));
     let sources: Vec<&str> = preview_sources.iter().filter(plain).map(String::as_str).collect();
     let frames = if sources.is_empty() { "'none'".to_owned() } else { sources.join(" ") };
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn previews_may_be_framed_and_nothing_slips_into_the_policy() {
+    fn policy_allows_previews_and_no_injection() {
         let sources = ["http://*.localhost:*", "x; script-src *", "https://*.e2b.app"].map(str::to_owned);
         let policy = page_policy(&sources);
         let policy = policy.to_str().expect("text");

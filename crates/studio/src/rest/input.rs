@@ -1,4 +1,4 @@
-//! What a call gets out of a request, with refusals in our own form.
+//! Extractors of path, query and body, with errors as [`Failure`].
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use tokio::time::timeout;
 
 use super::failure::Failure;
 
-/// Longest body: a goal and fifty phases at their longest.
+/// The largest accepted body: a goal and fifty phases of maximal length.
 pub(super) const BODY_BYTES: usize = 2 << 20;
 
-/// Longest body that is read to its end, to be refused.
-const ENDURED: usize = 32 << 20;
-/// For a body to arrive.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A larger body is read up to this size before it is refused.
+const MAX_DRAINED_BYTES: usize = 32 << 20;
+/// For the whole body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the path names. A name that cannot be one names nothing.
-pub(super) struct At<T>(pub(super) T);
+/// The path parameters. An invalid id is reported as not found.
+pub(super) struct PathParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
@@ -35,10 +35,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
     }
 }
 
-/// The query.
-pub(super) struct Asked<T>(pub(super) T);
+/// The query parameters.
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
@@ -53,9 +53,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 }
 
 /// A JSON object as the body.
-pub(super) struct Sent<T>(pub(super) T);
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
@@ -68,10 +68,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
     }
 }
 
-/// The same, or no body at all.
-pub(super) struct MaybeSent<T>(pub(super) T);
+/// A JSON object, or no body.
+pub(super) struct OptionalJsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeSent<T> {
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJsonBody<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
@@ -87,7 +87,8 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for MaybeSent
     }
 }
 
-/// Reads the body. One that is too long is read on for a while and forgotten: who is still sending does not see an answer.
+/// Reads the body. A body that is too large is drained for a while and discarded, because a client
+/// that is still sending does not read the response.
 async fn read(request: Request) -> Result<Bytes, Failure> {
     let reading = async {
         let mut pieces = request.into_body().into_data_stream();
@@ -97,7 +98,7 @@ async fn read(request: Request) -> Result<Bytes, Failure> {
             read += piece.len();
             if read <= BODY_BYTES {
                 body.extend_from_slice(&piece);
-            } else if read > ENDURED {
+            } else if read > MAX_DRAINED_BYTES {
                 break;
             }
         }
@@ -108,7 +109,7 @@ async fn read(request: Request) -> Result<Bytes, Failure> {
         Ok(body.freeze())
     };
     let late = |_| Failure::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
-    timeout(PATIENCE, reading).await.map_err(late)?
+    timeout(BODY_TIMEOUT, reading).await.map_err(late)?
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {

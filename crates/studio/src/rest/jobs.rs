@@ -1,4 +1,4 @@
-//! Jobs and what belongs to them, except their files, pictures and streams.
+//! Handlers of jobs, except those of files, screenshots and streams.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,9 +7,11 @@ use http::StatusCode;
 use super::Shared;
 use super::auth::Caller;
 use super::failure::Failure;
-use super::input::{Asked, At, Sent};
+use super::input::{JsonBody, PathParams, QueryParams};
 use super::requests::{ApprovalAnswer, JobsQuery, RestoreRequest};
-use super::view::{Answered, DashboardView, JobView, Jobs, Me, Paused, Preview, Snapshots, Started, Usage};
+use super::view::{
+    ApprovalAnswered, DashboardView, JobView, Jobs, Me, Paused, Preview, Snapshots, StartedBuild, Usage,
+};
 use crate::{JobId, ProjectId};
 
 pub(super) async fn me(State(app): State<Shared>, caller: Caller) -> Result<Json<Me>, Failure> {
@@ -24,7 +26,7 @@ pub(super) async fn dashboard(State(app): State<Shared>, caller: Caller) -> Resu
 pub(super) async fn list(
     State(app): State<Shared>,
     caller: Caller,
-    Asked(JobsQuery { project_id }): Asked<JobsQuery>,
+    QueryParams(JobsQuery { project_id }): QueryParams<JobsQuery>,
 ) -> Result<Json<Jobs>, Failure> {
     Ok(Json(app.studio.jobs(&caller.user, project_id.as_ref()).await?.into()))
 }
@@ -32,7 +34,7 @@ pub(super) async fn list(
 pub(super) async fn get(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<JobView>, Failure> {
     Ok(Json(app.studio.job(&caller.user, &job).await?.into()))
 }
@@ -40,7 +42,7 @@ pub(super) async fn get(
 pub(super) async fn delete(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<StatusCode, Failure> {
     app.studio.delete(&caller.user, &job).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -49,26 +51,26 @@ pub(super) async fn delete(
 pub(super) async fn cancel(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-) -> Result<Json<Started>, Failure> {
+    PathParams(job): PathParams<JobId>,
+) -> Result<Json<StartedBuild>, Failure> {
     Ok(Json(app.studio.cancel(&caller.user, &job).await?.into()))
 }
 
-/// Lets the preview sleep.
+/// Pauses the preview.
 pub(super) async fn pause(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Paused>, Failure> {
     let paused = app.studio.pause(&caller.user, &job).await?;
     Ok(Json(Paused { job_id: job, paused }))
 }
 
-/// How the preview is. Never wakes it.
+/// The state of the preview. Never resumes it.
 pub(super) async fn preview(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Preview>, Failure> {
     Ok(Json(app.studio.check(&caller.user, &job).await?.into()))
 }
@@ -77,7 +79,7 @@ pub(super) async fn preview(
 pub(super) async fn preview_loaded(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<StatusCode, Failure> {
     app.studio.preview_loaded(&caller.user, &job).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -86,7 +88,7 @@ pub(super) async fn preview_loaded(
 pub(super) async fn snapshots(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Snapshots>, Failure> {
     Ok(Json(app.studio.snapshots(&caller.user, &job).await?.into()))
 }
@@ -94,9 +96,9 @@ pub(super) async fn snapshots(
 pub(super) async fn restore(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
-    Sent(asked): Sent<RestoreRequest>,
-) -> Result<(StatusCode, Json<Started>), Failure> {
+    PathParams(job): PathParams<JobId>,
+    JsonBody(asked): JsonBody<RestoreRequest>,
+) -> Result<(StatusCode, Json<StartedBuild>), Failure> {
     let job = app.studio.restore(&caller.user, &job, &asked.key.0).await?;
     Ok((StatusCode::ACCEPTED, Json(job.into())))
 }
@@ -104,7 +106,7 @@ pub(super) async fn restore(
 pub(super) async fn usage(
     State(app): State<Shared>,
     caller: Caller,
-    At(job): At<JobId>,
+    PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Usage>, Failure> {
     Ok(Json(app.studio.usage(&caller.user, &job).await?.into()))
 }
@@ -112,22 +114,22 @@ pub(super) async fn usage(
 pub(super) async fn project_usage(
     State(app): State<Shared>,
     caller: Caller,
-    At(project): At<ProjectId>,
+    PathParams(project): PathParams<ProjectId>,
 ) -> Result<Json<Usage>, Failure> {
     Ok(Json(app.studio.project_usage(&caller.user, &project).await?.into()))
 }
 
-/// Answers a question that the timeline shows.
+/// Answers an approval request of the timeline.
 pub(super) async fn answer(
     State(app): State<Shared>,
     caller: Caller,
-    At((job, question)): At<(JobId, String)>,
-    Sent(ApprovalAnswer { allow, reason }): Sent<ApprovalAnswer>,
-) -> Result<Json<Answered>, Failure> {
+    PathParams((job, question)): PathParams<(JobId, String)>,
+    JsonBody(ApprovalAnswer { allow, reason }): JsonBody<ApprovalAnswer>,
+) -> Result<Json<ApprovalAnswered>, Failure> {
     let reason = reason.map(|text| text.0).filter(|text| !text.trim().is_empty());
     if question.contains('\0') {
         return Err(Failure::not_found());
     }
     app.studio.answer(&caller.user, &job, &question, allow, reason).await?;
-    Ok(Json(Answered { id: question, allowed: allow }))
+    Ok(Json(ApprovalAnswered { id: question, allowed: allow }))
 }

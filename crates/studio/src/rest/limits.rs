@@ -1,5 +1,4 @@
-//! How often somebody may ask: buckets that fill by themselves. One user cannot take the studio from the others, and a
-//! program gone wild is told to wait.
+//! Rate limits by token buckets per user and address, so that one client cannot exhaust the studio.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use crate::UserId;
 
-/// So many at once, and so many a second after that.
+/// A burst, and the refill rate after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     pub burst: f64,
     pub per_second: f64,
 }
 
-/// What is allowed to whom.
+/// The limits of clients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Of a user. Generous: a read costs next to nothing, and a fleet of programs may share one user.
+    /// Per user. Generous, because reads are cheap and many programs may share one user.
     pub reads: Rate,
-    /// Of a user.
+    /// Per user.
     pub writes: Rate,
-    /// Of an address. Right tokens always pass, so that nobody is locked out by somebody else behind the same address; what
-    /// is limited is the trying.
+    /// Per address. Valid tokens always pass, so that a client behind the same address cannot lock
+    /// others out; only failed attempts are limited.
     pub wrong_tokens: Rate,
-    /// Streams of events and terminals of a user that are open at the same time.
+    /// Concurrent event streams and terminals per user.
     pub streams: usize,
 }
 
@@ -41,60 +40,60 @@ impl Default for Limits {
     }
 }
 
-/// Keeps count.
-pub(super) struct Gate {
+/// The buckets and counters behind the limits.
+pub(super) struct RateLimiter {
     reads: Buckets<UserId>,
     writes: Buckets<UserId>,
     wrong_tokens: Buckets<Option<IpAddr>>,
-    most_streams: usize,
+    max_streams: usize,
     streams: Arc<Mutex<HashMap<UserId, usize>>>,
 }
 
-/// One open stream; dropping it makes room for another.
-pub(super) struct Place {
+/// One open stream. Dropping it releases its slot.
+pub(super) struct StreamPermit {
     user: UserId,
     streams: Arc<Mutex<HashMap<UserId, usize>>>,
 }
 
-impl Gate {
+impl RateLimiter {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             reads: Buckets::new(limits.reads),
             writes: Buckets::new(limits.writes),
             wrong_tokens: Buckets::new(limits.wrong_tokens),
-            most_streams: limits.streams,
+            max_streams: limits.streams,
             streams: Arc::default(),
         }
     }
 
-    /// Errs with how long to wait.
-    pub(super) fn read(&self, user: &UserId) -> Result<(), Duration> {
+    /// The error is how long to wait.
+    pub(super) fn check_read(&self, user: &UserId) -> Result<(), Duration> {
         self.reads.take(user, Instant::now())
     }
 
-    /// Errs with how long to wait.
-    pub(super) fn write(&self, user: &UserId) -> Result<(), Duration> {
+    /// The error is how long to wait.
+    pub(super) fn check_write(&self, user: &UserId) -> Result<(), Duration> {
         self.writes.take(user, Instant::now())
     }
 
-    /// Errs with how long to wait.
-    pub(super) fn wrong_token(&self, from: Option<IpAddr>) -> Result<(), Duration> {
+    /// The error is how long to wait.
+    pub(super) fn check_wrong_token(&self, from: Option<IpAddr>) -> Result<(), Duration> {
         self.wrong_tokens.take(&from, Instant::now())
     }
 
-    /// None when the user has as many as are allowed.
-    pub(super) fn stream(&self, user: &UserId) -> Option<Place> {
+    /// None when the user has as many streams as allowed.
+    pub(super) fn acquire_stream(&self, user: &UserId) -> Option<StreamPermit> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let open = streams.entry(user.clone()).or_default();
-        if *open >= self.most_streams {
+        if *open >= self.max_streams {
             return None;
         }
         *open += 1;
-        Some(Place { user: user.clone(), streams: Arc::clone(&self.streams) })
+        Some(StreamPermit { user: user.clone(), streams: Arc::clone(&self.streams) })
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = streams.get_mut(&self.user) {
@@ -106,8 +105,8 @@ impl Drop for Place {
     }
 }
 
-/// Beyond so many, those that are full again are forgotten: they are as good as new ones.
-const MANY: usize = 10_000;
+/// With more buckets, full ones are dropped: they equal new ones.
+const MAX_BUCKETS: usize = 10_000;
 
 struct Buckets<K> {
     rate: Rate,
@@ -133,7 +132,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         } else {
             (level, Err(Duration::from_secs_f64((1.0 - level) / self.rate.per_second)))
         };
-        if buckets.len() >= MANY && !buckets.contains_key(key) {
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(key) {
             buckets.retain(|_, bucket| self.level(*bucket, now) < self.rate.burst);
         }
         buckets.insert(key.clone(), Bucket { level: left, at: now });
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_empties_and_fills_and_belongs_to_one() {
+    fn buckets_empty_and_refill_per_key() {
         let buckets = Buckets::new(Rate { burst: 2.0, per_second: 4.0 });
         let start = Instant::now();
         assert_eq!(buckets.take(&1, start), Ok(()));
@@ -167,25 +166,25 @@ mod tests {
     }
 
     #[test]
-    fn full_buckets_are_forgotten_when_there_are_many() {
+    fn full_buckets_are_evicted() {
         let buckets = Buckets::new(Rate { burst: 2.0, per_second: 1.0 });
         let start = Instant::now();
-        for key in 0..MANY {
+        for key in 0..MAX_BUCKETS {
             assert_eq!(buckets.take(&key, start), Ok(()));
         }
-        assert_eq!(buckets.take(&MANY, start + Duration::from_secs(5)), Ok(()));
+        assert_eq!(buckets.take(&MAX_BUCKETS, start + Duration::from_secs(5)), Ok(()));
         assert_eq!(buckets.buckets.lock().expect("no panic").len(), 1);
     }
 
     #[test]
-    fn places_come_back_when_streams_end() {
-        let gate = Gate::new(Limits { streams: 1, ..Limits::default() });
+    fn dropping_a_permit_releases_its_slot() {
+        let limiter = RateLimiter::new(Limits { streams: 1, ..Limits::default() });
         let (one, other) = (UserId::new(), UserId::new());
-        let first = gate.stream(&one).expect("the first");
-        assert!(gate.stream(&one).is_none());
-        assert!(gate.stream(&other).is_some());
+        let first = limiter.acquire_stream(&one).expect("the first");
+        assert!(limiter.acquire_stream(&one).is_none());
+        assert!(limiter.acquire_stream(&other).is_some());
         drop(first);
-        assert!(gate.stream(&one).is_some());
-        assert!(gate.streams.lock().expect("no panic").is_empty());
+        assert!(limiter.acquire_stream(&one).is_some());
+        assert!(limiter.streams.lock().expect("no panic").is_empty());
     }
 }

@@ -1,8 +1,9 @@
-//! The studio over HTTP: the calls under `/api` with their OpenAPI document, sign-in, and the dashboard's pages.
+//! The studio over HTTP: the calls under `/api` with their OpenAPI document, sign-in, and the
+//! dashboard's pages.
 //!
-//! A request passes the security headers, then, under `/api`, the question who asks and how often ([`auth`], [`limits`]);
-//! then its call turns it into words of the [`Studio`](crate::Studio) and back. Nothing here reads or writes records, and
-//! reading anything never wakes a sandbox: that is the studio's promise, and no call here goes around it.
+//! A request passes the security headers, then, under `/api`, authentication and rate limits
+//! ([`auth`], [`limits`]); its handler then calls the [`Studio`](crate::Studio) and converts the
+//! result. Handlers never access the records themselves, and a read never resumes a sandbox.
 
 mod auth;
 mod cookie;
@@ -18,9 +19,9 @@ mod jobs;
 mod limits;
 mod operation;
 mod pages;
-mod pictures;
 mod requests;
 mod routes;
+mod screenshots;
 mod session;
 mod terminal;
 mod text;
@@ -40,73 +41,75 @@ use tokio_util::sync::CancellationToken;
 pub use limits::{Limits, Rate};
 
 use crate::Studio;
-use limits::Gate;
+use limits::RateLimiter;
 
-/// Between the wish to stop and the end of what is still being answered.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// How long requests in progress may take after `stop`.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Half of what proxies usually bear in silence.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Half of the usual idle timeout of proxies.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How the studio shows itself.
+/// Configuration of the HTTP interface.
 #[derive(Debug, Clone)]
-pub struct Face {
-    /// Whose pages may be shown inside of ours, as `Content-Security-Policy` writes sources: the origins of previews.
+pub struct RestOptions {
+    /// The origins of previews, which the dashboard may frame, as sources of a
+    /// `Content-Security-Policy`.
     pub preview_sources: Vec<String>,
-    /// The only host name that pages and sessions are served under; absent: any. Calls with a bearer
-    /// token are served under every name.
+    /// The only host name that serves pages and sessions; absent: any. Calls with a bearer token
+    /// are served under every name.
     pub host: Option<String>,
     pub limits: Limits,
-    /// How often a stream of events that has nothing to tell shows that it lives.
+    /// The interval of heartbeats on an idle event stream.
     pub heartbeat: Duration,
 }
 
-impl Default for Face {
+impl Default for RestOptions {
     /// Previews of this machine, and of E2B's cloud.
     fn default() -> Self {
         let preview_sources = vec!["http://*.localhost:*".to_owned(), "https://*.e2b.app".to_owned()];
-        Self { preview_sources, host: None, limits: Limits::default(), heartbeat: HEARTBEAT }
+        Self { preview_sources, host: None, limits: Limits::default(), heartbeat: HEARTBEAT_INTERVAL }
     }
 }
 
-impl Face {
-    /// Shows previews below this domain, too: `sandbox.example`, with or without a port.
+impl RestOptions {
+    /// Allows previews below this domain, too: `sandbox.example`, with or without a port.
     #[must_use]
-    pub fn domain(mut self, domain: &str) -> Self {
+    pub fn with_preview_domain(mut self, domain: &str) -> Self {
         self.preview_sources.extend(["http", "https"].map(|scheme| format!("{scheme}://*.{domain}")));
         self
     }
 }
 
-/// What every call may need.
+/// The state of the handlers.
 struct App {
     studio: Studio,
-    gate: Gate,
+    limiter: RateLimiter,
     document: Bytes,
     /// The `Content-Security-Policy` of pages.
     page_policy: HeaderValue,
     /// The only host name of pages and sessions, in lower case.
     host: Option<String>,
     heartbeat: Duration,
-    /// Ends what would go on for ever.
+    /// Ends streams and terminals.
     stop: CancellationToken,
 }
 
 type Shared = Arc<App>;
 
-/// Everything the studio serves. Streams end with `stop`.
+/// The router of everything that the studio serves. Streams end with `stop`.
 ///
-/// The peer's address is expected among a request's extensions, as [`SocketAddr`] or as axum's `ConnectInfo` of it.
-pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
+/// The peer's address must be in the request's extensions, as [`SocketAddr`] or as axum's
+/// `ConnectInfo` of it.
+pub fn router(studio: Studio, options: &RestOptions, stop: CancellationToken) -> Router {
     let (known, open, document) = routes::calls().finish();
     let document = Bytes::from(document.finish().to_string());
     let app = Arc::new(App {
         studio,
-        gate: Gate::new(face.limits),
+        limiter: RateLimiter::new(options.limits),
         document,
-        page_policy: headers::page_policy(&face.preview_sources),
-        host: face.host.as_deref().map(str::to_ascii_lowercase),
-        heartbeat: face.heartbeat,
+        page_policy: headers::page_policy(&options.preview_sources),
+        host: options.host.as_deref().map(str::to_ascii_lowercase),
+        heartbeat: options.heartbeat,
         stop,
     });
     let identified = known.route_layer(axum::middleware::from_fn_with_state(Arc::clone(&app), auth::identify));
@@ -122,16 +125,16 @@ pub fn router(studio: Studio, face: &Face, stop: CancellationToken) -> Router {
         .with_state(app)
 }
 
-/// Serves `router` on `listener` until `stop`, then ends what still runs within a few seconds.
+/// Serves `router` on `listener` until `stop`, then ends open connections within a few seconds.
 ///
 /// # Errors
-/// The listener failed.
+/// [`io::Error`] of the listener.
 pub async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> io::Result<()> {
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
     let late = async {
         stop.cancelled().await;
-        tokio::time::sleep(STOP_PATIENCE).await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
         served = serving => served,

@@ -1,5 +1,5 @@
-//! One call: how it is reached and what it answers. A call is added to the router and to the document in one stroke, so the two
-//! cannot part.
+//! One call of the API. A call is added to the router and to the document together, so that the two
+//! cannot differ.
 
 use axum::Router;
 use axum::handler::Handler;
@@ -10,26 +10,26 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::Shared;
 use super::document::Document;
 
-/// Puts a type into the document.
+/// Adds a type to the document.
 pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
-/// What an answer carries.
+/// The content of a response.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
     Nothing,
     Json(Describe),
-    /// Something of one of these media types.
+    /// One of these media types.
     Other(&'static [&'static str]),
 }
 
-pub(super) struct Answer {
+pub(super) struct ResponseSpec {
     pub(super) status: StatusCode,
     pub(super) text: &'static str,
     pub(super) content: Content,
 }
 
-/// What a call takes as its body.
-pub(super) struct Body {
+/// The body of a request.
+pub(super) struct RequestBody {
     pub(super) describe: Describe,
     pub(super) required: bool,
 }
@@ -37,16 +37,16 @@ pub(super) struct Body {
 pub(super) struct Operation {
     pub(super) method: Method,
     pub(super) path: &'static str,
-    /// A name for generated clients.
+    /// The operation's id, for generated clients.
     pub(super) id: &'static str,
     pub(super) summary: &'static str,
     pub(super) query: Option<Describe>,
-    pub(super) body: Option<Body>,
+    pub(super) body: Option<RequestBody>,
     pub(super) headers: Vec<(&'static str, &'static str)>,
-    pub(super) answers: Vec<Answer>,
-    /// Statuses of refusals beside those that follow from the rest.
+    pub(super) answers: Vec<ResponseSpec>,
+    /// Error statuses besides those that follow from the shape of the call.
     pub(super) refusals: Vec<StatusCode>,
-    /// Whether anybody may ask.
+    /// Whether the call needs no authentication.
     pub(super) open: bool,
 }
 
@@ -55,7 +55,7 @@ fn describe<T: JsonSchema>() -> Describe {
 }
 
 impl Operation {
-    /// From `METHOD /path`.
+    /// A call of a method and a path.
     pub(super) fn new(method: Method, path: &'static str, id: &'static str, summary: &'static str) -> Self {
         Self {
             method,
@@ -90,12 +90,12 @@ impl Operation {
     }
 
     pub(super) fn takes<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(Body { describe: describe::<T>(), required: true });
+        self.body = Some(RequestBody { describe: describe::<T>(), required: true });
         self
     }
 
     pub(super) fn may_take<T: JsonSchema>(mut self) -> Self {
-        self.body = Some(Body { describe: describe::<T>(), required: false });
+        self.body = Some(RequestBody { describe: describe::<T>(), required: false });
         self
     }
 
@@ -104,7 +104,7 @@ impl Operation {
     }
 
     pub(super) fn gives(mut self, status: StatusCode, text: &'static str, content: Content) -> Self {
-        self.answers.push(Answer { status, text, content });
+        self.answers.push(ResponseSpec { status, text, content });
         self
     }
 
@@ -119,11 +119,11 @@ impl Operation {
     }
 }
 
-/// Calls, and what is said about them.
+/// The routers and the document.
 pub(super) struct Calls {
-    /// Of those whom we know.
+    /// Calls that need authentication.
     known: Router<Shared>,
-    /// Of everybody.
+    /// Calls that do not.
     open: Router<Shared>,
     document: Document,
 }
@@ -145,7 +145,7 @@ impl Calls {
         self
     }
 
-    /// The calls of those whom we know, of everybody, and the document.
+    /// The router of calls with authentication, the router of calls without, and the document.
     pub(super) fn finish(self) -> (Router<Shared>, Router<Shared>, Document) {
         (self.known, self.open, self.document)
     }

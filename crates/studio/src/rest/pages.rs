@@ -1,4 +1,4 @@
-//! The dashboard: files that were embedded when this was compiled. Which page a path means, the page itself decides.
+//! The dashboard's files, embedded at compile time. The page routes paths itself.
 
 use axum::extract::State;
 use axum::response::{Html, IntoResponse, Response};
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use super::failure::Failure;
 use super::{Shared, headers, session};
 
-/// A file of the web build, with what the build has compressed already.
+/// A file of the web build, with its compressed variants.
 struct File {
     /// Relative to the root.
     path: &'static str,
@@ -21,12 +21,12 @@ struct File {
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 const INDEX: &str = "index.html";
-/// Their names hold a digest of what they hold.
+/// File names below contain a digest of the content.
 const HASHED: &str = "assets/";
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_FIRST: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// A page of the dashboard, whichever.
+/// Any page of the dashboard.
 pub(super) async fn page(State(app): State<Shared>, asked: HeaderMap) -> Response {
     let page = match find(INDEX) {
         Some(index) => send(index, &asked),
@@ -35,7 +35,7 @@ pub(super) async fn page(State(app): State<Shared>, asked: HeaderMap) -> Respons
     headers::with_policy(page, &app.page_policy)
 }
 
-/// Where somebody signs in. Without a web build there is a page for that, too: the calls can be tried from a browser.
+/// The login page. Without a web build, a minimal one, so that calls can be tried from a browser.
 pub(super) async fn sign_in(State(app): State<Shared>, asked: HeaderMap) -> Response {
     let page = match find(INDEX) {
         Some(index) => send(index, &asked),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_compressed_goes_to_those_who_take_it() {
+    fn compressed_variants_follow_accept_encoding() {
         let file = File { path: "assets/a.js", plain: b"plain", gzip: Some(b"gzip"), brotli: Some(b"br") };
         for (accepted, expected) in [
             ("", None),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_build_has_a_page_to_begin_with() {
+    fn a_web_build_has_an_index_page() {
         assert!(FILES.is_empty() || find(INDEX).is_some(), "web/dist holds files but no {INDEX}");
     }
 }

@@ -1,4 +1,4 @@
-//! What callers send: the wire's own types, turned into the studio's words field by field.
+//! Wire types of requests, converted into the studio's types field by field.
 
 use agent::approval::{Decision, Policy, Rule};
 use schemars::JsonSchema;
@@ -8,39 +8,40 @@ use super::failure::Failure;
 use super::text::{AnyText, Dollars, Object, Text};
 use crate::{NewBuild, ProjectId, ProjectRef};
 
-const MOST_PHASES: usize = 50;
-const MOST_RULES: usize = 100;
+const MAX_PHASES: usize = 50;
+const MAX_RULES: usize = 100;
 
 /// What to build.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-// Null is as good as absent, also where one of two must be there.
+// Null counts as absent, also where one of two fields is required.
 #[schemars(extend("oneOf" = [
     { "required": ["project_id"], "properties": { "project_id": { "type": "string" } } },
     { "required": ["name"], "properties": { "name": { "type": "string" } } },
 ]))]
 pub(super) struct NewGeneration {
-    /// The project it is a build of; or `name`.
+    /// The project of the build; or `name`.
     project_id: Option<ProjectId>,
-    /// The name of the project, which is made if there is none; or `project_id`.
+    /// The name of the project, which is created if it does not exist; or `project_id`.
     name: Option<Text<100>>,
-    /// With `name`: the project must be new. A name that a project with builds has is refused with
-    /// 409, so that nothing starts from the files of that project by accident.
+    /// With `name`: the project must be new. The name of a project with builds is refused with 409,
+    /// so that a build never starts from that project's files by accident.
     new_project: Option<bool>,
     goal: Text<20_000>,
-    /// Worked off one after the other, each committed and saved by itself.
-    #[schemars(length(max = MOST_PHASES))]
+    /// Completed in order, each committed and saved.
+    #[schemars(length(max = MAX_PHASES))]
     phases: Option<Vec<Text<20_000>>>,
-    /// A git repository to begin with: an `https` URL.
+    /// A git repository to start from: an `https` URL.
     repo: Option<Text<2000>>,
     branch: Option<Text<250>>,
-    /// As `sandbar run --model` takes it, if it is one of those that are offered.
+    /// As `sandbar run --model` takes it, if it is one of the offered models.
     model: Option<Text<200>>,
     template: Option<Text<200>>,
-    /// What the model may cost.
+    /// The cost limit of the model.
     budget_usd: Option<Dollars>,
-    /// Which calls are asked about or refused; the first rule that fits decides, and what no rule fits is allowed.
-    #[schemars(length(max = MOST_RULES))]
+    /// Which tool calls need approval or are denied. The first matching rule decides; without one
+    /// the call is allowed.
+    #[schemars(length(max = MAX_RULES))]
     approvals: Option<Vec<Object<ApprovalRule>>>,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct NewGeneration {
 struct ApprovalRule {
     /// A tool's name, or `*`.
     tool: Text<100>,
-    /// A regular expression that fits somewhere in the command or path; absent: always.
+    /// A regular expression that matches anywhere in the command or path; absent: always.
     pattern: Option<Text<1000>>,
     decision: RuleDecision,
 }
@@ -88,11 +89,11 @@ impl TryFrom<NewGeneration> for NewBuild {
             _ => return Err(Failure::invalid("project_id", "either `project_id` or `name` is needed, and not both")),
         };
         let (phases, approvals) = (phases.unwrap_or_default(), approvals.unwrap_or_default());
-        if phases.len() > MOST_PHASES {
-            return Err(Failure::invalid("phases", format_args!("more than {MOST_PHASES}")));
+        if phases.len() > MAX_PHASES {
+            return Err(Failure::invalid("phases", format_args!("more than {MAX_PHASES}")));
         }
-        if approvals.len() > MOST_RULES {
-            return Err(Failure::invalid("approvals", format_args!("more than {MOST_RULES}")));
+        if approvals.len() > MAX_RULES {
+            return Err(Failure::invalid("approvals", format_args!("more than {MAX_RULES}")));
         }
         let rules = approvals.into_iter().map(|Object(rule)| rule.into()).collect();
         Ok(Self {
@@ -131,7 +132,7 @@ pub(super) struct RebuildRequest {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RestoreRequest {
-    /// Of a snapshot, as the list of snapshots says it.
+    /// The key of a snapshot, from the list of snapshots.
     pub(super) key: Text<1000>,
 }
 
@@ -139,7 +140,7 @@ pub(super) struct RestoreRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct ApprovalAnswer {
     pub(super) allow: bool,
-    /// Told to the model.
+    /// Sent to the model.
     pub(super) reason: Option<AnyText<2000>>,
 }
 
@@ -154,7 +155,7 @@ pub(super) struct FilesQuery {
     /// Relative to the project; empty for the project itself.
     #[serde(default)]
     pub(super) path: AnyText<4096>,
-    /// The key of a snapshot to look into, instead of the newest state.
+    /// The key of a snapshot to read instead of the newest state.
     pub(super) snapshot: Option<Text<1000>>,
 }
 
@@ -162,13 +163,13 @@ pub(super) struct FilesQuery {
 pub(super) struct FileQuery {
     /// Relative to the project.
     pub(super) path: Text<4096>,
-    /// The key of a snapshot to look into, instead of the newest state.
+    /// The key of a snapshot to read instead of the newest state.
     pub(super) snapshot: Option<Text<1000>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct EventsQuery {
-    /// Only what comes after this event; the header `Last-Event-ID` counts more.
+    /// Only events after this number. The header `Last-Event-ID` takes precedence.
     pub(super) after: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Every call and page: where it is, what it takes and answers, and who does it.
+//! The table of all calls and pages: path, request, responses, handler.
 
 use axum::Router;
 use axum::extract::State;
@@ -14,10 +14,10 @@ use super::requests::{
     TerminalQuery,
 };
 use super::view::{
-    Answered, DashboardView, FileList, FileText, GenerationStatus, JobView, Jobs, Me, Paused, Preview, ResumedView,
-    Screenshots, Snapshots, Started, Usage,
+    ApprovalAnswered, DashboardView, FileList, FileText, GenerationStatus, JobView, Jobs, Me, Paused, Preview,
+    ResumedView, Screenshots, Snapshots, StartedBuild, Usage,
 };
-use super::{Shared, events, files, generation, jobs, pages, pictures, session, terminal};
+use super::{Shared, events, files, generation, jobs, pages, screenshots, session, terminal};
 
 const OK: StatusCode = StatusCode::OK;
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
@@ -27,19 +27,19 @@ const NOT_READY: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
 /// The calls under `/api`.
 pub(super) fn calls() -> Calls {
-    let calls = builds(Calls::new());
-    let calls = of_jobs(calls);
-    let calls = of_previews(calls);
-    of_everything(calls)
+    let calls = build_calls(Calls::new());
+    let calls = job_calls(calls);
+    let calls = preview_calls(calls);
+    account_calls(calls)
 }
 
-fn builds(calls: Calls) -> Calls {
+fn build_calls(calls: Calls) -> Calls {
     calls
         .add(
             &Operation::post("/api/generation", "start", "Take a build in, for one credit")
                 .takes::<NewGeneration>()
-                .answers::<Started>(ACCEPTED, "It waits for a builder.")
-                // A project that is named by its id may not be there; one that is to be new may be.
+                .answers::<StartedBuild>(ACCEPTED, "It waits for a builder.")
+                // A project given by its id may not exist; a project that must be new may exist.
                 .refuses([NO_MONEY, StatusCode::NOT_FOUND, CONFLICT]),
             generation::start,
         )
@@ -61,13 +61,13 @@ fn builds(calls: Calls) -> Calls {
         .add(
             &Operation::post("/api/generation/{job_id}/rebuild", "rebuild", "Build the same again, for one credit")
                 .may_take::<RebuildRequest>()
-                .answers::<Started>(ACCEPTED, "The new build waits for a builder.")
+                .answers::<StartedBuild>(ACCEPTED, "The new build waits for a builder.")
                 .refuses([NO_MONEY, CONFLICT]),
             generation::rebuild,
         )
 }
 
-fn of_jobs(calls: Calls) -> Calls {
+fn job_calls(calls: Calls) -> Calls {
     calls
         .add(
             &Operation::get("/api/jobs", "jobs", "The builds of a user")
@@ -82,7 +82,7 @@ fn of_jobs(calls: Calls) -> Calls {
                 Method::DELETE,
                 "/api/jobs/{job_id}",
                 "delete",
-                "Delete a build with its sandbox, files, snapshots and pictures; what it used stays in the books",
+                "Delete a build with its sandbox, files, snapshots and screenshots; its usage stays recorded",
             )
             .gives(StatusCode::NO_CONTENT, "It is gone, and what it leaves is being removed.", Content::Nothing)
             .refuses([CONFLICT]),
@@ -90,7 +90,7 @@ fn of_jobs(calls: Calls) -> Calls {
         )
         .add(
             &Operation::post("/api/jobs/{job_id}/cancel", "cancel", "End a build that has not ended")
-                .answers::<Started>(OK, "How it stands now."),
+                .answers::<StartedBuild>(OK, "How it stands now."),
             jobs::cancel,
         )
         .add(
@@ -108,7 +108,7 @@ fn of_jobs(calls: Calls) -> Calls {
         .add(
             &Operation::post("/api/jobs/{job_id}/restore", "restore", "Set the files back to a saved state")
                 .takes::<RestoreRequest>()
-                .answers::<Started>(ACCEPTED, "It goes on; the timeline tells of its end.")
+                .answers::<StartedBuild>(ACCEPTED, "It goes on; the timeline tells of its end.")
                 .refuses([CONFLICT]),
             jobs::restore,
         )
@@ -138,20 +138,20 @@ fn of_jobs(calls: Calls) -> Calls {
                 "Answer a question of the timeline",
             )
             .takes::<ApprovalAnswer>()
-            .answers::<Answered>(OK, "The builder will find it.")
+            .answers::<ApprovalAnswered>(OK, "The builder will find it.")
             .refuses([CONFLICT]),
             jobs::answer,
         )
 }
 
-/// The same call at both of its addresses.
+/// The same call under both of its paths.
 fn pause(path: &'static str, id: &'static str) -> Operation {
     Operation::post(path, id, "Let a preview sleep; it may do so already")
         .answers::<Paused>(OK, "Whether it sleeps.")
         .refuses([NOT_READY, CONFLICT])
 }
 
-fn of_previews(calls: Calls) -> Calls {
+fn preview_calls(calls: Calls) -> Calls {
     calls
         .add(&pause("/api/jobs/{job_id}/snapshot", "pause"), jobs::pause)
         .add(&pause("/api/generation/{job_id}/snapshot", "pause_generation"), jobs::pause)
@@ -172,15 +172,15 @@ fn of_previews(calls: Calls) -> Calls {
         .add(
             &Operation::get("/api/jobs/{job_id}/screenshots", "screenshots", "Pictures of a build's pages")
                 .answers::<Screenshots>(OK, "The newest first."),
-            pictures::list,
+            screenshots::list,
         )
         .add(
             &Operation::get("/api/jobs/{job_id}/screenshots/{screenshot_id}", "screenshot", "A picture itself").gives(
                 OK,
                 "The picture.",
-                Content::Other(pictures::KINDS),
+                Content::Other(screenshots::KINDS),
             ),
-            pictures::get,
+            screenshots::get,
         )
         .add(
             &Operation::get(
@@ -195,7 +195,7 @@ fn of_previews(calls: Calls) -> Calls {
         )
 }
 
-fn of_everything(calls: Calls) -> Calls {
+fn account_calls(calls: Calls) -> Calls {
     calls
         .add(&Operation::get("/api/me", "me", "Who asks").answers::<Me>(OK, "Who asks."), jobs::me)
         .add(
@@ -220,7 +220,7 @@ async fn document(State(app): State<Shared>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.document.clone()).into_response()
 }
 
-/// The dashboard's pages, and signing in and out.
+/// The dashboard's pages, sign-in and sign-out.
 pub(super) fn pages() -> Router<Shared> {
     Router::new()
         .route("/", get(pages::page))

@@ -1,5 +1,5 @@
-//! Signing in and out. A session has a token of its own, in a cookie that scripts cannot read and that no
-//! other site's request carries; signing out ends the session itself, not only the cookie.
+//! Sign-in and sign-out. A session has a token of its own, in a cookie that scripts cannot read and
+//! that no cross-site request carries. Signing out ends the session and not only the cookie.
 
 use axum::Form;
 use axum::extract::rejection::FormRejection;
@@ -19,7 +19,7 @@ pub(super) struct SignIn {
     token: String,
 }
 
-/// Takes the login page's form.
+/// Handles the form of the login page.
 pub(super) async fn sign_in(State(app): State<Shared>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let accept = parts.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
@@ -32,9 +32,9 @@ pub(super) async fn sign_in(State(app): State<Shared>, request: Request) -> Resp
             form.map_err(|rejection| Failure::new(rejection.status(), rejection.body_text()))?;
         let token = Secret::new(token.trim());
         let session = app.studio.sign_in(token.expose()).await?;
-        let session = session.ok_or_else(|| auth::wrong_token(&app, &parts.extensions))?;
+        let session = session.ok_or_else(|| auth::refuse_wrong_token(&app, &parts.extensions))?;
         end_sessions(&app, &parts).await?;
-        cookie::open(&parts, session.expose()).ok_or_else(|| auth::wrong_token(&app, &parts.extensions))
+        cookie::open(&parts, session.expose()).ok_or_else(|| auth::refuse_wrong_token(&app, &parts.extensions))
     };
     match signed_in.await {
         Ok(opened) => {
@@ -50,8 +50,8 @@ pub(super) async fn sign_in(State(app): State<Shared>, request: Request) -> Resp
     }
 }
 
-/// Ends the session, with the terminals and event streams it opened, and removes its cookie. The access
-/// token stays valid.
+/// Ends the session, with the terminals and event streams it opened, and removes its cookie. The
+/// access token stays valid.
 pub(super) async fn sign_out(State(app): State<Shared>, request: Request) -> Result<Response, Failure> {
     let (parts, _) = request.into_parts();
     auth::refuse_foreign_origin(&parts.uri, &parts.headers)?;
@@ -63,16 +63,16 @@ pub(super) async fn sign_out(State(app): State<Shared>, request: Request) -> Res
     Ok(response)
 }
 
-/// Ends the sessions that a browser brings along.
+/// Ends the sessions of the request's cookies.
 async fn end_sessions(app: &Shared, parts: &Parts) -> Result<(), Failure> {
     const MAX_ENDED: usize = 4;
-    for session in cookie::all_sessions(&parts.headers).filter_map(Digest::of_session).take(MAX_ENDED) {
+    for session in cookie::all_sessions(&parts.headers).filter_map(Digest::from_session).take(MAX_ENDED) {
         app.studio.sign_out(&session).await?;
     }
     Ok(())
 }
 
-/// A page to sign in on that needs nothing else; `message` is ours and holds no markup.
+/// A self-contained login page. `message` is our own text and has no markup.
 pub(super) fn page(message: &str) -> String {
     include_str!("session.html").replace("{message}", message)
 }

@@ -1,4 +1,5 @@
-//! Values of requests that have bounds. Each says them in the document and keeps them when it is read, so that the two agree.
+//! Bounded values of requests. Each states its bounds in the document and enforces them when
+//! parsed.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::{JobId, ProjectId, ScreenshotId};
 
-/// One to `MAX` characters, not all blank, without NUL, which databases refuse.
+/// 1 to `MAX` characters, not all blank, without NUL, which databases refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text<const MAX: usize>(pub(super) String);
 
@@ -15,13 +16,13 @@ pub(super) struct Text<const MAX: usize>(pub(super) String);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct AnyText<const MAX: usize>(pub(super) String);
 
-/// More than nothing, and not beyond all reason.
+/// A positive amount up to the maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Dollars(pub(super) f64);
 
 const MOST_DOLLARS: f64 = 100_000.0;
 
-/// An object, and not a list of its values, which serde would also take.
+/// A JSON object, and not an array of its values, which serde would also accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Object<T>(pub(super) T);
 
@@ -33,7 +34,7 @@ fn bounded(text: String, max: usize) -> Result<String, String> {
     }
 }
 
-/// As `\s` of regular expressions, which the document says it with: information separators count as blank there.
+/// As `\s` of regular expressions, which the document uses: information separators count as blank.
 fn is_blank(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character) || character == '\u{feff}'
 }
@@ -72,7 +73,7 @@ impl<'de, T: de::DeserializeOwned> Deserialize<'de> for Object<T> {
     }
 }
 
-/// A schema that stands where it is used.
+/// Implements an inlined schema.
 macro_rules! inline_schema {
     ([$($generics:tt)*] $type:ty, $name:literal, $schema:expr) => {
         impl<$($generics)*> JsonSchema for $type {
@@ -124,7 +125,7 @@ mod tests {
     use serde_json::from_str;
 
     #[test]
-    fn texts_keep_their_bounds() {
+    fn texts_enforce_their_bounds() {
         assert_eq!(from_str::<Text<3>>(r#""äöü""#).expect("three characters").0, "äöü");
         for text in [r#""""#, r#"" \n""#, r#""äöüß""#, r#""a\u0000""#, "null", "1"] {
             assert!(from_str::<Text<3>>(text).is_err(), "{text}");
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_keep_their_bounds() {
+    fn amounts_enforce_their_bounds() {
         assert_eq!(from_str::<Dollars>("0.5").expect("an amount"), Dollars(0.5));
         assert_eq!(from_str::<Dollars>("100000").expect("an amount"), Dollars(100_000.0));
         for text in ["0", "-1", "100000.01", "null", "\"1\""] {
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_no_object() {
+    fn an_array_is_not_an_object() {
         #[derive(Debug, Deserialize, PartialEq)]
         struct Pair {
             a: u8,

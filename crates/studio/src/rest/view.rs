@@ -1,4 +1,4 @@
-//! What callers get: the wire's own types, made of the studio's values field by field.
+//! Wire types of responses, made from the studio's values field by field.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use crate::{
     Project, ProjectId, Resumed, Screenshot, ScreenshotId, SnapshotView, Status, Totals, UsageLine, UsageReport,
 };
 
-/// Makes the wire's enumeration out of the studio's: a new case compiles once its word is decided.
+/// Defines a wire enum from one of the studio's: a new variant does not compile until it is added.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident of $from:ident: $($case:ident),+) => {
         $(#[$doc])*
@@ -30,27 +30,27 @@ macro_rules! words {
 }
 
 words!(
-    /// How far a build is.
+    /// The status of a build.
     JobStatus of Status: Queued, Provisioning, Building, Ready, Failed, Cancelled
 );
 words!(
-    /// How a preview is.
-    PreviewStanding of PreviewState: Starting, Active, Blocked, Paused, Expired, Unreachable, None
+    /// The state of a preview.
+    PreviewStateView of PreviewState: Starting, Active, Blocked, Paused, Expired, Unreachable, None
 );
 words!(
-    /// Where files were read.
+    /// Where the files were read from.
     Source of FileSource: Sandbox, Snapshot
 );
 words!(EntryKind of FileKind: File, Directory, Link);
 
-/// A build that was taken in, or changed.
+/// A build that was queued or changed.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Started {
+pub(super) struct StartedBuild {
     job_id: JobId,
     status: JobStatus,
 }
 
-impl From<Job> for Started {
+impl From<Job> for StartedBuild {
     fn from(job: Job) -> Self {
         Self { job_id: job.id, status: job.status.into() }
     }
@@ -60,14 +60,14 @@ impl From<Job> for Started {
 pub(super) struct GenerationStatus {
     job_id: JobId,
     status: JobStatus,
-    /// What goes on, for people.
+    /// The current stage, for people.
     stage_label: String,
-    /// Null while the preview sleeps.
+    /// Null while the sandbox is paused.
     preview_url: Option<String>,
-    /// Counts up per project.
+    /// Increases with every build of the project.
     build_version: u32,
     error_message: Option<String>,
-    /// What the server's logs call it.
+    /// The name of the build in the server's logs.
     debug_id: String,
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     sandbox_expires_at: Option<Timestamp>,
@@ -100,24 +100,24 @@ pub(super) struct JobView {
     goal: String,
     model: String,
     status: JobStatus,
-    /// What goes on, for people.
+    /// The current stage, for people.
     stage_label: String,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     finished_at: Option<Timestamp>,
-    /// Counts up per project.
+    /// Increases with every build of the project.
     build_version: u32,
-    /// Null while the preview sleeps.
+    /// Null while the sandbox is paused.
     preview_url: Option<String>,
     sandbox_paused: bool,
     sandbox_id: Option<String>,
-    /// What the model and the sandboxes have cost.
+    /// The cost of the model and the sandboxes.
     cost_usd: f64,
-    /// Null while the preview sleeps.
+    /// Null while the sandbox is paused.
     screenshot_url: Option<String>,
     error_message: Option<String>,
-    /// What the server's logs call it.
+    /// The name of the build in the server's logs.
     debug_id: String,
     rebuilt_from: Option<JobId>,
 }
@@ -146,7 +146,7 @@ impl From<Job> for JobView {
             rebuilt_from,
         } = job;
         Self {
-            screenshot_url: screenshot.map(|picture| picture.url(&id)),
+            screenshot_url: screenshot.map(|screenshot| screenshot.url(&id)),
             job_id: id,
             project_id: project,
             project_name,
@@ -180,11 +180,11 @@ impl From<Vec<Job>> for Jobs {
     }
 }
 
-/// Who asks.
+/// The authenticated user.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Me {
     pub(super) name: String,
-    /// Builds that can still be started.
+    /// The remaining build credits.
     pub(super) credits: i64,
 }
 
@@ -195,7 +195,7 @@ struct ProjectView {
     name: String,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// Also of the builds that were deleted.
+    /// Includes deleted builds.
     cost_usd: f64,
 }
 
@@ -205,7 +205,7 @@ impl From<Project> for ProjectView {
     }
 }
 
-/// What was used, against what there is.
+/// Used amounts and their limits.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TotalUsage {
     total_usd: f64,
@@ -234,7 +234,7 @@ impl From<PlanUse> for PlanUsage {
     }
 }
 
-/// Everything of a user at a glance.
+/// The user's projects, builds and usage.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Dashboard")]
 pub(super) struct DashboardView {
@@ -242,7 +242,7 @@ pub(super) struct DashboardView {
     projects: Vec<ProjectView>,
     jobs: Vec<JobView>,
     usage: TotalUsage,
-    /// Models that can be chosen.
+    /// The models that can be chosen.
     models: Vec<String>,
     default_model: Option<String>,
 }
@@ -269,7 +269,7 @@ pub(super) struct Paused {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Resumed")]
 pub(super) struct ResumedView {
-    /// Null where there is nothing to look at.
+    /// Null when the build has no page.
     preview_url: Option<String>,
     sandbox_id: String,
 }
@@ -282,7 +282,7 @@ impl From<Resumed> for ResumedView {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Preview {
-    state: PreviewStanding,
+    state: PreviewStateView,
     preview_url: Option<String>,
     /// For people.
     reason: Option<String>,
@@ -297,12 +297,12 @@ impl From<PreviewCheck> for Preview {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Screenshots {
     /// The newest first.
-    screenshots: Vec<Shot>,
+    screenshots: Vec<ScreenshotView>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Screenshot")]
-struct Shot {
+struct ScreenshotView {
     id: ScreenshotId,
     /// `desktop` or `mobile`.
     device: String,
@@ -315,12 +315,12 @@ struct Shot {
 }
 
 impl Screenshots {
-    pub(super) fn of(job: &JobId, screenshots: Vec<Screenshot>) -> Self {
-        let shot = |Screenshot { id, device, width, height, taken_at, reason }| {
+    pub(super) fn new(job: &JobId, screenshots: Vec<Screenshot>) -> Self {
+        let view = |Screenshot { id, device, width, height, taken_at, reason }| {
             let url = id.url(job);
-            Shot { id, device, width, height, taken_at, reason, url }
+            ScreenshotView { id, device, width, height, taken_at, reason, url }
         };
-        Self { screenshots: screenshots.into_iter().map(shot).collect() }
+        Self { screenshots: screenshots.into_iter().map(view).collect() }
     }
 }
 
@@ -337,7 +337,7 @@ struct Snapshot {
     bytes: u64,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// Whether it was seen to be whole.
+    /// Whether its archive was read back and compared.
     verified: bool,
 }
 
@@ -384,12 +384,12 @@ impl From<Listing> for FileList {
 pub(super) struct FileText {
     source: Source,
     path: String,
-    /// Null for a file that is no text.
+    /// Null for a binary file.
     text: Option<String>,
-    /// Of the whole file.
+    /// The size of the whole file.
     bytes: u64,
     binary: bool,
-    /// The text is only the beginning.
+    /// `text` is only the beginning of the file.
     truncated: bool,
 }
 
@@ -430,9 +430,9 @@ impl From<UsageReport> for Usage {
     }
 }
 
-/// An answer that was taken.
+/// An approval request that was answered.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Answered {
+pub(super) struct ApprovalAnswered {
     pub(super) id: String,
     pub(super) allowed: bool,
 }

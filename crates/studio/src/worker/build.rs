@@ -1,11 +1,11 @@
-//! One job, from its claim to where no worker has anything more to do for it.
+//! One job, from its claim until it is settled.
 //!
 //! ```text
-//! workspace ── run ── application ── snapshot ── pictures ── ready ── sleep ── settled
-//!     └──────────┴─────────┴── failed or cancelled ── files saved, sandbox ended ── settled
+//! workspace ── run ── application ── snapshot ── screenshots ── ready ── pause ── settled
+//!     └──────────┴─────────┴── failed or cancelled ── save files, delete sandbox ── settled
 //! ```
 //!
-//! Every step can be done again: whatever a killed worker had done is found done.
+//! Every step is idempotent: a worker that continues after a killed one finds completed steps done.
 
 use std::time::Duration;
 
@@ -17,92 +17,92 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use workspace::Workspace;
 
-use super::host::Host;
+use super::host::BuildHost;
 use super::lease::Claim;
-use super::run::Broken;
-use crate::body;
+use super::run::DriveError;
 use crate::chain;
 use crate::error::StudioError;
+use crate::events;
 use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
-use crate::records::{Change, Held, JobRecord, LONGEST_REST, NewPicture};
+use crate::records::{Change, JobRecord, MAX_RETRY_DELAY, NewScreenshot, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
 
-/// Workers that may break off with a job between two turns of its model. One that ends them all is
-/// not given to another.
-const MOST_BROKEN_OFF: i64 = 10;
-/// Before a job that could not be gone on with is tried again, at first.
-const AGAIN: Duration = Duration::from_secs(5);
-/// A browser that takes longer takes no picture.
-const PHOTOGRAPH: Duration = Duration::from_secs(120);
-/// How often the worker looks whether a page has loaded the preview.
+/// Workers that may be interrupted between two turns of the model. After that the job fails, so
+/// that a job which kills its workers is not claimed again.
+const MAX_INTERRUPTIONS: i64 = 10;
+/// The first delay before an interrupted job is claimed again.
+const RETRY_BACKOFF: Duration = Duration::from_secs(5);
+/// The screenshots are skipped after this time.
+const SCREENSHOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often the worker checks whether a page has loaded the preview.
 const VIEWER_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// For saving files and ending a sandbox.
-const TIDY: Duration = Duration::from_secs(600);
+/// For saving files and deleting a sandbox.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How a job ends.
-enum End {
+enum JobEnd {
     Ready(Option<(String, u16)>),
     Failed(String),
-    /// Too many workers broke off with it, which is no fault of its user.
+    /// Too many workers were interrupted, which is no fault of the user.
     GivenUp,
     Cancelled,
 }
 
-/// Why a worker leaves a job as it is.
-pub(super) enum Left {
-    /// Another has it.
-    Lost,
-    /// Another may have it at once.
+/// Why a worker stops working on a job.
+pub(super) enum Interrupted {
+    /// Another worker has the job.
+    LeaseLost,
+    /// The process shuts down. Another worker may claim the job at once.
     Stopped,
-    /// Another may have it when whatever is wrong has had time to pass.
-    Again(String),
+    /// A transient failure. Another worker may claim the job after a delay.
+    Retry(String),
 }
 
-impl From<StudioError> for Left {
+impl From<StudioError> for Interrupted {
     fn from(error: StudioError) -> Self {
-        Self::Again(chain(&error))
+        Self::Retry(chain(&error))
     }
 }
 
-/// `place` is what a build takes up; it is free again when only the pause of the preview is left to
-/// be done.
+/// Works on a claimed job. `permit` counts against the builds of this process; it is released
+/// before the worker waits to pause the preview.
 pub(super) async fn build(
-    host: &impl Host,
+    host: &impl BuildHost,
     studio: &Studio,
     job: JobRecord,
     stop: CancellationToken,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 ) {
-    let claim = Claim::keep(studio, &job);
-    let work = Work { studio, host, claim: &claim, attempt: job.attempt };
+    let claim = Claim::hold(studio, &job);
+    let work = JobTask { studio, host, claim: &claim, attempt: job.attempt };
     let left = tokio::select! {
-        done = work.build(job.clone(), place) => match done {
+        done = work.build(job.clone(), permit) => match done {
             Ok(()) => return,
             Err(left) => left,
         },
-        () = claim.lost.cancelled() => Left::Lost,
-        () = stop.cancelled() => Left::Stopped,
+        () = claim.lost.cancelled() => Interrupted::LeaseLost,
+        () = stop.cancelled() => Interrupted::Stopped,
     };
     let (rest, reason) = match left {
-        Left::Lost => return warn!("another worker has the job"),
-        Left::Stopped => (Duration::ZERO, None),
-        Left::Again(reason) => (again(job.broken_off), Some(reason)),
+        Interrupted::LeaseLost => return warn!("lost the claim: another worker has the job"),
+        Interrupted::Stopped => (Duration::ZERO, None),
+        Interrupted::Retry(reason) => (retry_delay(job.broken_off), Some(reason)),
     };
     if let Err(error) = studio.records().release(&job.id, job.attempt, rest).await {
-        warn!(error = %chain(&error), "the claim ends by itself");
+        warn!(error = %chain(&error), "cannot release the claim; it expires");
     }
     if let Some(reason) = reason {
-        warn!(reason, ?rest, "the job is left to the next worker");
+        warn!(reason, ?rest, "interrupted; the next worker continues the job");
     }
 }
 
-/// What a build does that waits for a page to load its preview.
+/// What the worker does while a page may still load the preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageWait {
     Over,
-    /// It has loaded; what it fetches afterwards gets a moment.
+    /// The page has loaded; requests of its scripts get a grace period.
     Grace,
     Poll,
 }
@@ -119,21 +119,21 @@ fn wait_for_page(watched: bool, loaded: bool, waited: Duration, settings: &Setti
     }
 }
 
-/// Longer each time: whatever is wrong may take a while to pass.
-fn again(broken_off: i64) -> Duration {
+/// The delay doubles with every interruption.
+fn retry_delay(broken_off: i64) -> Duration {
     let doublings = u32::try_from(broken_off.clamp(0, 10)).unwrap_or_default();
-    (AGAIN * 2_u32.pow(doublings)).min(LONGEST_REST)
+    (RETRY_BACKOFF * 2_u32.pow(doublings)).min(MAX_RETRY_DELAY)
 }
 
-pub(super) struct Work<'a, H> {
+pub(super) struct JobTask<'a, H> {
     pub(super) studio: &'a Studio,
     pub(super) host: &'a H,
     claim: &'a Claim,
     pub(super) attempt: i64,
 }
 
-impl<H: Host> Work<'_, H> {
-    async fn build(&self, mut job: JobRecord, place: Option<OwnedSemaphorePermit>) -> Result<(), Left> {
+impl<H: BuildHost> JobTask<'_, H> {
+    async fn build(&self, mut job: JobRecord, permit: Option<OwnedSemaphorePermit>) -> Result<(), Interrupted> {
         if job.deleted {
             return self.remove(&job).await;
         }
@@ -141,10 +141,10 @@ impl<H: Host> Work<'_, H> {
             return self.restore(&job, stamp).await;
         }
         if !job.status.is_final() {
-            self.tell_status(&job).await?;
-            let (site, end) = match self.provisioned(&job).await? {
+            self.publish_status(&job).await?;
+            let (site, end) = match self.provision(&job).await? {
                 Ok(site) => {
-                    let end = self.built(&mut job, &site).await?;
+                    let end = self.run_agent(&mut job, &site).await?;
                     (Some(site), end)
                 }
                 Err(end) => (None, end),
@@ -155,114 +155,119 @@ impl<H: Host> Work<'_, H> {
             }
             job = ended;
         }
-        drop(place);
+        drop(permit);
         self.settle(job).await
     }
 
-    /// A change that only counts while this worker has the job.
+    /// Changes the job only while this worker has it.
     pub(super) async fn change(
         &self,
         job: &JobRecord,
         change: Change,
-        told: Vec<body::Body>,
-    ) -> Result<JobRecord, Left> {
-        self.studio.change(&job.id, Held::By(self.attempt), change, told).await?.ok_or(Left::Lost)
+        events: Vec<events::EventBody>,
+    ) -> Result<JobRecord, Interrupted> {
+        self.studio
+            .change(&job.id, Precondition::Attempt(self.attempt), change, events)
+            .await?
+            .ok_or(Interrupted::LeaseLost)
     }
 
-    async fn stage(&self, job: &JobRecord, label: &str) -> Result<(), Left> {
+    async fn enter_stage(&self, job: &JobRecord, label: &str) -> Result<(), Interrupted> {
         let change = Change { stage_label: Some(label.to_owned()), ..Change::default() };
-        self.change(job, change, vec![body::status(job.status, label, false, None, None)]).await.map(drop)
+        self.change(job, change, vec![events::status(job.status, label, false, None, None)]).await.map(drop)
     }
 
-    async fn tell_status(&self, job: &JobRecord) -> Result<(), Left> {
-        let told = body::status(job.status, &job.stage_label, false, None, None);
-        self.change(job, Change::default(), vec![told]).await.map(drop)
+    async fn publish_status(&self, job: &JobRecord) -> Result<(), Interrupted> {
+        let events = events::status(job.status, &job.stage_label, false, None, None);
+        self.change(job, Change::default(), vec![events]).await.map(drop)
     }
 
-    /// The workspace of the job, made if there is none.
-    async fn provisioned(&self, job: &JobRecord) -> Result<Result<H::Site, End>, Left> {
+    /// Creates the workspace of the job, or opens it.
+    async fn provision(&self, job: &JobRecord) -> Result<Result<H::Site, JobEnd>, Interrupted> {
         if self.claim.cancel.is_cancelled() {
-            return Ok(Err(End::Cancelled));
+            return Ok(Err(JobEnd::Cancelled));
         }
-        if job.broken_off >= MOST_BROKEN_OFF {
-            return Ok(Err(End::GivenUp));
+        if job.broken_off >= MAX_INTERRUPTIONS {
+            return Ok(Err(JobEnd::GivenUp));
         }
-        let provisioned = tokio::select! {
-            provisioned = self.host.provision(job) => provisioned?,
-            () = self.claim.cancel.cancelled() => return Ok(Err(End::Cancelled)),
+        let provision = tokio::select! {
+            provision = self.host.provision(job) => provision?,
+            () = self.claim.cancel.cancelled() => return Ok(Err(JobEnd::Cancelled)),
         };
-        Ok(provisioned.map_err(End::Failed))
+        Ok(provision.map_err(JobEnd::Failed))
     }
 
-    /// Lets the agent work.
-    async fn built(&self, job: &mut JobRecord, site: &H::Site) -> Result<End, Left> {
+    /// Starts or continues the agent's run and drives it to its end.
+    async fn run_agent(&self, job: &mut JobRecord, site: &H::Site) -> Result<JobEnd, Interrupted> {
         let id = job.run.clone().unwrap_or_else(RunId::new);
-        let status = next(job.status, Step::Provisioned).map_err(|refused| Left::Again(refused.to_string()))?;
+        let status = next(job.status, Step::Provisioned).map_err(|refused| Interrupted::Retry(refused.to_string()))?;
         let label = status.label();
         let change = Change {
             status: Some((job.status, status)),
             stage_label: Some(label.to_owned()),
-            // Before the run begins, so that nobody begins another.
+            // Recorded before the run starts, so that no other worker starts a second run.
             run: Some(id.clone()),
             ..Change::default()
         };
-        *job = self.change(job, change, vec![body::status(status, label, false, None, None)]).await?;
+        *job = self.change(job, change, vec![events::status(status, label, false, None, None)]).await?;
         let done = match self.host.drive(job, &id, site, self.claim.cancel.clone()).await {
             Ok(done) => done,
-            Err(Broken::Hopeless(reason)) => return Ok(End::Failed(format!("The build could not begin: {reason}."))),
-            Err(Broken::Again(reason)) => return Err(Left::Again(reason)),
+            Err(DriveError::Permanent(reason)) => {
+                return Ok(JobEnd::Failed(format!("The build could not begin: {reason}.")));
+            }
+            Err(DriveError::Retry(reason)) => return Err(Interrupted::Retry(reason)),
         };
         match done.reason {
             StopReason::Completed => {}
-            StopReason::Cancelled => return Ok(End::Cancelled),
+            StopReason::Cancelled => return Ok(JobEnd::Cancelled),
             reason => {
                 let scripted = job.model.starts_with("scripted:");
-                return Ok(End::Failed(what_next(reason, &done.message, scripted)));
+                return Ok(JobEnd::Failed(explain_stop(reason, &done.message, scripted)));
             }
         }
         tokio::select! {
-            end = self.finished(job, site) => end,
-            () = self.claim.cancel.cancelled() => Ok(End::Cancelled),
+            end = self.publish_preview(job, site) => end,
+            () = self.claim.cancel.cancelled() => Ok(JobEnd::Cancelled),
         }
     }
 
-    /// Makes what was built ready to be looked at.
-    async fn finished(&self, job: &JobRecord, site: &H::Site) -> Result<End, Left> {
-        self.stage(job, "Starting the preview").await?;
+    /// Starts the preview, saves the files and takes screenshots.
+    async fn publish_preview(&self, job: &JobRecord, site: &H::Site) -> Result<JobEnd, Interrupted> {
+        self.enter_stage(job, "Starting the preview").await?;
         let preview = match self.host.serve(site).await {
             Ok(preview) => preview,
             Err(problem) => {
                 let text = format!(
                     "The application was built, but it does not answer: {problem}. Rebuild, or say in a new build what to fix."
                 );
-                return Ok(End::Failed(text));
+                return Ok(JobEnd::Failed(text));
             }
         };
-        self.stage(job, "Saving the files").await?;
+        self.enter_stage(job, "Saving the files").await?;
         self.host.save(site).await;
         if let Some((_, port)) = &preview {
-            self.stage(job, "Taking pictures").await?;
+            self.enter_stage(job, "Taking pictures").await?;
             let shown = JobRecord { preview_port: Some(*port), ..job.clone() };
-            self.host.photograph(&shown, site, "ready").await;
+            self.host.take_screenshots(&shown, site, "ready").await;
         }
-        Ok(End::Ready(preview))
+        Ok(JobEnd::Ready(preview))
     }
 
-    /// Writes down how the job ended. A job that had not come to be built, or that was given up,
-    /// costs nothing.
-    async fn end(&self, job: &JobRecord, end: End) -> Result<JobRecord, Left> {
-        let given_up = matches!(end, End::GivenUp);
+    /// Records how the job ended. Refunds the credit of a job that never reached the build or was
+    /// given up.
+    async fn end(&self, job: &JobRecord, end: JobEnd) -> Result<JobRecord, Interrupted> {
+        let given_up = matches!(end, JobEnd::GivenUp);
         let (step, preview, message) = match end {
-            End::Ready(preview) => (Step::Built, preview, None),
-            End::Failed(message) => (Step::Failed, None, Some(message)),
-            End::GivenUp => {
+            JobEnd::Ready(preview) => (Step::Built, preview, None),
+            JobEnd::Failed(message) => (Step::Failed, None, Some(message)),
+            JobEnd::GivenUp => {
                 let text =
-                    format!("The build broke off {MOST_BROKEN_OFF} times and got no further. Rebuild to try again.");
+                    format!("The build broke off {MAX_INTERRUPTIONS} times and got no further. Rebuild to try again.");
                 (Step::Failed, None, Some(text))
             }
-            End::Cancelled => (Step::Cancelled, None, None),
+            JobEnd::Cancelled => (Step::Cancelled, None, None),
         };
-        let status = next(job.status, step).map_err(|refused| Left::Again(refused.to_string()))?;
+        let status = next(job.status, step).map_err(|refused| Interrupted::Retry(refused.to_string()))?;
         let mut change = Change {
             status: Some((job.status, status)),
             stage_label: Some(status.label().to_owned()),
@@ -277,34 +282,34 @@ impl<H: Host> Work<'_, H> {
             _ => given_up.then_some("the build broke off too often"),
         };
         if status == Status::Ready {
-            change.sandbox_expires_at = Some(self.studio.awake_until(None));
+            change.sandbox_expires_at = Some(self.studio.keep_running_until(None));
             if let Some((sandbox, ends_at)) = self.host.running(job).await {
                 change.sandbox_id = Some(Some(sandbox));
-                change.sandbox_expires_at = Some(self.studio.awake_until(ends_at));
+                change.sandbox_expires_at = Some(self.studio.keep_running_until(ends_at));
                 change.sandbox_paused = Some(false);
             }
         }
         let url = preview.as_ref().map(|(url, _)| url.as_str());
-        let told = vec![body::status(status, status.label(), false, url, message.as_deref())];
-        let ended = self.change(job, change, told).await?;
+        let events = vec![events::status(status, status.label(), false, url, message.as_deref())];
+        let ended = self.change(job, change, events).await?;
         info!(%status, message, "the job has ended");
         Ok(ended)
     }
 
-    /// What is left to be done for a job that has ended: a ready one is put to sleep, of another the files are kept and the sandbox
-    /// is ended. What cannot be done is left out.
-    async fn settle(&self, job: JobRecord) -> Result<(), Left> {
+    /// Pauses the sandbox of a ready job; saves the files of another and deletes its sandbox.
+    /// Failures are logged and skipped.
+    async fn settle(&self, job: JobRecord) -> Result<(), Interrupted> {
         match job.status {
             Status::Ready => {
                 self.wait_for_viewer(&job).await?;
                 if let Err(error) = self.host.pause(&job).await {
-                    warn!(error = %chain(&error), "the preview could not be put to sleep, and stays awake");
+                    warn!(error = %chain(&error), "cannot pause the preview; it keeps running");
                 }
             }
             _ => {
-                let tidied = tokio::time::timeout(TIDY, self.tidy(&job)).await;
-                if let Err(problem) = tidied.unwrap_or_else(|_| Err("it took too long".to_owned())) {
-                    warn!(problem, "the sandbox of a job that ended could not be ended");
+                let discarded = tokio::time::timeout(CLEANUP_TIMEOUT, self.discard_sandbox(&job)).await;
+                if let Err(problem) = discarded.unwrap_or_else(|_| Err("it took too long".to_owned())) {
+                    warn!(problem, "cannot delete the sandbox of an ended job");
                 }
             }
         }
@@ -312,16 +317,17 @@ impl<H: Host> Work<'_, H> {
         self.change(&job, change, Vec::new()).await.map(drop)
     }
 
-    /// Waits until a page that watched the build has loaded the preview, or for as long as a page
-    /// may take: the frame then stays on the screen, and only the server behind it stops. Without a
-    /// page there is nothing to wait for.
-    async fn wait_for_viewer(&self, job: &JobRecord) -> Result<(), Left> {
+    /// Waits until a page that watched the build has loaded the preview, or until the timeout: the
+    /// page then keeps its frame, and only the server behind it stops. Returns at once without a
+    /// page.
+    async fn wait_for_viewer(&self, job: &JobRecord) -> Result<(), Interrupted> {
         if job.preview_port.is_none() {
             return Ok(());
         }
         let (settings, begun) = (&self.studio.inner.settings, Instant::now());
         loop {
-            let now = self.studio.records().job(&job.id).await.map_err(StudioError::from)?.ok_or(Left::Lost)?;
+            let now =
+                self.studio.records().job(&job.id).await.map_err(StudioError::from)?.ok_or(Interrupted::LeaseLost)?;
             match wait_for_page(now.watched, now.preview_loaded, begun.elapsed(), settings) {
                 PageWait::Over => return Ok(()),
                 PageWait::Grace => {
@@ -333,51 +339,51 @@ impl<H: Host> Work<'_, H> {
         }
     }
 
-    async fn tidy(&self, job: &JobRecord) -> Result<(), String> {
+    async fn discard_sandbox(&self, job: &JobRecord) -> Result<(), String> {
         if !self.host.discard(job).await? {
             return Ok(());
         }
         let gone = Change { sandbox_id: Some(None), sandbox_paused: Some(false), ..Change::default() };
-        self.studio.change(&job.id, Held::Anybody, gone, Vec::new()).await.map(drop).map_err(|error| chain(&error))
+        self.studio.change(&job.id, Precondition::None, gone, Vec::new()).await.map(drop).map_err(|error| chain(&error))
     }
 }
 
 impl Studio {
-    /// Takes pictures of what the workspace shows. Without them the work goes on.
-    pub(crate) async fn photograph(&self, job: &JobRecord, workspace: &Workspace, reason: &str) {
+    /// Takes screenshots of the preview. The job continues without them.
+    pub(crate) async fn take_screenshots(&self, job: &JobRecord, workspace: &Workspace, reason: &str) {
         let Some(port) = job.preview_port else { return };
-        let taken = tokio::time::timeout(PHOTOGRAPH, self.inner.premises.photograph(workspace, port)).await;
+        let taken = tokio::time::timeout(SCREENSHOT_TIMEOUT, self.inner.host.take_screenshots(workspace, port)).await;
         let kept = async {
-            let pictures = taken.map_err(StudioError::unavailable)?.map_err(StudioError::unavailable)?;
+            let screenshots = taken.map_err(StudioError::unavailable)?.map_err(StudioError::unavailable)?;
             let mut kept = Vec::new();
-            for picture in pictures {
-                let new = NewPicture {
+            for screenshot in screenshots {
+                let new = NewScreenshot {
                     id: ScreenshotId::new(),
-                    device: picture.device,
-                    width: picture.width,
-                    height: picture.height,
+                    device: screenshot.device,
+                    width: screenshot.width,
+                    height: screenshot.height,
                     reason: reason.to_owned(),
                     media_type: "image/webp".to_owned(),
-                    content: picture.webp,
+                    content: screenshot.webp,
                 };
-                kept.push(self.records().keep_picture(&job.id, new).await?);
+                kept.push(self.records().save_screenshot(&job.id, new).await?);
             }
-            let told = vec![body::screenshots(&job.id, &kept, reason)];
-            self.change(&job.id, Held::Anybody, Change::default(), told).await.map(drop)
+            let events = vec![events::screenshots(&job.id, &kept, reason)];
+            self.change(&job.id, Precondition::None, Change::default(), events).await.map(drop)
         };
         let kept: Result<(), StudioError> = kept.await;
         if let Err(error) = kept {
-            warn!(job = %job.id, error = %chain(&error), "no pictures were taken");
-            let told = vec![body::notice(format!("No pictures could be taken: {}", chain(&error)))];
-            if let Err(error) = self.change(&job.id, Held::Anybody, Change::default(), told).await {
-                warn!(job = %job.id, error = %chain(&error), "a notice is missing on a timeline");
+            warn!(job = %job.id, error = %chain(&error), "cannot take screenshots");
+            let events = vec![events::notice(format!("No pictures could be taken: {}", chain(&error)))];
+            if let Err(error) = self.change(&job.id, Precondition::None, Change::default(), events).await {
+                warn!(job = %job.id, error = %chain(&error), "cannot append a notice to the timeline");
             }
         }
     }
 }
 
-/// What a run that did not complete means for whoever asked for it.
-fn what_next(reason: StopReason, message: &str, scripted: bool) -> String {
+/// Explains to the user why a run stopped, and what to do next.
+fn explain_stop(reason: StopReason, message: &str, scripted: bool) -> String {
     let next = match reason {
         StopReason::MaxCost => "Start a new build in this project with a larger budget: it goes on from these files.",
         StopReason::MaxTurns | StopReason::MaxTokensTotal | StopReason::WallClock => {
@@ -409,7 +415,7 @@ mod tests {
             (true, false, 30_000, PageWait::Over),
             (true, true, 0, PageWait::Grace),
             (true, true, 60_000, PageWait::Grace),
-            // The page was closed, or there was none.
+            // The page was closed, or no page watched.
             (false, false, 0, PageWait::Over),
             (false, true, 5_000, PageWait::Over),
         ] {
@@ -420,8 +426,8 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_be_gone_on_with_rests_longer_each_time_and_never_for_long() {
-        let rests = [0, 1, 2, 3, 4, 5, i64::MAX].map(|broken_off| again(broken_off).as_secs());
+    fn retry_delay_doubles_up_to_a_limit() {
+        let rests = [0, 1, 2, 3, 4, 5, i64::MAX].map(|broken_off| retry_delay(broken_off).as_secs());
         assert_eq!(rests, [5, 10, 20, 40, 60, 60, 60]);
     }
 }

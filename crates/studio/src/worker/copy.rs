@@ -1,8 +1,8 @@
-//! Puts what happens in a run on the job's timeline: from the run's journal, so that each event stands there once, whatever
-//! was killed in between. Deltas go past both.
+//! Copies a run's events to the job's timeline. It reads them from the run's journal, so that each
+//! event is copied exactly once, across kills. Deltas bypass both.
 
-use agent::records::Entry;
-use agent::{Books, Change as RunChange, Event, Happened, Part, RunId, Watcher};
+use agent::records::JournalEntry;
+use agent::{Change as RunChange, Event, Happened, Part, RunId, UsageRecorder, Watcher};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -10,54 +10,56 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 use workspace::ledger::Usd;
 
-use crate::body::{self, Body};
 use crate::chain;
 use crate::error::StudioError;
+use crate::events::{self, EventBody};
 use crate::id::{JobId, ScreenshotId};
-use crate::records::{Change, Held, NewPicture};
+use crate::records::{Change, NewScreenshot, Precondition};
 use crate::studio::Studio;
 
-/// Narrower pictures are of telephones.
+/// Narrower screenshots are of a mobile viewport.
 const DESKTOP: u32 = 600;
 
-pub(super) struct Copier {
+pub(super) struct JournalCopier {
     studio: Studio,
     job: JobId,
     attempt: i64,
     run: RunId,
-    books: Books,
-    /// Entries of the journal that stand on the timeline.
+    books: UsageRecorder,
+    /// Journal entries that are on the timeline.
     copied: u64,
-    /// Is told the number of each phase that ends.
+    /// Receives the number of each phase that ends.
     phases: UnboundedSender<u64>,
 }
 
-impl Copier {
+impl JournalCopier {
     pub(super) fn new(
         studio: &Studio,
         job: &JobId,
         attempt: i64,
-        books: Books,
+        books: UsageRecorder,
         copied: u64,
         phases: UnboundedSender<u64>,
     ) -> Self {
         Self { studio: studio.clone(), job: job.clone(), attempt, run: books.run.clone(), books, copied, phases }
     }
 
-    /// Copies until the run tells no more. What could not be copied, the next call copies.
+    /// Copies until the run's feed ends. Entries that could not be copied are copied by the next
+    /// call.
     pub(super) async fn follow(&mut self, mut watcher: Watcher) {
         while let Some(happened) = watcher.next().await {
             if happened.event.is_delta() {
                 if let Some(body) = to_body(&happened) {
-                    self.studio.inner.timeline.delta(&self.job, body);
+                    self.studio.inner.timeline.publish_delta(&self.job, body);
                 }
             } else if let Err(error) = self.copy().await {
-                warn!(job = %self.job, error = %chain(&error), "the timeline is behind");
+                warn!(job = %self.job, error = %chain(&error), "cannot copy the journal to the timeline; trying again");
             }
         }
     }
 
-    /// Copies what the journal has and the timeline has not. Nothing once another worker has the job.
+    /// Copies the entries that the timeline does not have. Copies nothing once another worker has
+    /// the job.
     pub(super) async fn copy(&mut self) -> Result<(), StudioError> {
         loop {
             let entries = self.studio.inner.runs.entries(&self.run, self.copied).await;
@@ -65,7 +67,7 @@ impl Copier {
             if entries.is_empty() || self.write(entries).await? {
                 return Ok(());
             }
-            // Another worker has the job; or these were written before, and the answer was lost on its way.
+            // Another worker has the job; or an earlier write succeeded, and its response was lost.
             let job = self.studio.records().job(&self.job).await?;
             match job.filter(|job| job.attempt == self.attempt && job.run_entries > self.copied) {
                 Some(job) => self.copied = job.run_entries,
@@ -74,25 +76,25 @@ impl Copier {
         }
     }
 
-    /// False when nothing was written, since others have been.
-    async fn write(&mut self, entries: Vec<Entry>) -> Result<bool, StudioError> {
+    /// False when the compare-and-swap of `run_entries` failed.
+    async fn write(&mut self, entries: Vec<JournalEntry>) -> Result<bool, StudioError> {
         let to = self.copied + u64::try_from(entries.len()).unwrap_or(u64::MAX);
         let mut change = Change { run_entries: Some((self.copied, to)), ..Change::default() };
         let (mut events, mut finished) = (Vec::new(), Vec::new());
         for entry in entries {
             let at = entry.happened.ts;
-            self.books.note(&entry.happened).await;
+            self.books.record(&entry.happened).await;
             let Some(mut body) = to_body(&entry.happened) else { continue };
             if let Event::ToolCallFinished { .. } = entry.happened.event {
-                body.insert("images".to_owned(), self.keep_pictures(&entry).await?);
+                body.insert("images".to_owned(), self.save_screenshots(&entry).await?);
             }
             events.push((at, body));
             if let Event::Usage { total_cost_usd: Some(total), .. } = entry.happened.event {
                 change.cost_nanos = Usd::from_dollars(total).map(Usd::nanos).or(change.cost_nanos);
-                events.push((at, body::cost(total)));
+                events.push((at, events::cost(total)));
             }
             if let Event::Usage { .. } = entry.happened.event {
-                // The model has taken a turn: whatever broke off before is overcome.
+                // The model completed a turn, so the interruptions before it no longer count.
                 change.progress = true;
             }
             if let Event::PhaseFinished { phase, .. } = entry.happened.event {
@@ -102,38 +104,39 @@ impl Copier {
                 change.stage_label = Some(format!("Phase {phase} of {of}: {goal}"));
             }
         }
-        let copied = self.studio.records().change(&self.job, Held::By(self.attempt), change, events).await?;
+        let copied =
+            self.studio.records().change(&self.job, Precondition::Attempt(self.attempt), change, events).await?;
         if copied.is_none() {
             return Ok(false);
         }
         self.copied = to;
         for phase in finished {
-            // Without a receiver there are no pictures.
+            // Without a receiver no screenshots are taken.
             let _ = self.phases.send(phase);
         }
-        self.studio.inner.timeline.caught_up(&self.job).await;
+        self.studio.inner.timeline.publish(&self.job).await;
         Ok(true)
     }
 
-    /// The pictures of a call as the timeline shows them: by where they are.
-    async fn keep_pictures(&self, entry: &Entry) -> Result<Value, StudioError> {
+    /// Saves the images of a tool call and returns their URLs.
+    async fn save_screenshots(&self, entry: &JournalEntry) -> Result<Value, StudioError> {
         let (Event::ToolCallFinished { images, tool, .. }, Some(RunChange::CallEnded { ended })) =
             (&entry.happened.event, &entry.change)
         else {
             return Ok(json!([]));
         };
-        let pictures = ended.outcome.content.iter().filter_map(|part| match part {
+        let screenshots = ended.outcome.content.iter().filter_map(|part| match part {
             Part::Image { media_type, data } => Some((media_type, data)),
             _ => None,
         });
         let mut urls = Vec::new();
-        for (number, (image, (media_type, data))) in images.iter().zip(pictures).enumerate() {
+        for (number, (image, (media_type, data))) in images.iter().zip(screenshots).enumerate() {
             let Ok(content) = STANDARD.decode(data) else { continue };
-            let kept = self.studio.records().keep_picture(
+            let kept = self.studio.records().save_screenshot(
                 &self.job,
-                NewPicture {
-                    // A worker that was killed before it could tell of them has kept them already.
-                    id: ScreenshotId::of(&format!("{}/{}/{number}", self.run, entry.happened.seq)),
+                NewScreenshot {
+                    // Derived, so that images which a killed worker saved are not saved twice.
+                    id: ScreenshotId::from_name(&format!("{}/{}/{number}", self.run, entry.happened.seq)),
                     device: if image.width < DESKTOP { "mobile" } else { "desktop" }.to_owned(),
                     width: image.width,
                     height: image.height,
@@ -148,8 +151,8 @@ impl Copier {
     }
 }
 
-/// As the timeline has it: with the turn, since the numbers of a run are not the timeline's.
-fn to_body(happened: &Happened) -> Option<Body> {
+/// The event with the turn, and without the run's own number.
+fn to_body(happened: &Happened) -> Option<EventBody> {
     let Ok(Value::Object(mut body)) = serde_json::to_value(&happened.event) else { return None };
     body.insert("turn".to_owned(), happened.turn.into());
     Some(body)
@@ -161,7 +164,7 @@ mod tests {
     use jiff::Timestamp;
 
     #[test]
-    fn what_is_for_eyes_only_has_its_turn_like_all_else() {
+    fn deltas_carry_their_turn() {
         let text = || "Hello".to_owned();
         for event in
             [Event::TextDelta { text: text() }, Event::ThinkingDelta { text: text() }, Event::Message { text: text() }]

@@ -1,88 +1,88 @@
-//! What a worker needs of the world around a job: a site to build on, a run, a preview. A port, so
-//! that the simulation can fail it, and crash the worker, at every point.
+//! The port between a worker and what it acts on: the workspace, the run, the preview. The
+//! simulation implements it, to inject a failure or a crash at every point.
 
 use agent::RunId;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use workspace::checkpoint::{ProjectId as SnapshotsOf, Stamp, Which};
 use workspace::setup::{Repo, Setup};
-use workspace::snapshot::{ProjectId as SnapshotsOf, Stamp, Which};
 use workspace::{OpenError, SetupError, Unsaved, Workspace};
 
-use super::build::Left;
-use super::run::{self, Broken, Done};
+use super::build::Interrupted;
+use super::run::{self, DriveError, RunOutcome};
 use crate::chain;
 use crate::error::StudioError;
 use crate::job::Status;
 use crate::previews::close;
+use crate::probe::{self, SandboxStatus};
 use crate::records::JobRecord;
-use crate::seat::{self, Found};
 use crate::studio::Studio;
 
-/// Every call can be made again: what a killed worker had done is found done.
+/// Every call is idempotent: a worker that continues after a killed one finds completed steps done.
 #[async_trait]
-pub(super) trait Host: Send + Sync {
+pub(super) trait BuildHost: Send + Sync {
     /// What a job is built in.
     type Site: Send + Sync;
 
-    /// The site of a job, made if there is none; else why there can be none.
-    async fn provision(&self, job: &JobRecord) -> Result<Result<Self::Site, String>, Left>;
+    /// Creates or opens the site of a job. The inner error says why that is impossible.
+    async fn provision(&self, job: &JobRecord) -> Result<Result<Self::Site, String>, Interrupted>;
 
-    /// Drives the run of a job to its end, and puts it on the timeline.
+    /// Drives the run of a job to its end, and copies it to the timeline.
     async fn drive(
         &self,
         job: &JobRecord,
         run: &RunId,
         site: &Self::Site,
         cancel: CancellationToken,
-    ) -> Result<Done, Broken>;
+    ) -> Result<RunOutcome, DriveError>;
 
-    /// Where the application is looked at; none when it is nothing to look at.
+    /// Starts the application and returns its URL and port; none when the build has no page.
     async fn serve(&self, site: &Self::Site) -> Result<Option<(String, u16)>, String>;
 
-    /// Saves the files. What fails is tried again by the pause.
+    /// Saves the files. The pause saves again after a failure.
     async fn save(&self, site: &Self::Site);
 
-    async fn photograph(&self, job: &JobRecord, site: &Self::Site, reason: &str);
+    async fn take_screenshots(&self, job: &JobRecord, site: &Self::Site, reason: &str);
 
-    /// Gives the site back, so that others can act on the sandbox.
+    /// Releases the site, so that other processes can act on the sandbox.
     async fn leave(&self, site: Self::Site);
 
-    /// The sandbox of a job and its end, where it runs.
+    /// The id and the expiry of the job's sandbox, if it runs.
     async fn running(&self, job: &JobRecord) -> Option<(String, Option<Timestamp>)>;
 
-    /// Pauses the sandbox of a ready job, and notes it.
+    /// Pauses the sandbox of a ready job, and records it.
     async fn pause(&self, job: &JobRecord) -> Result<(), StudioError>;
 
-    /// Saves the files of a job that has ended without a preview and ends its sandbox. False when
-    /// it is kept, since its files could not be saved.
+    /// Saves the files of a job that ended without a preview, and deletes its sandbox. False when
+    /// the sandbox is kept because its files could not be saved.
     async fn discard(&self, job: &JobRecord) -> Result<bool, String>;
 
-    /// Sets the files of a ready job back to a snapshot.
-    async fn set_back(&self, job: &JobRecord, stamp: Stamp) -> Result<(), StudioError>;
+    /// Restores the files of a ready job from a snapshot.
+    async fn restore_files(&self, job: &JobRecord, stamp: Stamp) -> Result<(), StudioError>;
 
     /// Removes the sandbox, the snapshots and the run of a deleted job.
-    async fn erase(&self, job: &JobRecord) -> Result<(), Left>;
+    async fn erase(&self, job: &JobRecord) -> Result<(), Interrupted>;
 }
 
-/// Jobs are built in workspaces.
+/// Builds jobs in workspaces.
 pub(super) struct WorkspaceHost {
     pub(super) studio: Studio,
 }
 
 #[async_trait]
-impl Host for WorkspaceHost {
+impl BuildHost for WorkspaceHost {
     type Site = Workspace;
 
-    async fn provision(&self, job: &JobRecord) -> Result<Result<Workspace, String>, Left> {
+    async fn provision(&self, job: &JobRecord) -> Result<Result<Workspace, String>, Interrupted> {
         let workspaces = self.studio.workspaces();
         let mut repo = job.spec.repo.as_deref().map(Repo::parse);
         if let Some(branch) = &job.spec.branch {
             repo = repo.map(|repo| repo.branch(branch.clone()));
         }
         let from = match job.status {
-            // The workspace is there, and has its files.
+            // The workspace exists and has its files.
             Status::Building => job.begins_from.clone(),
             _ => self.prepare_base(job).await?,
         };
@@ -102,8 +102,8 @@ impl Host for WorkspaceHost {
             Err(error) => error,
         };
         match error {
-            // The worker before this one is not long gone, or the records are in trouble.
-            SetupError::Open(error) => Err(Left::Again(chain(&error))),
+            // The previous worker still holds the workspace, or the records are unavailable.
+            SetupError::Open(error) => Err(Interrupted::Retry(chain(&error))),
             error => {
                 let text = format!("The workspace could not be prepared: {}. Rebuild to try again.", chain(&error));
                 Ok(Err(text))
@@ -117,7 +117,7 @@ impl Host for WorkspaceHost {
         run: &RunId,
         site: &Workspace,
         cancel: CancellationToken,
-    ) -> Result<Done, Broken> {
+    ) -> Result<RunOutcome, DriveError> {
         run::drive(&self.studio, job, run, site, cancel).await
     }
 
@@ -129,13 +129,13 @@ impl Host for WorkspaceHost {
     }
 
     async fn save(&self, site: &Workspace) {
-        if let Err(error) = site.snapshot().await {
-            warn!(error = %chain(&error), "no snapshot was saved");
+        if let Err(error) = site.save_checkpoint().await {
+            warn!(error = %chain(&error), "cannot save a checkpoint; the pause saves again");
         }
     }
 
-    async fn photograph(&self, job: &JobRecord, site: &Workspace, reason: &str) {
-        self.studio.photograph(job, site, reason).await;
+    async fn take_screenshots(&self, job: &JobRecord, site: &Workspace, reason: &str) {
+        self.studio.take_screenshots(job, site, reason).await;
     }
 
     async fn leave(&self, site: Workspace) {
@@ -143,26 +143,26 @@ impl Host for WorkspaceHost {
     }
 
     async fn running(&self, job: &JobRecord) -> Option<(String, Option<Timestamp>)> {
-        match seat::look(self.studio.workspaces(), &job.workspace).await {
-            Found::Running { sandbox, ends_at } => Some((sandbox.id().to_string(), ends_at)),
-            Found::Paused | Found::Gone | Found::Unreachable(_) => None,
+        match probe::inspect_sandbox(self.studio.workspaces(), &job.workspace).await {
+            SandboxStatus::Running { sandbox, ends_at } => Some((sandbox.id().to_string(), ends_at)),
+            SandboxStatus::Paused | SandboxStatus::Gone | SandboxStatus::Unreachable(_) => None,
         }
     }
 
     async fn pause(&self, job: &JobRecord) -> Result<(), StudioError> {
-        self.studio.put_to_sleep(job).await.map(drop)
+        self.studio.pause_job(job).await.map(drop)
     }
 
     async fn discard(&self, job: &JobRecord) -> Result<bool, String> {
         let workspace = match self.studio.workspaces().open(&job.workspace).await {
             Ok(workspace) => workspace,
-            // Also after a worker that was killed when it had ended the sandbox.
+            // Also after a worker was killed when it had deleted the sandbox.
             Err(OpenError::NotFound(_)) => return Ok(true),
             Err(error) => return Err(chain(&error)),
         };
         let ended = workspace.destroy(Unsaved::Keep).await;
         if let Err(error) = &ended {
-            warn!(error = %chain(error), "the sandbox is kept, since its files could not be saved");
+            warn!(error = %chain(error), "cannot save the files; keeping the sandbox");
             let paused = workspace.pause().await;
             close(&workspace).await;
             return paused.map(|()| false).map_err(|error| chain(&error));
@@ -170,31 +170,31 @@ impl Host for WorkspaceHost {
         Ok(true)
     }
 
-    async fn set_back(&self, job: &JobRecord, stamp: Stamp) -> Result<(), StudioError> {
-        self.studio.set_back(job, Which::Exactly(stamp)).await
+    async fn restore_files(&self, job: &JobRecord, stamp: Stamp) -> Result<(), StudioError> {
+        self.studio.restore_files(job, Which::Exactly(stamp)).await
     }
 
-    async fn erase(&self, job: &JobRecord) -> Result<(), Left> {
-        let _turn = self.studio.turn(&job.id).await;
+    async fn erase(&self, job: &JobRecord) -> Result<(), Interrupted> {
+        let _lock = self.studio.lock_job(&job.id).await;
         match self.studio.workspaces().open(&job.workspace).await {
             Ok(workspace) => {
                 if let Err(error) = workspace.destroy(Unsaved::Unwanted).await {
                     close(&workspace).await;
-                    return Err(Left::Again(chain(&error)));
+                    return Err(Interrupted::Retry(chain(&error)));
                 }
             }
             Err(OpenError::NotFound(_)) => {}
-            Err(error) => return Err(Left::Again(chain(&error))),
+            Err(error) => return Err(Interrupted::Retry(chain(&error))),
         }
-        if self.studio.records().is_waited_for(&job.workspace).await.map_err(StudioError::from)? {
-            return Err(Left::Again("another build is about to begin from its files".to_owned()));
+        if self.studio.records().is_base_of_queued_job(&job.workspace).await.map_err(StudioError::from)? {
+            return Err(Interrupted::Retry("another build is about to begin from its files".to_owned()));
         }
         let files: SnapshotsOf = job.workspace.as_str().parse().map_err(StudioError::unavailable)?;
-        let removed = self.studio.workspaces().remove_snapshots_of(&files).await;
+        let removed = self.studio.workspaces().remove_checkpoints_of(&files).await;
         removed.map_err(StudioError::unavailable)?;
         if let Some(run) = &job.run {
-            let forgotten = self.studio.inner.runs.remove(run).await;
-            forgotten.map_err(StudioError::unavailable)?;
+            let erased = self.studio.inner.runs.remove(run).await;
+            erased.map_err(StudioError::unavailable)?;
         }
         Ok(())
     }

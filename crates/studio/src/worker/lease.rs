@@ -1,4 +1,5 @@
-//! Keeps a claim while a job is being built, and hears that it is lost or that somebody wants the job cancelled.
+//! Renews a claim while its job is built, and detects that the claim is lost or that the user
+//! cancelled the job.
 
 use std::time::Duration;
 
@@ -8,26 +9,26 @@ use tracing::warn;
 
 use crate::chain;
 use crate::records::JobRecord;
-use crate::studio::{Studio, locked};
+use crate::studio::{Studio, lock_mutex};
 
-/// A claim that is kept until it is dropped.
+/// A claim that is renewed until it is dropped.
 pub(super) struct Claim {
     studio: Studio,
     job: JobRecord,
-    /// Somebody wants the job cancelled.
+    /// Cancelled when the user cancels the job.
     pub(super) cancel: CancellationToken,
-    /// Another worker has the job, or may have it.
+    /// Cancelled when another worker has the job, or may have it.
     pub(super) lost: CancellationToken,
     _renewing: AbortOnDropHandle<()>,
 }
 
 impl Claim {
-    pub(super) fn keep(studio: &Studio, job: &JobRecord) -> Self {
+    pub(super) fn hold(studio: &Studio, job: &JobRecord) -> Self {
         let (cancel, lost) = (CancellationToken::new(), CancellationToken::new());
         if job.cancel_asked {
             cancel.cancel();
         }
-        locked(&studio.inner.building).insert(job.id.clone(), cancel.clone());
+        lock_mutex(&studio.inner.building).insert(job.id.clone(), cancel.clone());
         let renewing = tokio::spawn(renew(studio.clone(), job.clone(), cancel.clone(), lost.clone()));
         let _renewing = AbortOnDropHandle::new(renewing);
         Self { studio: studio.clone(), job: job.clone(), cancel, lost, _renewing }
@@ -36,7 +37,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        locked(&self.studio.inner.building).remove(&self.job.id);
+        lock_mutex(&self.studio.inner.building).remove(&self.job.id);
     }
 }
 
@@ -44,7 +45,7 @@ async fn renew(studio: Studio, job: JobRecord, cancel: CancellationToken, lost: 
     let settings = &studio.inner.settings;
     let mut good_until = tokio::time::Instant::now() + settings.lease;
     loop {
-        tokio::time::sleep(settings.renew_every.min(settings.lease / 3)).await;
+        tokio::time::sleep(settings.renew_interval.min(settings.lease / 3)).await;
         let asked = tokio::time::Instant::now();
         let renewed = studio.records().renew(&job.id, job.attempt, settings.lease);
         match tokio::time::timeout(settings.lease, renewed).await {
@@ -55,11 +56,11 @@ async fn renew(studio: Studio, job: JobRecord, cancel: CancellationToken, lost: 
                 }
             }
             Ok(Ok(None)) => return lost.cancel(),
-            Ok(Err(error)) => warn!(job = %job.id, error = %chain(&error), "a claim was not renewed; trying again"),
+            Ok(Err(error)) => warn!(job = %job.id, error = %chain(&error), "cannot renew a claim; trying again"),
             Err(_) => {}
         }
         if tokio::time::Instant::now() + Duration::from_secs(1) >= good_until {
-            // Somebody else may have it by now.
+            // The lease may have expired, so another worker may have claimed the job.
             return lost.cancel();
         }
     }

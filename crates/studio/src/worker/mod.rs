@@ -1,14 +1,14 @@
-//! The worker: claims what is waiting and builds it, several at once, until told to stop. Any number of processes may do so on one
-//! database.
+//! The worker: claims queued jobs and builds several at once, until it is stopped. Any number of
+//! processes can run workers on one database.
 //!
-//! A claim is a lease with a number, the attempt: everything the worker writes of the job carries it, so that a worker which was
-//! held up changes nothing any more. What a killed worker leaves, the next one takes up when the lease is over: in the same
-//! workspace, with the same run.
+//! A claim is a lease with a number, the attempt. Every write of the worker carries the attempt, so
+//! that a stalled worker which lost its lease changes nothing. When the lease of a killed worker
+//! expires, the next worker continues in the same workspace with the same run.
 
 mod base;
 mod build;
+mod cleanup;
 mod copy;
-mod errand;
 mod host;
 mod lease;
 mod run;
@@ -30,55 +30,56 @@ use crate::chain;
 use crate::records::JobRecord;
 use crate::studio::Studio;
 
-/// So long before the end of its sandbox a preview that somebody woke is put to sleep again, rather than lost. Earlier than
-/// those who look after workspaces would extend it: nobody works there.
-const BEDTIME: SignedDuration = SignedDuration::from_mins(10);
-const WATCH_EVERY: Duration = Duration::from_secs(60);
+/// How long before its sandbox expires a resumed preview is paused, so that it is not lost. Earlier
+/// than workspace maintenance would extend the sandbox, because no user works in it.
+const AUTO_PAUSE_MARGIN: SignedDuration = SignedDuration::from_mins(10);
+const PAUSE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Builds what is waiting until told to stop. What is being built then is left as it is, for whoever comes next.
+/// Builds queued jobs until `stop` is cancelled. Builds in progress are then released for the next
+/// worker.
 pub async fn work(studio: Studio, stop: CancellationToken) {
     let settings = studio.inner.settings.clone();
-    let (mut builds, mut watches) = (JoinSet::new(), JoinSet::new());
-    let places = Arc::new(Semaphore::new(settings.builds));
-    let mut next_watch = Instant::now() + WATCH_EVERY;
+    let (mut builds, mut pause_checks) = (JoinSet::new(), JoinSet::new());
+    let permits = Arc::new(Semaphore::new(settings.builds));
+    let mut next_pause_check = Instant::now() + PAUSE_CHECK_INTERVAL;
     while !stop.is_cancelled() {
-        // Before the look, so that what comes in meanwhile is not missed.
+        // Registered before the claim, so that a notification during the claim is not lost.
         let work = studio.inner.work.notified();
-        while let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+        while let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
             match studio.records().claim(settings.lease, None).await {
                 Ok(Some(job)) => {
                     let span = info_span!("build", job = %job.id, attempt = job.attempt);
                     let (studio, stop) = (studio.clone(), stop.clone());
-                    builds.spawn(build_in_workspace(studio, job, stop, Some(place)).instrument(span));
+                    builds.spawn(build_in_workspace(studio, job, stop, Some(permit)).instrument(span));
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    warn!(error = %chain(&error), "no job can be claimed now");
+                    warn!(error = %chain(&error), "cannot claim a job; trying again");
                     break;
                 }
             }
         }
-        while watches.try_join_next().is_some() {}
-        if Instant::now() >= next_watch && watches.is_empty() {
-            next_watch = Instant::now() + WATCH_EVERY;
+        while pause_checks.try_join_next().is_some() {}
+        if Instant::now() >= next_pause_check && pause_checks.is_empty() {
+            next_pause_check = Instant::now() + PAUSE_CHECK_INTERVAL;
             let studio = studio.clone();
-            watches.spawn(async move { put_to_sleep(&studio).await });
+            pause_checks.spawn(async move { pause_expiring(&studio).await });
         }
         tokio::select! {
             () = work => {}
             () = stop.cancelled() => {}
             Some(_) = builds.join_next() => {}
-            () = tokio::time::sleep(settings.look_every) => {}
+            () = tokio::time::sleep(settings.claim_interval) => {}
         }
     }
     while builds.join_next().await.is_some() {}
-    while watches.join_next().await.is_some() {}
+    while pause_checks.join_next().await.is_some() {}
 }
 
-/// What is to be done for a job that was claimed and has ended.
-pub(crate) async fn errand(studio: Studio, job: JobRecord) {
+/// Runs the cleanup of an ended job that was claimed.
+pub(crate) async fn clean_up(studio: Studio, job: JobRecord) {
     let stop = studio.inner.stop.clone();
-    let span = info_span!("errand", job = %job.id, attempt = job.attempt);
+    let span = info_span!("cleanup", job = %job.id, attempt = job.attempt);
     build_in_workspace(studio, job, stop, None).instrument(span).await;
 }
 
@@ -86,25 +87,25 @@ async fn build_in_workspace(
     studio: Studio,
     job: JobRecord,
     stop: CancellationToken,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 ) {
     let host = WorkspaceHost { studio: studio.clone() };
-    build::build(&host, &studio, job, stop, place).await;
+    build::build(&host, &studio, job, stop, permit).await;
 }
 
-/// Previews that somebody woke and whose time is nearly over.
-async fn put_to_sleep(studio: &Studio) {
-    let soon = Timestamp::now().saturating_add(BEDTIME).unwrap_or(Timestamp::MAX);
-    let ending = match studio.records().ending_before(soon).await {
+/// Pauses resumed previews whose sandboxes expire soon.
+async fn pause_expiring(studio: &Studio) {
+    let soon = Timestamp::now().saturating_add(AUTO_PAUSE_MARGIN).unwrap_or(Timestamp::MAX);
+    let ending = match studio.records().jobs_expiring_before(soon).await {
         Ok(ending) => ending,
-        Err(error) => return warn!(error = %chain(&error), "previews that end were not looked for"),
+        Err(error) => return warn!(error = %chain(&error), "cannot query expiring previews; trying again"),
     };
     for job in ending {
-        match studio.put_to_sleep_by(&job, Some(soon)).await {
+        match studio.pause_before(&job, Some(soon)).await {
             Ok(_) => {}
-            // It is gone: nothing is left to be put to sleep, now or later.
-            Err(crate::StudioError::NotFound) => studio.note_gone(&job).await,
-            Err(error) => warn!(job = %job.id, error = %chain(&error), "a preview could not be put to sleep"),
+            // The sandbox is gone, so nothing is left to pause.
+            Err(crate::StudioError::NotFound) => studio.record_sandbox_gone(&job).await,
+            Err(error) => warn!(job = %job.id, error = %chain(&error), "cannot pause a preview; trying again"),
         }
     }
 }
@@ -113,8 +114,8 @@ async fn put_to_sleep(studio: &Studio) {
 mod tests {
     use agent::approval::Policy;
     use agent::model::{ChoiceError, Usage};
-    use agent::records::{Entry, Head, RunRecord, RunState};
-    use agent::{Books, Event, Happened, Plan, RunId};
+    use agent::records::{Head, JournalEntry, RunRecord, RunState};
+    use agent::{Event, Happened, Plan, RunId, UsageRecorder};
     use async_trait::async_trait;
     use futures::FutureExt as _;
     use sdk::Secret;
@@ -125,46 +126,46 @@ mod tests {
     use workspace::{Workspace, Workspaces};
 
     use super::*;
+    use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
     use crate::id::JobId;
     use crate::job::Status;
-    use crate::premises::{Chosen, NoPicture, Picture, Premises};
-    use crate::records::{Change, Held, NewJob, Spec};
+    use crate::records::{Change, NewJob, Precondition, Spec};
     use crate::settings::Settings;
     use crate::token::{Digest, new_token};
 
-    /// Nobody may come here.
+    /// A host without workspaces, tools, models or screenshots.
     struct Closed;
 
     #[async_trait]
-    impl Premises for Closed {
+    impl StudioHost for Closed {
         fn workspaces(&self) -> &Workspaces {
-            panic!("somebody wants to act on a sandbox")
+            panic!("the test has no workspaces")
         }
 
         fn observe(&self, _: Arc<dyn Observer>) {}
 
         fn tools(&self, _: &Workspace, _: u16) -> Arc<dyn ToolDispatcher> {
-            panic!("somebody wants tools")
+            panic!("the test has no tools")
         }
 
-        fn model(&self, _: Option<&str>) -> Result<Chosen, ChoiceError> {
-            panic!("somebody wants a model")
+        fn model(&self, _: Option<&str>) -> Result<ChosenModel, ChoiceError> {
+            panic!("the test has no model")
         }
 
         fn models(&self) -> Vec<String> {
             Vec::new()
         }
 
-        async fn photograph(&self, _: &Workspace, _: u16) -> Result<Vec<Picture>, NoPicture> {
-            panic!("somebody wants pictures")
+        async fn take_screenshots(&self, _: &Workspace, _: u16) -> Result<Vec<CapturedScreenshot>, ScreenshotFailed> {
+            panic!("the test takes no screenshots")
         }
     }
 
-    /// A ready job whose sandbox runs and ends within the minute.
+    /// A ready job whose sandbox runs and expires within a minute.
     async fn ending(studio: &Studio) -> JobRecord {
-        let digest = Digest::of(new_token().expose()).expect("a token");
+        let digest = Digest::from_token(new_token().expose()).expect("a token");
         let user = studio.records().add_user("ada", &digest, 1).await.expect("a user");
-        let project = studio.records().project_named(&user.id, "page").await.expect("a project");
+        let project = studio.records().ensure_project(&user.id, "page").await.expect("a project");
         let new = NewJob {
             id: JobId::new(),
             project: project.id,
@@ -175,7 +176,7 @@ mod tests {
             begins_from: None,
             rebuilt_from: None,
         };
-        let mut job = studio.records().take_in(&new).await.expect("taken in").expect("a job");
+        let mut job = studio.records().enqueue(&new).await.expect("taken in").expect("a job");
         for to in [Status::Provisioning, Status::Building, Status::Ready] {
             let change = Change {
                 status: Some((job.status, to)),
@@ -184,7 +185,8 @@ mod tests {
                 settled: Some(true),
                 ..Change::default()
             };
-            job = studio.change(&job.id, Held::Anybody, change, Vec::new()).await.expect("changed").expect("a job");
+            job =
+                studio.change(&job.id, Precondition::None, change, Vec::new()).await.expect("changed").expect("a job");
         }
         job
     }
@@ -194,9 +196,9 @@ mod tests {
         Studio::open(&url, Arc::new(Closed), Settings::default()).await.expect("a studio")
     }
 
-    /// Whoever writes may never hear that it is written.
+    /// A write may succeed although its response is lost.
     #[tokio::test]
-    async fn a_timeline_goes_on_after_an_answer_was_lost() {
+    async fn the_copier_continues_after_a_lost_response() {
         let directory = TempDir::new().expect("a directory");
         let studio = nowhere(&directory).await;
         let (job, run) = (ending(&studio).await, RunId::new());
@@ -227,7 +229,7 @@ mod tests {
             entries: 0,
         };
         studio.inner.runs.begin(&record).await.expect("begun");
-        let said = |seq: u64| Entry {
+        let message_entry = |seq: u64| JournalEntry {
             happened: Happened {
                 seq,
                 ts: Timestamp::now(),
@@ -238,59 +240,59 @@ mod tests {
             change: None,
         };
         let append = async |from: u64, to: u64| {
-            let entries: Vec<Entry> = (from + 1..=to).map(said).collect();
+            let entries: Vec<JournalEntry> = (from + 1..=to).map(message_entry).collect();
             studio.inner.runs.append(&run, from, &entries, &head).await.expect("written");
         };
-        let books = Books {
-            records: studio.inner.book.clone(),
+        let books = UsageRecorder {
+            records: studio.inner.usage.clone(),
             run: run.clone(),
             project: "project".to_owned(),
             job: job.id.to_string(),
             model: job.model.clone(),
         };
         let phases = || tokio::sync::mpsc::unbounded_channel().0;
-        let copier = || copy::Copier::new(&studio, &job.id, job.attempt, books.clone(), 0, phases());
+        let copier = || copy::JournalCopier::new(&studio, &job.id, job.attempt, books.clone(), 0, phases());
         append(0, 2).await;
         copier().copy().await.expect("copied");
         append(2, 3).await;
-        // This one has not heard of the first two.
+        // This copier does not know that the first two were written.
         copier().copy().await.expect("copied");
-        let told = studio.records().events(&job.id, job.events).await.expect("read");
-        let texts: Vec<_> = told.iter().filter_map(|event| event.body["text"].as_str()).collect();
+        let events = studio.records().events(&job.id, job.events).await.expect("read");
+        let texts: Vec<_> = events.iter().filter_map(|event| event.body["text"].as_str()).collect();
         assert_eq!(texts, ["message 1", "message 2", "message 3"]);
-        // One whose job another worker has writes nothing.
+        // A copier whose job another worker has writes nothing.
         append(3, 4).await;
-        let mut late = copy::Copier::new(&studio, &job.id, job.attempt + 1, books.clone(), 0, phases());
+        let mut late = copy::JournalCopier::new(&studio, &job.id, job.attempt + 1, books.clone(), 0, phases());
         late.copy().await.expect("nothing is wrong");
         assert_eq!(studio.records().events(&job.id, job.events).await.expect("read").len(), 3);
     }
 
     #[tokio::test]
-    async fn a_preview_that_is_woken_at_its_bedtime_stays_awake() {
+    async fn a_preview_resumed_meanwhile_is_not_paused() {
         let directory = TempDir::new().expect("a directory");
         let studio = nowhere(&directory).await;
         let job = ending(&studio).await;
-        let soon = Timestamp::now() + BEDTIME;
-        let listed = async || studio.records().ending_before(soon).await.expect("read").len();
-        assert_eq!(listed().await, 1, "it is to be put to sleep");
+        let soon = Timestamp::now() + AUTO_PAUSE_MARGIN;
+        let listed = async || studio.records().jobs_expiring_before(soon).await.expect("read").len();
+        assert_eq!(listed().await, 1, "it is to be paused");
 
-        // Somebody wakes it, and has the turn; the worker waits for it.
-        let turn = studio.turn(&job.id).await;
-        let mut sleep = Box::pin(studio.put_to_sleep_by(&job, Some(soon)));
-        assert!(futures::poll!(&mut sleep).is_pending(), "it did not wait for its turn");
-        let woken = Change { sandbox_expires_at: Some(studio.awake_until(None)), ..Change::default() };
-        studio.change(&job.id, Held::Anybody, woken, Vec::new()).await.expect("changed");
-        drop(turn);
-        // Nothing is looked at, and nothing changed.
-        assert!(!sleep.await.expect("the records work"), "it was put to sleep");
+        // A user resumes it and holds the lock; the worker waits for the lock.
+        let lock = studio.lock_job(&job.id).await;
+        let mut pause = Box::pin(studio.pause_before(&job, Some(soon)));
+        assert!(futures::poll!(&mut pause).is_pending(), "the pause did not wait for the lock");
+        let woken = Change { sandbox_expires_at: Some(studio.keep_running_until(None)), ..Change::default() };
+        studio.change(&job.id, Precondition::None, woken, Vec::new()).await.expect("changed");
+        drop(lock);
+        // The sandbox is not inspected, and nothing changed.
+        assert!(!pause.await.expect("the records work"), "it was paused");
         let after = studio.records().job(&job.id).await.expect("read").expect("a job");
         assert_eq!((after.sandbox_paused, after.events), (false, job.events));
         assert_eq!(listed().await, 0);
 
-        // One that nobody woke is put to sleep.
+        // A preview that no user resumed is paused.
         let over = Change { sandbox_expires_at: Some(job.sandbox_expires_at), ..Change::default() };
-        studio.change(&job.id, Held::Anybody, over, Vec::new()).await.expect("changed");
-        let tried = std::panic::AssertUnwindSafe(put_to_sleep(&studio)).catch_unwind().await;
-        assert!(tried.is_err(), "nobody came to put it to sleep");
+        studio.change(&job.id, Precondition::None, over, Vec::new()).await.expect("changed");
+        let tried = std::panic::AssertUnwindSafe(pause_expiring(&studio)).catch_unwind().await;
+        assert!(tried.is_err(), "no worker paused it");
     }
 }

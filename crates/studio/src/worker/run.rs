@@ -1,93 +1,96 @@
-//! The agent's part of a build: begun once, and gone on with by whichever worker has the job.
+//! The agent's part of a build: started once, and continued by each worker that has the job.
 
 use std::sync::Arc;
 
-use agent::approval::Desk;
+use agent::approval::ApprovalQueue;
 use agent::records::RunState;
-use agent::{Books, Feed, OnWorkspace, Parts, Phase, Plan, Run, RunError, RunId, Settings, StopReason, system_prompt};
+use agent::{
+    Feed, Parts, Phase, Plan, Run, RunError, RunId, Settings, StopReason, UsageRecorder, WorkspaceCheckpointer,
+    system_prompt,
+};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 use workspace::Workspace;
 
-use super::copy::Copier;
+use super::copy::JournalCopier;
 use crate::chain;
 use crate::error::StudioError;
+use crate::probe::{self, AppResponse};
 use crate::records::JobRecord;
-use crate::seat::{self, Answer};
 use crate::studio::Studio;
 
-/// How the agent's part ended.
-pub(super) struct Done {
+/// How the run ended.
+pub(super) struct RunOutcome {
     pub(super) reason: StopReason,
     pub(super) message: String,
 }
 
-/// Why it has not ended.
-pub(super) enum Broken {
-    /// Nothing that waiting would change.
-    Hopeless(String),
-    /// Another worker may go on.
-    Again(String),
+/// Why the run has not ended.
+pub(super) enum DriveError {
+    /// A retry would fail the same way.
+    Permanent(String),
+    /// Another worker may continue the run.
+    Retry(String),
 }
 
-impl From<StudioError> for Broken {
+impl From<StudioError> for DriveError {
     fn from(error: StudioError) -> Self {
-        Self::Again(chain(&error))
+        Self::Retry(chain(&error))
     }
 }
 
-/// Drives the run of a job to its end, and puts it on the timeline.
+/// Drives the run of a job to its end, and copies it to the timeline.
 pub(super) async fn drive(
     studio: &Studio,
     job: &JobRecord,
     id: &RunId,
     workspace: &Workspace,
     cancel: CancellationToken,
-) -> Result<Done, Broken> {
+) -> Result<RunOutcome, DriveError> {
     let inner = &studio.inner;
-    let chosen = inner.premises.model(Some(&job.model)).map_err(|error| Broken::Hopeless(chain(&error)))?;
-    let books = Books {
-        records: inner.book.clone(),
+    let chosen = inner.host.model(Some(&job.model)).map_err(|error| DriveError::Permanent(chain(&error)))?;
+    let books = UsageRecorder {
+        records: inner.usage.clone(),
         run: id.clone(),
         project: workspace.project().to_string(),
         job: job.id.to_string(),
         model: chosen.model.name().to_owned(),
     };
     let (phases, finished) = unbounded_channel();
-    let mut copier = Copier::new(studio, &job.id, job.attempt, books, job.run_entries, phases);
-    // What a worker before this one had recorded and not told.
+    let mut copier = JournalCopier::new(studio, &job.id, job.attempt, books, job.run_entries, phases);
+    // Copies what a previous worker recorded and did not copy.
     copier.copy().await?;
     let feed = Feed::default();
     let parts = Parts {
-        tools: inner.premises.tools(workspace, inner.settings.preview_port),
+        tools: inner.host.tools(workspace, inner.settings.preview_port),
         model: chosen.model,
-        workplace: Arc::new(OnWorkspace(workspace.clone())),
+        checkpointer: Arc::new(WorkspaceCheckpointer(workspace.clone())),
         records: Arc::clone(&inner.runs),
-        approver: Arc::new(Desk::new(Arc::clone(&inner.runs))),
+        approver: Arc::new(ApprovalQueue::new(Arc::clone(&inner.runs))),
         feed: feed.clone(),
         cancel,
     };
     let watcher = feed.watch();
     let driven = async {
-        let driven = begin_or_go_on(studio, job, id, parts).await;
+        let driven = start_or_resume(studio, job, id, parts).await;
         feed.close();
         driven
     };
     let followed = async {
         copier.follow(watcher).await;
         let copied = copier.copy().await;
-        // No phase ends any more.
+        // Closes the channel: no phase ends after this.
         drop(copier);
         copied
     };
-    let (driven, copied, ()) = tokio::join!(driven, followed, photograph_phases(studio, job, workspace, finished));
+    let (driven, copied, ()) = tokio::join!(driven, followed, take_phase_screenshots(studio, job, workspace, finished));
     copied?;
     driven
 }
 
-/// Takes pictures of what is served at the end of each phase, while the next one goes on.
-async fn photograph_phases(
+/// Takes screenshots of the application at the end of each phase, while the next phase runs.
+async fn take_phase_screenshots(
     studio: &Studio,
     job: &JobRecord,
     workspace: &Workspace,
@@ -100,24 +103,24 @@ async fn photograph_phases(
         };
         let port = declared.unwrap_or(studio.inner.settings.preview_port);
         let served = match workspace.enter().await {
-            Ok(pass) => seat::ask(&studio.inner.http, pass.sandbox(), port).await != Answer::NotYet,
+            Ok(pass) => probe::ask_application(&studio.inner.http, pass.sandbox(), port).await != AppResponse::NotReady,
             Err(_) => false,
         };
         if served {
             let shown = JobRecord { preview_port: Some(port), ..job.clone() };
-            studio.photograph(&shown, workspace, &format!("phase {phase}")).await;
+            studio.take_screenshots(&shown, workspace, &format!("phase {phase}")).await;
         }
     }
 }
 
-async fn begin_or_go_on(studio: &Studio, job: &JobRecord, id: &RunId, parts: Parts) -> Result<Done, Broken> {
-    let known = studio.inner.runs.run(id).await.map_err(|error| Broken::Again(chain(&error)))?;
+async fn start_or_resume(studio: &Studio, job: &JobRecord, id: &RunId, parts: Parts) -> Result<RunOutcome, DriveError> {
+    let known = studio.inner.runs.run(id).await.map_err(|error| DriveError::Retry(chain(&error)))?;
     if let Some(record) = &known
         && record.head.state == RunState::Finished
         && let Some(reason) = record.head.stop_reason
     {
-        // The worker before this one was killed just after the run's end.
-        return Ok(Done { reason, message: format!("The run ended: {reason}.") });
+        // The previous worker was killed right after the run's end.
+        return Ok(RunOutcome { reason, message: format!("The run ended: {reason}.") });
     }
     let run = match known {
         Some(_) => Run::resume(parts, id.clone()).await,
@@ -128,10 +131,10 @@ async fn begin_or_go_on(studio: &Studio, job: &JobRecord, id: &RunId, parts: Par
         Err(error) => Err(error),
     };
     match driven {
-        Ok(report) => Ok(Done { reason: report.stop_reason, message: report.message }),
-        Err(RunError::Completed(_)) => Ok(Done { reason: StopReason::Completed, message: String::new() }),
-        Err(error @ (RunError::NoPrice(_) | RunError::Policy(_))) => Err(Broken::Hopeless(chain(&error))),
-        Err(error) => Err(Broken::Again(chain(&error))),
+        Ok(report) => Ok(RunOutcome { reason: report.stop_reason, message: report.message }),
+        Err(RunError::Completed(_)) => Ok(RunOutcome { reason: StopReason::Completed, message: String::new() }),
+        Err(error @ (RunError::NoPrice(_) | RunError::Policy(_))) => Err(DriveError::Permanent(chain(&error))),
+        Err(error) => Err(DriveError::Retry(chain(&error))),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The studio on both databases.
 
-mod far;
 mod programs;
 mod records;
+mod remote;
 mod rest;
-mod waking;
+mod resuming;
 mod whole;
 mod workers;

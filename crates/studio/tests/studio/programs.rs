@@ -1,4 +1,4 @@
-//! The real program, and a user who calls it.
+//! The real program, and a client of its REST API.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use testing::{Launch, Running, Tied, eventually_async, program, without_settings};
 
-/// For whatever must happen, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
+/// For any condition, on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Writes scripts for models into a directory.
+/// Writes scripts of scripted models into a directory.
 pub(crate) fn scripts(directory: &Path, scripts: &[(&str, &str)]) -> PathBuf {
     let place = directory.join("scripts");
     std::fs::create_dir(&place).expect("a directory");
@@ -52,7 +52,7 @@ impl Whole {
     }
 }
 
-/// A `sandbar studio` of its own.
+/// A `sandbar studio` process.
 pub(crate) struct Alone {
     pub(crate) address: String,
     pub(crate) token: Option<String>,
@@ -69,7 +69,7 @@ impl Drop for Alone {
 }
 
 impl Alone {
-    /// `variables` are for its environment.
+    /// `variables` are added to its environment.
     pub(crate) fn start(directory: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Tied::command("TERM", program());
         command.args(["studio", "--listen", "127.0.0.1:0", "--data"]).arg(directory.join("data")).args(arguments);
@@ -92,13 +92,13 @@ impl Alone {
         panic!("the studio did not become ready: {}", std::fs::read_to_string(&log).unwrap_or_default());
     }
 
-    /// What it has logged.
+    /// The log of the process.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
-/// Somebody with a token.
+/// A client with a token.
 #[derive(Clone)]
 pub(crate) struct Caller {
     http: reqwest::Client,
@@ -108,7 +108,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(address: &str, token: &str) -> Self {
-        let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client");
         Self { http, url: format!("http://{address}"), token: token.to_owned() }
     }
 
@@ -136,28 +136,28 @@ impl Caller {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Starts a build and says which it is.
+    /// Starts a build and returns its id.
     pub(crate) async fn build(&self, body: &Value) -> String {
         let (status, started) = self.post("/api/generation", body).await;
         assert_eq!(status, StatusCode::ACCEPTED, "{started}");
         started["job_id"].as_str().expect("an id").to_owned()
     }
 
-    /// Waits until a job is as wanted.
+    /// Polls a job until `wanted` holds.
     pub(crate) async fn until(&self, job: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let path = format!("/api/jobs/{job}");
-        let look = || async {
+        let poll = || async {
             let seen = self.get(&path).await;
             wanted(&seen).then_some(seen)
         };
-        eventually_async(format!("{job} is {what}"), PATIENCE, look).await
+        eventually_async(format!("{job} is {what}"), TIMEOUT, poll).await
     }
 
-    pub(crate) async fn until_asleep(&self, job: &str) -> Value {
+    pub(crate) async fn until_paused(&self, job: &str) -> Value {
         let done = |seen: &Value| {
             assert_ne!(seen["status"], "failed", "{seen}");
             seen["status"] == "ready" && seen["sandbox_paused"] == true
         };
-        self.until(job, "ready and asleep", done).await
+        self.until(job, "ready and paused", done).await
     }
 }

@@ -1,9 +1,12 @@
-//! The contract of the records, on SQLite and a real Postgres: by two handles, as two processes have them.
+//! The contract of the records, on SQLite and a real Postgres, through two handles as two processes
+//! have them.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sandbar_studio::records::{Change, Credited, Held, JobRecord, NameTaken, NewJob, NewPicture, Records, Spec};
+use sandbar_studio::records::{
+    AddUserError, Change, CreditChange, JobRecord, NewJob, NewScreenshot, Precondition, Records, Spec,
+};
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{JobId, ScreenshotId, Status, User};
 use sdk::Secret;
@@ -17,7 +20,7 @@ async fn open(url: &str) -> Records {
 }
 
 fn digest() -> Digest {
-    Digest::of(new_token().expose()).expect("a token")
+    Digest::from_token(new_token().expose()).expect("a token")
 }
 
 fn body(number: usize) -> (Timestamp, Map<String, Value>) {
@@ -28,7 +31,7 @@ fn body(number: usize) -> (Timestamp, Map<String, Value>) {
 }
 
 async fn new_job(records: &Records, user: &User, name: &str) -> NewJob {
-    let project = records.project_named(&user.id, name).await.expect("a project");
+    let project = records.ensure_project(&user.id, name).await.expect("a project");
     NewJob {
         id: JobId::new(),
         project: project.id,
@@ -45,26 +48,26 @@ async fn users(one: &Records, two: &Records) {
     assert!(!one.has_users().await.expect("read"));
     let (first, second) = (digest(), digest());
     let ada = one.add_user("ada", &first, 3).await.expect("added");
-    assert!(matches!(two.add_user("ada", &second, 1).await, Err(NameTaken::Taken(_))));
-    assert_eq!(two.user_with(&first).await.expect("read"), Some(ada.clone()));
-    assert_eq!(two.user_with(&second).await.expect("read"), None);
+    assert!(matches!(two.add_user("ada", &second, 1).await, Err(AddUserError::Taken(_))));
+    assert_eq!(two.user_by_token(&first).await.expect("read"), Some(ada.clone()));
+    assert_eq!(two.user_by_token(&second).await.expect("read"), None);
     one.replace_token(&ada.id, &second).await.expect("replaced");
-    assert_eq!(two.user_with(&first).await.expect("read"), None);
-    assert_eq!(two.user_with(&second).await.expect("read"), Some(ada.clone()));
+    assert_eq!(two.user_by_token(&first).await.expect("read"), None);
+    assert_eq!(two.user_by_token(&second).await.expect("read"), Some(ada.clone()));
     assert_eq!(two.credits(&ada.id).await.expect("read"), 3);
-    assert_eq!(one.credit(&ada.id, -4, "too many").await.expect("asked"), Credited::TooFew);
-    assert_eq!(one.credit(&ada.id, -3, "all").await.expect("asked"), Credited::Done(0));
+    assert_eq!(one.credit(&ada.id, -4, "too many").await.expect("asked"), CreditChange::TooFew);
+    assert_eq!(one.credit(&ada.id, -3, "all").await.expect("asked"), CreditChange::Done(0));
     assert_eq!((two.credits(&ada.id).await.expect("read"), two.users().await.expect("read").len()), (0, 1));
 }
 
-/// However many ask at once, credits are spent once each.
+/// Concurrent requests spend each credit once.
 async fn credits_are_spent_once(one: &Records, two: &Records) {
     let bob = one.add_user("bob", &digest(), 3).await.expect("added");
     let mut asked = Vec::new();
     for number in 0..8 {
         let records = if number % 2 == 0 { one.clone() } else { two.clone() };
         let new = new_job(one, &bob, "shop").await;
-        asked.push(tokio::spawn(async move { records.take_in(&new).await.expect("asked") }));
+        asked.push(tokio::spawn(async move { records.enqueue(&new).await.expect("asked") }));
     }
     let mut versions = Vec::new();
     for asked in asked {
@@ -76,7 +79,7 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
     let jobs = two.jobs(&bob.id, None).await.expect("read");
     assert_eq!(jobs.len(), 3);
 
-    // A credit comes back with the change that it is the end of, once, and is told of.
+    // A refund is recorded once, with the change that ends the job, and has an event.
     let cancelled = Change {
         status: Some((Status::Queued, Status::Cancelled)),
         settled: Some(true),
@@ -84,21 +87,21 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
         ..Change::default()
     };
     for job in &jobs[..2] {
-        let ended = one.change(&job.id, Held::Anybody, cancelled.clone(), vec![body(1)]).await.expect("asked");
+        let ended = one.change(&job.id, Precondition::None, cancelled.clone(), vec![body(1)]).await.expect("asked");
         assert_eq!(ended.expect("ended").events, 4);
-        assert!(two.change(&job.id, Held::Anybody, cancelled.clone(), Vec::new()).await.expect("asked").is_none());
-        let told = two.events(&job.id, 3).await.expect("read");
-        assert_eq!((&told[0].body["type"], &told[0].body["change"]), (&"credit".into(), &1.into()), "{told:?}");
+        assert!(two.change(&job.id, Precondition::None, cancelled.clone(), Vec::new()).await.expect("asked").is_none());
+        let events = two.events(&job.id, 3).await.expect("read");
+        assert_eq!((&events[0].body["type"], &events[0].body["change"]), (&"credit".into(), &1.into()), "{events:?}");
     }
     assert_eq!(two.credits(&bob.id).await.expect("read"), 2);
     let failed = Change { status: Some((Status::Queued, Status::Failed)), settled: Some(true), ..Change::default() };
-    one.change(&jobs[2].id, Held::Anybody, failed, Vec::new()).await.expect("asked").expect("ended");
+    one.change(&jobs[2].id, Precondition::None, failed, Vec::new()).await.expect("asked").expect("ended");
 }
 
-/// A job that is deleted is seen no more, is somebody's to remove, and leaves what it cost.
+/// A deleted job is hidden, is claimed for removal, and keeps its cost.
 async fn deleted(one: &Records, two: &Records) {
     let fay = one.add_user("fay", &digest(), 3).await.expect("added");
-    let taken = async |new: NewJob| one.take_in(&new).await.expect("asked").expect("taken in");
+    let taken = async |new: NewJob| one.enqueue(&new).await.expect("asked").expect("taken in");
     let gone = taken(new_job(one, &fay, "shop").await).await;
     let end = Change {
         status: Some((Status::Queued, Status::Cancelled)),
@@ -106,21 +109,24 @@ async fn deleted(one: &Records, two: &Records) {
         cost_nanos: Some(5),
         ..Change::default()
     };
-    one.change(&gone.id, Held::Anybody, end.clone(), Vec::new()).await.expect("asked").expect("ended");
+    one.change(&gone.id, Precondition::None, end.clone(), Vec::new()).await.expect("asked").expect("ended");
     let from = gone.workspace.as_str().parse().expect("an id");
     let waiting = taken(NewJob { begins_from: Some(from), ..new_job(one, &fay, "shop").await }).await;
-    assert!(two.is_waited_for(&gone.workspace).await.expect("read"));
-    one.change(&waiting.id, Held::Anybody, end, Vec::new()).await.expect("asked").expect("ended");
-    assert!(!two.is_waited_for(&gone.workspace).await.expect("read"));
+    assert!(two.is_base_of_queued_job(&gone.workspace).await.expect("read"));
+    one.change(&waiting.id, Precondition::None, end, Vec::new()).await.expect("asked").expect("ended");
+    assert!(!two.is_base_of_queued_job(&gone.workspace).await.expect("read"));
 
     let delete = Change { deleted: Some(true), settled: Some(false), ..Change::default() };
-    one.change(&gone.id, Held::Anybody, delete.clone(), Vec::new()).await.expect("asked").expect("noted");
-    assert!(two.change(&gone.id, Held::Anybody, delete, Vec::new()).await.expect("asked").is_none(), "by one alone");
+    one.change(&gone.id, Precondition::None, delete.clone(), Vec::new()).await.expect("asked").expect("noted");
+    assert!(
+        two.change(&gone.id, Precondition::None, delete, Vec::new()).await.expect("asked").is_none(),
+        "by one alone"
+    );
     let seen = |jobs: Vec<JobRecord>| jobs.iter().map(|job| job.id.clone()).collect::<Vec<_>>();
     assert_eq!(seen(two.jobs(&fay.id, None).await.expect("read")), std::slice::from_ref(&waiting.id));
-    assert_eq!(two.ever(&fay.id, Some(&gone.project)).await.expect("read").len(), 2);
+    assert_eq!(two.jobs_with_deleted(&fay.id, Some(&gone.project)).await.expect("read").len(), 2);
 
-    // Whoever has it removes it; one who was held up does not.
+    // The worker with the job erases it; a stalled worker does not.
     assert!(one.claim(LEASE, Some(&waiting.id)).await.expect("asked").is_none(), "nothing is to be done there");
     let first = one.claim(Duration::ZERO, Some(&gone.id)).await.expect("asked").expect("free");
     let second = loop {
@@ -129,8 +135,8 @@ async fn deleted(one: &Records, two: &Records) {
         }
     };
     assert!(first.deleted && second.deleted && second.attempt == first.attempt + 1);
-    assert!(!one.forget(&gone.id, first.attempt).await.expect("asked"));
-    assert!(two.forget(&gone.id, second.attempt).await.expect("asked"));
+    assert!(!one.erase_job(&gone.id, first.attempt).await.expect("asked"));
+    assert!(two.erase_job(&gone.id, second.attempt).await.expect("asked"));
     assert!(one.events(&gone.id, 0).await.expect("read").is_empty());
     let left = one.job(&gone.id).await.expect("read").expect("what it cost");
     assert_eq!((left.goal.as_str(), left.cost_nanos, left.settled, left.deleted), ("", 5, true, true));
@@ -138,13 +144,13 @@ async fn deleted(one: &Records, two: &Records) {
     assert_eq!(names.get(gone.workspace.as_str()).map(String::as_str), Some("shop"));
 }
 
-/// Of all who claim, one gets each job; and only the last one's word counts.
+/// One of several concurrent claims gets each job, and only the last attempt can write.
 async fn claims(one: &Records, two: &Records) {
     let eve = one.add_user("eve", &digest(), 10).await.expect("added");
     let mut ids = Vec::new();
     for _ in 0..4 {
         let new = new_job(one, &eve, "shop").await;
-        ids.push(one.take_in(&new).await.expect("asked").expect("taken in").id);
+        ids.push(one.enqueue(&new).await.expect("asked").expect("taken in").id);
     }
     let claiming = (0..10).map(|number| {
         let records = if number % 2 == 0 { one.clone() } else { two.clone() };
@@ -154,7 +160,7 @@ async fn claims(one: &Records, two: &Records) {
     for claiming in claiming.collect::<Vec<_>>() {
         claimed.extend(claiming.await.expect("no panic"));
     }
-    // One that lost a race on Postgres may have got nothing although there was something.
+    // A claim that lost a race on Postgres may have returned none although a job was free.
     while let Some(job) = one.claim(LEASE, None).await.expect("asked") {
         claimed.push(job);
     }
@@ -164,7 +170,7 @@ async fn claims(one: &Records, two: &Records) {
     ids.sort();
     assert_eq!(got, ids);
 
-    // The lease of one is over: another worker has it, and the first one's word counts no more.
+    // The lease expires: another worker claims the job, and the first attempt can no longer write.
     let id = &ids[0];
     assert_eq!(one.renew(id, 1, Duration::ZERO).await.expect("asked"), Some(false));
     let again = loop {
@@ -175,7 +181,7 @@ async fn claims(one: &Records, two: &Records) {
     assert_eq!((&again.id, again.attempt, again.broken_off), (id, 2, 1), "the first one broke off");
     assert_eq!(one.renew(id, 1, LEASE).await.expect("asked"), None);
     let late = Change { stage_label: Some("late".into()), ..Change::default() };
-    assert!(one.change(id, Held::By(1), late.clone(), vec![body(1)]).await.expect("asked").is_none());
+    assert!(one.change(id, Precondition::Attempt(1), late.clone(), vec![body(1)]).await.expect("asked").is_none());
     let run = agent::RunId::new();
     let good = Change {
         status: Some((Status::Provisioning, Status::Building)),
@@ -186,47 +192,52 @@ async fn claims(one: &Records, two: &Records) {
         cost_nanos: Some(7),
         ..Change::default()
     };
-    let changed =
-        two.change(id, Held::By(2), good.clone(), vec![body(1), body(2)]).await.expect("asked").expect("changed");
+    let changed = two
+        .change(id, Precondition::Attempt(2), good.clone(), vec![body(1), body(2)])
+        .await
+        .expect("asked")
+        .expect("changed");
     assert_eq!((changed.status, changed.run, changed.run_entries), (Status::Building, Some(run), 3));
     assert_eq!((changed.preview_port, changed.sandbox_paused, changed.cost_nanos), (Some(3000), true, 7));
     assert_eq!(changed.spec.phases, ["one"]);
-    assert!(two.change(id, Held::By(2), good, Vec::new()).await.expect("asked").is_none(), "it is no longer there");
+    assert!(
+        two.change(id, Precondition::Attempt(2), good, Vec::new()).await.expect("asked").is_none(),
+        "it is no longer there"
+    );
     let read = one.job(id).await.expect("read").expect("a job");
     assert_eq!((read.events, &*read.stage_label), (4, Status::Provisioning.label()));
 
-    // Given back, it is had at once; settled, never again.
+    // A released job can be claimed at once; a settled job never again.
     two.release(id, 2, Duration::ZERO).await.expect("released");
     let third = one.claim(LEASE, None).await.expect("asked").expect("free");
     assert_eq!((&third.id, third.attempt, third.status), (id, 3, Status::Building));
     assert_eq!(third.broken_off, 1, "the second one gave it back");
     let further = Change { progress: true, ..Change::default() };
-    let further = one.change(id, Held::By(3), further, Vec::new()).await.expect("asked").expect("changed");
+    let further = one.change(id, Precondition::Attempt(3), further, Vec::new()).await.expect("asked").expect("changed");
     assert_eq!(further.broken_off, 0, "it got further");
     for (id, attempt) in ids.iter().zip([3, 1, 1, 1]) {
         let done = Change { settled: Some(true), ..Change::default() };
-        assert!(one.change(id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
+        assert!(one.change(id, Precondition::Attempt(attempt), done, Vec::new()).await.expect("asked").is_some());
     }
     assert!(two.claim(LEASE, None).await.expect("asked").is_none());
 
-    // Something is to be done again: it is had at once, whoever had it before.
+    // A settled job with a new operation can be claimed at once, although its lease had not ended.
     let more = Change { settled: Some(false), deleted: Some(true), ..Change::default() };
-    assert!(one.change(id, Held::Anybody, more, Vec::new()).await.expect("asked").is_some());
+    assert!(one.change(id, Precondition::None, more, Vec::new()).await.expect("asked").is_some());
     assert_eq!(two.claim(LEASE, None).await.expect("asked").map(|job| job.attempt), Some(4));
-    assert!(two.forget(id, 4).await.expect("asked"));
+    assert!(two.erase_job(id, 4).await.expect("asked"));
 }
 
-/// A lease of a process that is gone, or that was written under a clock that was ahead, blocks no
-/// build.
+/// The lease of a dead process, or one written while the clock was ahead, blocks no build.
 async fn void_leases(url: &str, one: &Records, two: &Records) {
     const SHORT: Duration = Duration::from_secs(15);
     let kim = one.add_user("kim", &digest(), 1).await.expect("added");
-    let job = one.take_in(&new_job(one, &kim, "shop").await).await.expect("asked").expect("taken in");
+    let job = one.enqueue(&new_job(one, &kim, "shop").await).await.expect("asked").expect("taken in");
     let claimed = one.claim(SHORT, Some(&job.id)).await.expect("asked").expect("free");
     assert!(two.claim(SHORT, Some(&job.id)).await.expect("asked").is_none(), "its process runs");
     let mut child = std::process::Command::new("true").spawn().expect("it starts");
     child.wait().expect("it ends");
-    let me = workspace::process::this();
+    let me = workspace::process::identify();
     let (_, facts) = me.split_once(" [").expect("what programs read");
     let gone = format!("process {} on here [1 {}", child.id(), facts.split_once(' ').expect("more").1);
     let (soon, far) =
@@ -250,18 +261,18 @@ async fn void_leases(url: &str, one: &Records, two: &Records) {
         attempt = taken.map_or(attempt, |job| job.attempt);
     }
     let done = Change { settled: Some(true), ..Change::default() };
-    assert!(one.change(&job.id, Held::By(attempt), done, Vec::new()).await.expect("asked").is_some());
+    assert!(one.change(&job.id, Precondition::Attempt(attempt), done, Vec::new()).await.expect("asked").is_some());
 }
 
-/// Events have no gaps, whoever writes them, and a read in pieces has them all.
+/// Event numbers have no gaps across writers, and reading page by page returns every event.
 async fn events(one: &Records, two: &Records) {
     let dan = one.add_user("dan", &digest(), 1).await.expect("added");
-    let job = one.take_in(&new_job(one, &dan, "shop").await).await.expect("asked").expect("taken in");
+    let job = one.enqueue(&new_job(one, &dan, "shop").await).await.expect("asked").expect("taken in");
     let writing = (0..40).map(|number| {
         let (records, id) = (if number % 2 == 0 { one.clone() } else { two.clone() }, job.id.clone());
         tokio::spawn(async move {
-            let told = (0..20).map(|more| body(number * 100 + more)).collect();
-            records.change(&id, Held::Anybody, Change::default(), told).await.expect("written").expect("a job");
+            let events = (0..20).map(|more| body(number * 100 + more)).collect();
+            records.change(&id, Precondition::None, Change::default(), events).await.expect("written").expect("a job");
         })
     });
     for writing in writing.collect::<Vec<_>>() {
@@ -279,7 +290,7 @@ async fn events(one: &Records, two: &Records) {
     assert_eq!(all[0].body["type"], "job_status");
     assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), Some(802))]);
 
-    let picture = |device: &str| NewPicture {
+    let screenshot = |device: &str| NewScreenshot {
         id: ScreenshotId::new(),
         device: device.into(),
         width: 390,
@@ -288,24 +299,27 @@ async fn events(one: &Records, two: &Records) {
         media_type: "image/webp".into(),
         content: vec![0, 255, 7].into(),
     };
-    let desktop = one.keep_picture(&job.id, picture("desktop")).await.expect("kept");
-    let twice = picture("mobile");
-    one.keep_picture(&job.id, twice.clone()).await.expect("kept");
-    let mobile = two.keep_picture(&job.id, twice).await.expect("kept already");
-    let kept = two.pictures(&job.id).await.expect("read");
+    let desktop = one.save_screenshot(&job.id, screenshot("desktop")).await.expect("kept");
+    let twice = screenshot("mobile");
+    one.save_screenshot(&job.id, twice.clone()).await.expect("kept");
+    let mobile = two.save_screenshot(&job.id, twice).await.expect("kept already");
+    let kept = two.screenshots(&job.id).await.expect("read");
     assert_eq!(kept.iter().map(|one| &one.id).collect::<Vec<_>>(), [&mobile.id, &desktop.id]);
     assert_eq!(
-        one.newest_pictures(std::slice::from_ref(&job.id)).await.expect("read"),
+        one.newest_screenshots(std::slice::from_ref(&job.id)).await.expect("read"),
         [(job.id.clone(), desktop.id.clone())]
     );
-    let file = one.picture(&job.id, &desktop.id).await.expect("read").expect("a picture");
+    let file = one.screenshot(&job.id, &desktop.id).await.expect("read").expect("a screenshot");
     assert_eq!((&*file.media_type, &file.content[..]), ("image/webp", &[0, 255, 7][..]));
-    assert!(one.picture(&JobId::new(), &desktop.id).await.expect("read").is_none(), "a picture belongs to its job");
+    assert!(
+        one.screenshot(&JobId::new(), &desktop.id).await.expect("read").is_none(),
+        "a screenshot belongs to its job"
+    );
 
     let soon = Timestamp::now() + SignedDuration::from_mins(1);
     for (from, to) in [(Status::Queued, Status::Provisioning), (Status::Provisioning, Status::Building)] {
         let step = Change { status: Some((from, to)), ..Change::default() };
-        one.change(&job.id, Held::Anybody, step, Vec::new()).await.expect("asked").expect("changed");
+        one.change(&job.id, Precondition::None, step, Vec::new()).await.expect("asked").expect("changed");
     }
     let ready = Change {
         status: Some((Status::Building, Status::Ready)),
@@ -314,12 +328,12 @@ async fn events(one: &Records, two: &Records) {
         settled: Some(true),
         ..Change::default()
     };
-    one.change(&job.id, Held::Anybody, ready, Vec::new()).await.expect("asked").expect("changed");
+    one.change(&job.id, Precondition::None, ready, Vec::new()).await.expect("asked").expect("changed");
     assert_eq!(two.ended_jobs(&job.project).await.expect("read").len(), 1);
-    assert!(two.ending_before(Timestamp::now()).await.expect("read").is_empty());
-    let ending = two.ending_before(soon + SignedDuration::from_secs(1)).await.expect("read");
+    assert!(two.jobs_expiring_before(Timestamp::now()).await.expect("read").is_empty());
+    let ending = two.jobs_expiring_before(soon + SignedDuration::from_secs(1)).await.expect("read");
     assert_eq!(ending.iter().map(|job| &job.id).collect::<Vec<_>>(), [&job.id]);
-    let found = two.job_in(&job.workspace).await.expect("read").expect("the job of its workspace");
+    let found = two.job_in_workspace(&job.workspace).await.expect("read").expect("the job of its workspace");
     assert_eq!((found.id, found.sandbox_paused, found.settled), (job.id, false, true));
 }
 
@@ -339,14 +353,14 @@ async fn on_sqlite() {
     contract(&format!("sqlite://{}", directory.path().join("records.sqlite").display())).await;
 }
 
-/// Commits wait for the disk, and for other processes' commits. Who looks does not.
+/// Commits wait for the disk and for other processes' commits. Reads do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_do_not_wait_for_writes() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite://{}", directory.path().join("records.sqlite").display());
     let records = open(&url).await;
     let gus = records.add_user("gus", &digest(), 2).await.expect("added");
-    let job = records.take_in(&new_job(&records, &gus, "shop").await).await.expect("asked").expect("taken in");
+    let job = records.enqueue(&new_job(&records, &gus, "shop").await).await.expect("asked").expect("taken in");
 
     let other = database::connect(&url).await.expect("another process");
     let immediate =
@@ -356,17 +370,17 @@ async fn reads_do_not_wait_for_writes() {
         let (records, gus) = (records.clone(), gus.clone());
         async move { records.credit(&gus.id, 1, "a gift").await }
     });
-    let looks = async {
+    let reads = async {
         for _ in 0..50 {
             records.job(&job.id).await.expect("read").expect("the job");
             assert_eq!(records.credits(&gus.id).await.expect("read"), 1);
             assert_eq!(records.events(&job.id, 0).await.expect("read").len(), 2);
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), looks).await.expect("nobody waits for whoever writes");
+    tokio::time::timeout(Duration::from_secs(5), reads).await.expect("reads waited for writes");
     assert!(!writing.is_finished(), "it was written while another process had the database");
     other.rollback().await.expect("it ends");
-    assert_eq!(writing.await.expect("no panic").expect("written"), Credited::Done(2));
+    assert_eq!(writing.await.expect("no panic").expect("written"), CreditChange::Done(2));
     assert_eq!(records.credits(&gus.id).await.expect("read"), 2, "what is written is seen");
 }
 

@@ -1,4 +1,4 @@
-//! A whole build on a real server, by a model that follows a script: ready, asleep, awake, gone, built again.
+//! Whole builds on a real server with a scripted model: ready, paused, resumed, expired, rebuilt.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ const NO_PAGE: &str = r#"{"turns": [
     {"text": "Done."}
 ]}"#;
 
-/// What the timeline has, without waiting for more.
+/// The recorded events, without waiting for more.
 async fn timeline(whole: &Whole, job: &str) -> Vec<Value> {
     let records = whole.records().await;
     let job = job.parse().expect("an id");
@@ -54,39 +54,39 @@ fn count(events: &[Value], kind: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
+async fn a_build_is_paused_resumed_expired_and_rebuilt() {
     let whole = Whole::start(&[]);
     let user = &whole.user;
     let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
     let job = user.build(&json!({ "name": "Counter", "goal": "Count.", "model": "scripted:demo" })).await;
-    let asleep = user.until_asleep(&job).await;
-    assert_eq!((&asleep["preview_url"], &asleep["screenshot_url"]), (&Value::Null, &Value::Null));
-    let sandbox: SandboxId = asleep["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
+    let paused = user.until_paused(&job).await;
+    assert_eq!((&paused["preview_url"], &paused["screenshot_url"]), (&Value::Null, &Value::Null));
+    let sandbox: SandboxId = paused["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
     let state = async || client.info(&sandbox).await.expect("it is there").listed.state;
 
-    // Looking wakes nothing.
+    // Reads resume nothing.
     let (preview, files) = (format!("/api/jobs/{job}/preview"), format!("/api/jobs/{job}/files"));
     assert_eq!(user.get(&preview).await["state"], "paused");
     let listed = user.get(&files).await;
     assert_eq!((&listed["source"], listed["entries"].as_array().map(Vec::len)), (&json!("snapshot"), Some(3)));
     let read = user.get(&format!("/api/jobs/{job}/file?path=index.html")).await;
     assert!(read["text"].as_str().expect("a text").contains("How often?"), "{read}");
-    let pictures = user.get(&format!("/api/jobs/{job}/screenshots")).await;
-    assert_eq!(pictures["screenshots"].as_array().map(Vec::len), Some(2), "{pictures}");
+    let screenshots = user.get(&format!("/api/jobs/{job}/screenshots")).await;
+    assert_eq!(screenshots["screenshots"].as_array().map(Vec::len), Some(2), "{screenshots}");
     assert_eq!(state().await, SandboxState::Paused);
 
-    // The whole story, each thing once.
-    let told = timeline(&whole, &job).await;
+    // Every event of the build, once each.
+    let events = timeline(&whole, &job).await;
     for kind in ["run_started", "run_finished", "screenshots", "paused", "credit"] {
-        assert_eq!(count(&told, kind), 1, "{kind}: {told:#?}");
+        assert_eq!(count(&events, kind), 1, "{kind}: {events:#?}");
     }
-    assert_eq!(count(&told, "tool_call_started"), count(&told, "tool_call_finished"));
-    let statuses: Vec<&str> = told.iter().filter_map(|event| event["status"].as_str()).collect();
+    assert_eq!(count(&events, "tool_call_started"), count(&events, "tool_call_finished"));
+    let statuses: Vec<&str> = events.iter().filter_map(|event| event["status"].as_str()).collect();
     let mut distinct = statuses.clone();
     distinct.dedup();
     assert_eq!(distinct, ["queued", "provisioning", "building", "ready"]);
 
-    // Several wake it at once: it wakes once, and answers.
+    // Concurrent resumes share one attempt.
     let resume = format!("/api/generation/{job}/resume");
     let nothing = json!({});
     let (one, two, three) =
@@ -106,7 +106,7 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
     assert_eq!((&status["sandbox_paused"], &status["preview_url"]), (&json!(false), &json!(url)));
     assert_eq!(user.get(&preview).await["state"], "active");
 
-    // Reading extends nothing.
+    // Reads extend nothing.
     let ends = async || client.info(&sandbox).await.expect("it is there").listed.end_at;
     let before = ends().await;
     assert_eq!(user.get(&files).await["source"], "sandbox");
@@ -114,21 +114,21 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
     user.get(&preview).await;
     assert_eq!(ends().await, before);
     let (again, _) = user.post(&resume, &nothing).await;
-    assert_eq!(again, StatusCode::OK, "waking what is awake is a success");
+    assert_eq!(again, StatusCode::OK, "resuming a running sandbox succeeds");
 
-    // Asleep, however often it is asked for.
+    // A pause is idempotent.
     for _ in 0..2 {
         let paused = user.post(&format!("/api/jobs/{job}/snapshot"), &nothing).await;
         assert_eq!(paused, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
         assert_eq!(state().await, SandboxState::Paused);
     }
 
-    // Gone for good: only a rebuild helps, and it has the files.
+    // The sandbox is gone: only a rebuild helps, and it has the files.
     assert!(client.kill(&sandbox).await.expect("killed"));
     assert_eq!(user.get(&preview).await["state"], "expired");
     let (status, refused) = user.post(&resume, &nothing).await;
     assert_eq!((status.as_u16(), &refused["error_type"]), (503, &json!("sandbox_expired")), "{refused}");
-    // That is known from then on: nothing sleeps, and there is nothing to look at.
+    // The expiry is recorded: the job has no paused sandbox and no preview.
     let seen = user.get(&format!("/api/jobs/{job}")).await;
     assert_eq!((&seen["sandbox_paused"], &seen["preview_url"]), (&json!(false), &Value::Null), "{seen}");
     let (status, again) = user.post(&resume, &nothing).await;
@@ -145,27 +145,27 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
     let (status, rebuilt) = user.post(&rebuild, &json!({ "confirm": true })).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{rebuilt}");
     let rebuilt = rebuilt["job_id"].as_str().expect("an id").to_owned();
-    let second = user.until_asleep(&rebuilt).await;
+    let second = user.until_paused(&rebuilt).await;
     assert_eq!((&second["build_version"], &second["rebuilt_from"]), (&json!(2), &json!(job)));
     assert_eq!(user.get(&format!("/api/jobs/{rebuilt}/files")).await["entries"].as_array().map(Vec::len), Some(3));
     assert_eq!(user.get("/api/me").await["credits"], 8);
 
-    // Its files are those of a snapshot again, and it is awake then.
+    // A restore brings the files of a snapshot back, and the preview runs after it.
     let saved = user.get(&format!("/api/jobs/{rebuilt}/snapshots")).await["snapshots"][0].clone();
     let restore = format!("/api/jobs/{rebuilt}/restore");
     let (status, begun) = user.post(&restore, &json!({ "key": saved["key"] })).await;
     assert_eq!(status, StatusCode::ACCEPTED, "{begun}");
     let looked = user.get(&format!("/api/jobs/{rebuilt}/preview")).await;
     assert!(["starting", "active"].contains(&looked["state"].as_str().expect("a state")), "{looked}");
-    let awake = |seen: &Value| seen["stage_label"] == "Ready" && seen["sandbox_paused"] == false;
-    let restored = user.until(&rebuilt, "restored and awake", awake).await;
+    let resumed = |seen: &Value| seen["stage_label"] == "Ready" && seen["sandbox_paused"] == false;
+    let restored = user.until(&rebuilt, "restored and resumed", resumed).await;
     assert_eq!(restored["sandbox_id"], second["sandbox_id"], "where it was");
-    let told = timeline(&whole, &rebuilt).await;
-    let wrong = told.iter().find(|event| event["type"] == "job_status" && event["message"].is_string());
+    let events = timeline(&whole, &rebuilt).await;
+    let wrong = events.iter().find(|event| event["type"] == "job_status" && event["message"].is_string());
     assert_eq!(wrong, None, "nothing went wrong");
-    assert_eq!((count(&told, "restored"), count(&told, "resumed")), (1, 1), "{told:#?}");
+    assert_eq!((count(&events, "restored"), count(&events, "resumed")), (1, 1), "{events:#?}");
 
-    // One book for all: the builds stand beside the workspaces.
+    // `sandbar usage` shows builds beside workspaces.
     let usage = |arguments: &[&str]| {
         let mut command = std::process::Command::new(testing::program());
         testing::without_settings(&mut command).args(["usage", "--json", "--data"]).arg(whole.data()).args(arguments);
@@ -189,23 +189,24 @@ async fn a_build_becomes_ready_sleeps_wakes_expires_and_is_built_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
+async fn failed_builds_explain_and_leave_no_sandbox() {
     let whole = Whole::start(&[("slow.json", SLOW), ("wrong.json", WRONG), ("no-page.json", NO_PAGE)]);
     let user = &whole.user;
     let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
     let wrong = user.build(&json!({ "name": "wrong", "goal": "g", "model": "scripted:wrong.json" })).await;
 
-    // What the model cannot do ends with what to do next; the files are kept.
+    // A failed build says what to do next, and its files are kept.
     let failed = user.until(&wrong, "failed", |seen| seen["status"] == "failed").await;
     assert!(failed["error_message"].as_str().expect("a message").contains("build"), "{failed}");
     let path = format!("/api/jobs/{wrong}/file?path=hello.txt");
-    let read = testing::eventually_async("its files are in a snapshot", super::programs::PATIENCE, || async {
+    let read = testing::eventually_async("its files are in a snapshot", super::programs::TIMEOUT, || async {
         let (status, read) = user.call(reqwest::Method::GET, &path, None).await;
         (status == StatusCode::OK && read["source"] == "snapshot").then_some(read)
     });
     assert_eq!(read.await["text"], "hello\n");
 
-    // Cancelled while it works, and before it began, where the credit comes back. Two are built at once, so the third waits.
+    // Cancelled while it builds, and before it starts, which refunds the credit. Two builds run at
+    // once, so the third waits.
     let slow = json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" });
     let (slow, other, waiting) = (user.build(&slow).await, user.build(&slow).await, user.build(&slow).await);
     for job in [&slow, &other] {
@@ -221,14 +222,14 @@ async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
     let (status, _) = user.post(&format!("/api/generation/{slow}/resume"), &json!({})).await;
     assert_eq!(status.as_u16(), 422);
 
-    // Nothing to look at is ready all the same.
+    // A build without a page is ready, too.
     let plain = user.build(&json!({ "name": "plain", "goal": "g", "model": "scripted:no-page.json" })).await;
-    let ready = user.until_asleep(&plain).await;
+    let ready = user.until_paused(&plain).await;
     let preview = user.get(&format!("/api/jobs/{plain}/preview")).await;
     assert_eq!((&preview["state"], &ready["error_message"]), (&json!("none"), &Value::Null), "{preview}");
 
-    // Only the ready one has a sandbox; forgotten, none has.
-    let one = testing::eventually_async("one sandbox is left", super::programs::PATIENCE, || async {
+    // Only the ready build has a sandbox; after the deletions none has.
+    let one = testing::eventually_async("one sandbox is left", super::programs::TIMEOUT, || async {
         use futures::TryStreamExt as _;
         let rows: Vec<_> = client.list(sdk::ListQuery::new()).try_collect().await.expect("a list");
         (rows.len() == 1).then_some(rows)
@@ -236,7 +237,7 @@ async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
     one.await;
     let (status, _) = user.call(reqwest::Method::DELETE, &format!("/api/jobs/{plain}"), None).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
-    let gone = testing::eventually_async("no sandbox is left", super::programs::PATIENCE, || async {
+    let gone = testing::eventually_async("no sandbox is left", super::programs::TIMEOUT, || async {
         use futures::TryStreamExt as _;
         let rows: Vec<_> = client.list(sdk::ListQuery::new()).try_collect().await.expect("a list");
         rows.is_empty().then_some(())
@@ -247,23 +248,23 @@ async fn builds_that_end_otherwise_say_why_and_leave_no_sandbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_phase_that_shows_a_page_has_its_pictures() {
+async fn every_phase_with_a_page_has_screenshots() {
     let whole = Whole::start(&[("phases.json", PHASES)]);
     let user = &whole.user;
     let phases = ["Serve a page.", "Change it."];
     let job = user.build(&json!({ "name": "p", "goal": "g", "model": "scripted:phases.json", "phases": phases })).await;
-    user.until_asleep(&job).await;
+    user.until_paused(&job).await;
     let taken = user.get(&format!("/api/jobs/{job}/screenshots")).await;
     let mut reasons: Vec<&str> =
         taken["screenshots"].as_array().expect("a list").iter().filter_map(|one| one["reason"].as_str()).collect();
     reasons.sort_unstable();
     assert_eq!(reasons, ["phase 1", "phase 1", "phase 2", "phase 2", "ready", "ready"], "{taken:#}");
-    let told = timeline(&whole, &job).await;
-    assert_eq!((count(&told, "screenshots"), count(&told, "phase_finished")), (3, 2), "{told:#?}");
+    let events = timeline(&whole, &job).await;
+    assert_eq!((count(&events, "screenshots"), count(&events, "phase_finished")), (3, 2), "{events:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pause_after_a_build_waits_until_the_page_that_watches_it_has_loaded() {
+async fn the_automatic_pause_waits_for_the_watching_page() {
     let whole = Whole::start(&[("page.json", PAGE)]);
     let user = &whole.user;
     let job = user.build(&json!({ "name": "p", "goal": "g", "model": "scripted:page.json" })).await;
@@ -272,7 +273,7 @@ async fn the_pause_after_a_build_waits_until_the_page_that_watches_it_has_loaded
     let watching = reqwest::Client::new().get(events).bearer_auth(token.trim()).send().await.expect("a stream");
     assert_eq!(watching.status(), StatusCode::OK);
     user.until(&job, "ready", |seen| seen["status"] == "ready").await;
-    // The page has 30 seconds.
+    // The page has 30 seconds to load.
     assert_eq!(user.get(&format!("/api/jobs/{job}/preview")).await["state"], "active");
     let records = whole.records().await;
     let record = async || records.job(&job.parse().expect("an id")).await.expect("read").expect("a job");
@@ -281,22 +282,22 @@ async fn the_pause_after_a_build_waits_until_the_page_that_watches_it_has_loaded
     let loaded = format!("/api/jobs/{job}/preview/loaded");
     let (status, _) = user.call(reqwest::Method::POST, &loaded, None).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
-    user.until_asleep(&job).await;
+    user.until_paused(&job).await;
     assert!(record().await.preview_loaded);
-    let told = timeline(&whole, &job).await;
-    let paused: Vec<&Value> = told.iter().filter(|event| event["type"] == "paused").collect();
-    assert!(paused.len() == 1 && paused[0]["automatic"] == true, "{told:#?}");
-    // What a person pauses is told.
+    let events = timeline(&whole, &job).await;
+    let paused: Vec<&Value> = events.iter().filter(|event| event["type"] == "paused").collect();
+    assert!(paused.len() == 1 && paused[0]["automatic"] == true, "{events:#?}");
+    // A pause by a user has an event.
     let (status, _) = user.post(&format!("/api/generation/{job}/resume"), &json!({})).await;
     assert_eq!(status, StatusCode::OK);
     let paused = user.post(&format!("/api/generation/{job}/snapshot"), &json!({})).await;
     assert_eq!(paused, (StatusCode::OK, json!({ "job_id": job, "paused": true })));
-    let told = timeline(&whole, &job).await;
-    assert!(told.iter().any(|event| event["type"] == "paused" && event["automatic"] == false), "{told:#?}");
+    let events = timeline(&whole, &job).await;
+    assert!(events.iter().any(|event| event["type"] == "paused" && event["automatic"] == false), "{events:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_token_of_the_owner_is_printed_and_kept() {
+async fn a_new_owner_token_is_printed_and_stored() {
     let whole = Whole::start(&[]);
     let file = whole.data().join("studio/token");
     let before = std::fs::read_to_string(&file).expect("a token");
@@ -316,13 +317,13 @@ async fn a_new_token_of_the_owner_is_printed_and_kept() {
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 }
 
-/// A terminal's WebSocket, spoken by hand: what it sends is read as bytes, framing included.
+/// A WebSocket client that reads bytes with their framing.
 struct TerminalSocket(TcpStream);
 
 impl TerminalSocket {
     fn open(whole: &Whole, job: &str, token: &str) -> Self {
         let mut stream = TcpStream::connect(&whole.server.address).expect("the server listens");
-        stream.set_read_timeout(Some(super::programs::PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(super::programs::TIMEOUT)).expect("a socket");
         let head = format!(
             "GET /api/jobs/{job}/terminal HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
              Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -334,7 +335,7 @@ impl TerminalSocket {
         socket
     }
 
-    /// Sends a short message, masked by zeros.
+    /// Sends a short message, masked with zeros.
     fn send(&mut self, text: &str) {
         let length = u8::try_from(text.len()).ok().filter(|length| *length < 126).expect("a short message");
         let frame = [&[0x82, 0x80 | length, 0, 0, 0, 0][..], text.as_bytes()].concat();
@@ -357,7 +358,7 @@ impl TerminalSocket {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_token_ends_the_terminals_of_the_old_one() {
+async fn replacing_the_token_ends_terminals() {
     let whole = Whole::start(&[("slow.json", SLOW)]);
     let job = whole.user.build(&json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" })).await;
     whole.user.until(&job, "building", |seen| seen["status"] == "building" && seen["sandbox_id"].is_string()).await;
@@ -384,7 +385,7 @@ async fn files(whole: &Whole, job: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end() {
+async fn the_next_build_starts_from_the_newest_files() {
     let whole = Whole::start(&[("slow.json", SLOW), ("wrong.json", WRONG), ("page.json", PAGE)]);
     let user = &whole.user;
     let build = |model: &str| json!({ "name": "p", "goal": "g", "model": format!("scripted:{model}") });
@@ -395,19 +396,18 @@ async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end(
         }
     };
 
-    // A failed build: the next one is asked for before the files of the failed one are saved.
+    // A failed build: the next one is started before the files of the failed one are saved.
     let wrong = user.build(&build("wrong.json")).await;
     user.until(&wrong, "failed", |seen| seen["status"] == "failed").await;
     let second = user.build(&build("page.json")).await;
-    let asleep = user.until_asleep(&second).await;
+    let paused = user.until_paused(&second).await;
     has(&second, &["hello.txt", "index.html"]).await;
 
-    // A ready one whose preview is awake, and whose files were edited by hand since they were
-    // saved.
+    // A ready build whose preview runs, and whose files were edited by hand after they were saved.
     let (status, _) = user.post(&format!("/api/generation/{second}/resume"), &json!({})).await;
     assert_eq!(status, StatusCode::OK);
     let client = testing::client(&whole.server.address, &whole.server.key).build().expect("a client");
-    let sandbox: SandboxId = asleep["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
+    let sandbox: SandboxId = paused["sandbox_id"].as_str().expect("a sandbox").parse().expect("an id");
     let sandbox = client.attach(&client.info(&sandbox).await.expect("it is there")).expect("it runs");
     sandbox.files().write("/home/user/project/by-hand.txt", "mine\n").await.expect("written");
     let (status, rebuilt) = user.post(&format!("/api/generation/{second}/rebuild"), &json!({ "confirm": true })).await;
@@ -416,15 +416,15 @@ async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end(
     sandbox.files().write("/home/user/project/later.txt", "mine\n").await.expect("written");
     let third = user.build(&build("page.json")).await;
     for job in [&rebuilt, &third] {
-        user.until_asleep(job).await;
+        user.until_paused(job).await;
         has(job, &["hello.txt", "by-hand.txt"]).await;
     }
     has(&third, &["later.txt"]).await;
 
-    // A cancelled one.
+    // A cancelled build.
     let slow = user.build(&build("slow.json")).await;
     let log = format!("/api/jobs/{slow}/file?path=begun");
-    testing::eventually_async("the build has written its file", super::programs::PATIENCE, || async {
+    testing::eventually_async("the build has written its file", super::programs::TIMEOUT, || async {
         let (status, _) = user.call(reqwest::Method::GET, &log, None).await;
         (status == StatusCode::OK).then_some(())
     })
@@ -433,7 +433,7 @@ async fn the_next_build_starts_from_the_newest_files_whatever_the_last_ones_end(
     assert_eq!(status, StatusCode::OK);
     user.until(&slow, "cancelled", |seen| seen["status"] == "cancelled").await;
     let last = user.build(&build("page.json")).await;
-    user.until_asleep(&last).await;
+    user.until_paused(&last).await;
     has(&last, &["begun", "by-hand.txt"]).await;
 }
 

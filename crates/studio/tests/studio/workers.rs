@@ -1,4 +1,4 @@
-//! Several studios on one Postgres share the work; one that is killed loses nothing.
+//! Several studios on one Postgres share the work, and a killed one loses nothing.
 
 use sandbar_studio::records::Records;
 use sandbar_studio::{JobId, Status};
@@ -7,10 +7,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use testing::{Server, eventually_async, repeats};
 
-use super::programs::{Alone, Caller, PATIENCE, scripts};
+use super::programs::{Alone, Caller, TIMEOUT, scripts};
 
-/// Whatever a killed worker had begun may or may not have been done, so that each command can be run again: the page is made by
-/// whichever comes first, and leaves one line.
+/// A command that was interrupted by the kill may or may not have been executed, so every command
+/// can run twice: `mkdir` lets only the first one create the page, and the log has one line.
 const SCRIPT: &str = r#"{"turns": [
     {"text": "The page.", "tool_calls": [{"name": "bash", "input": {"command":
         "cd /home/user/project; mkdir .once && { echo '<h1>Hello</h1>' > index.html; echo once >> log; }; sleep 2; ls"}}]},
@@ -49,7 +49,7 @@ async fn a_killed_worker_loses_nothing_and_every_job_ends_once() {
     assert_eq!(second.token, None, "whose token only the first one knows");
     let user = Caller::new(&second.address, &token);
     let records = Records::open(&Secret::from(database.as_str())).await.expect("the records");
-    let owner = records.user_named("owner").await.expect("read").expect("the first user");
+    let owner = records.user_by_name("owner").await.expect("read").expect("the first user");
     let count = i64::try_from(jobs).expect("few");
     records.credit(&owner.id, count, "for the test").await.expect("given");
     let mut ids = Vec::new();
@@ -64,40 +64,40 @@ async fn a_killed_worker_loses_nothing_and_every_job_ends_once() {
         }
         all
     };
-    // Both work: with two builds each, three at once are not one's alone.
-    eventually_async("both studios work, and one builds", PATIENCE, || async {
+    // With two builds per studio, three builds at once need both.
+    eventually_async("both studios work, and one builds", TIMEOUT, || async {
         let all = all().await;
         let count = |wanted: &[Status]| all.iter().filter(|job| wanted.contains(&job.status)).count();
         (count(&[Status::Provisioning, Status::Building]) >= 3 && count(&[Status::Building]) >= 1).then_some(())
     })
     .await;
-    first.process.end_by("KILL", PATIENCE);
-    let patience = PATIENCE * u32::try_from(jobs.div_ceil(4)).expect("few");
-    let settled = eventually_async("all jobs have ended", patience, || async {
+    first.process.end_by("KILL", TIMEOUT);
+    let timeout = TIMEOUT * u32::try_from(jobs.div_ceil(4)).expect("few");
+    let settled = eventually_async("all jobs have ended", timeout, || async {
         let all = all().await;
         all.iter().all(|job| job.settled).then_some(all)
     });
     let settled = settled.await;
-    assert!(settled.iter().any(|job| job.attempt > 1), "somebody took up what the killed one had");
+    assert!(settled.iter().any(|job| job.attempt > 1), "another worker claimed the jobs of the killed one");
     for job in settled {
         assert_eq!((job.status, job.sandbox_paused), (Status::Ready, true), "{job:?}");
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
-            let after = told.last().and_then(|event: &sandbar_studio::TimelineEvent| event.seq).unwrap_or_default();
+            let after = events.last().and_then(|event: &sandbar_studio::TimelineEvent| event.seq).unwrap_or_default();
             let page = records.events(&job.id, after).await.expect("read");
             if page.is_empty() {
                 break;
             }
-            told.extend(page);
+            events.extend(page);
         }
-        let of = |kind: &str| told.iter().filter(|event| event.body["type"] == kind).count();
-        let became_ready = told.iter().filter(|event| {
+        let of = |kind: &str| events.iter().filter(|event| event.body["type"] == kind).count();
+        let became_ready = events.iter().filter(|event| {
             event.body["type"] == "job_status"
                 && event.body["status"] == "ready"
                 && event.body["sandbox_paused"] == false
         });
-        assert_eq!((became_ready.count(), of("run_finished")), (1, 1), "{told:#?}");
-        assert_eq!(of("tool_call_started"), of("tool_call_finished"), "{told:#?}");
+        assert_eq!((became_ready.count(), of("run_finished")), (1, 1), "{events:#?}");
+        assert_eq!(of("tool_call_started"), of("tool_call_finished"), "{events:#?}");
         let log = user.get(&format!("/api/jobs/{}/file?path=log", job.id)).await;
         assert_eq!(log["text"], "once\n", "its work was done once");
     }

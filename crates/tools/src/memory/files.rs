@@ -1,4 +1,4 @@
-//! A file tree in memory. Times are counted, not measured: every change is one later than the one before.
+//! A file tree in memory. Times are counters: every change is one later than the previous.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::paths;
 use crate::port::PortError;
 
-/// Links followed at most, as Linux does.
-const MOST_LINKS: usize = 40;
+/// Links followed at most, as in Linux.
+const MAX_LINKS: usize = 40;
 
 #[derive(Debug, Clone)]
 pub(super) enum Node {
@@ -19,15 +19,15 @@ pub(super) enum Node {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct TreeEntry {
     pub(super) node: Node,
     pub(super) modified: i128,
 }
 
-/// All files by absolute, normal path.
+/// All files by absolute, normalized path.
 #[derive(Debug)]
 pub(super) struct Tree {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, TreeEntry>,
     clock: i128,
 }
 
@@ -44,32 +44,32 @@ impl Tree {
 
     fn insert(&mut self, path: String, node: Node) {
         self.clock += 1;
-        self.entries.insert(path, Entry { node, modified: self.clock });
+        self.entries.insert(path, TreeEntry { node, modified: self.clock });
     }
 
-    /// Where links lead to.
+    /// Follows links.
     pub(super) fn resolve(&self, path: &str) -> Result<String, PortError> {
-        let mut path = paths::normal(path);
-        for _ in 0..MOST_LINKS {
+        let mut path = paths::normalize(path);
+        for _ in 0..MAX_LINKS {
             let link = prefixes(&path).find_map(|prefix| match self.entries.get(prefix) {
-                Some(Entry { node: Node::Link { target }, .. }) => Some((prefix.to_owned(), target.clone())),
+                Some(TreeEntry { node: Node::Link { target }, .. }) => Some((prefix.to_owned(), target.clone())),
                 _ => None,
             });
             let Some((prefix, target)) = link else { return Ok(path) };
             let rest = path[prefix.len()..].to_owned();
             let base = if target.starts_with('/') { target } else { paths::join(paths::parent(&prefix), &target) };
-            path = paths::normal(&format!("{base}{rest}"));
+            path = paths::normalize(&format!("{base}{rest}"));
         }
         Err(PortError::Other("too many links".into()))
     }
 
-    pub(super) fn entry(&self, path: &str) -> Result<(String, &Entry), PortError> {
+    pub(super) fn entry(&self, path: &str) -> Result<(String, &TreeEntry), PortError> {
         let real = self.resolve(path)?;
         if let Some(entry) = self.entries.get(&real) {
             return Ok((real, entry));
         }
         let through_file = prefixes(&real)
-            .any(|prefix| matches!(self.entries.get(prefix), Some(Entry { node: Node::File { .. }, .. })));
+            .any(|prefix| matches!(self.entries.get(prefix), Some(TreeEntry { node: Node::File { .. }, .. })));
         Err(if through_file { PortError::NotADirectory } else { PortError::NotFound })
     }
 
@@ -108,12 +108,12 @@ impl Tree {
     }
 
     pub(super) fn make_directory(&mut self, path: &str) {
-        // A file in the way stays: the double's callers look at the result.
-        let _ = self.make_parents(&paths::normal(path));
+        // Ignores an existing file: callers of the double check the result.
+        let _ = self.make_parents(&paths::normalize(path));
     }
 
     pub(super) fn remove(&mut self, path: &str) -> bool {
-        let path = paths::normal(path);
+        let path = paths::normalize(path);
         let below = format!("{path}/");
         let before = self.entries.len();
         self.entries.retain(|known, _| *known != path && !known.starts_with(&below));
@@ -121,10 +121,10 @@ impl Tree {
     }
 
     pub(super) fn is_directory(&self, path: &str) -> bool {
-        matches!(self.entry(path), Ok((_, Entry { node: Node::Directory, .. })))
+        matches!(self.entry(path), Ok((_, TreeEntry { node: Node::Directory, .. })))
     }
 
-    /// The entries right in a directory: name and whether it is one itself.
+    /// The direct entries of a directory: name, and whether it is a directory.
     pub(super) fn list(&self, path: &str) -> Result<Vec<(String, bool)>, PortError> {
         let (real, entry) = self.entry(path)?;
         if !matches!(entry.node, Node::Directory) {
@@ -138,9 +138,10 @@ impl Tree {
     }
 
     /// Everything below a directory.
-    pub(super) fn below(&self, root: &str) -> Vec<(String, Entry)> {
+    pub(super) fn below(&self, root: &str) -> Vec<(String, TreeEntry)> {
         let Ok(root) = self.resolve(root) else { return Vec::new() };
-        let inside = |(path, entry): (&String, &Entry)| Some((paths::below(&root, path)?.to_owned(), entry.clone()));
+        let inside =
+            |(path, entry): (&String, &TreeEntry)| Some((paths::below(&root, path)?.to_owned(), entry.clone()));
         self.entries.iter().filter_map(inside).collect()
     }
 
@@ -153,11 +154,11 @@ impl Tree {
     }
 
     pub(super) fn link(&mut self, path: &str, target: &str) {
-        self.insert(paths::normal(path), Node::Link { target: target.to_owned() });
+        self.insert(paths::normalize(path), Node::Link { target: target.to_owned() });
     }
 
     pub(super) fn special(&mut self, path: &str) {
-        self.insert(paths::normal(path), Node::Special);
+        self.insert(paths::normalize(path), Node::Special);
     }
 
     pub(super) fn mode(&self, path: &str) -> Option<u32> {
@@ -169,13 +170,13 @@ impl Tree {
 
     pub(super) fn set_mode(&mut self, path: &str, wanted: u32) {
         let Ok(real) = self.resolve(path) else { return };
-        if let Some(Entry { node: Node::File { mode, .. }, .. }) = self.entries.get_mut(&real) {
+        if let Some(TreeEntry { node: Node::File { mode, .. }, .. }) = self.entries.get_mut(&real) {
             *mode = wanted;
         }
     }
 }
 
-/// The directories above a path, outermost first, and the path itself.
+/// The ancestors of a path, outermost first, and the path itself.
 fn prefixes(path: &str) -> impl Iterator<Item = &str> {
     let ends = path.char_indices().skip(1).filter(|(_, letter)| *letter == '/').map(|(at, _)| at);
     ends.chain([path.len()]).map(move |end| &path[..end])

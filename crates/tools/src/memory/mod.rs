@@ -1,4 +1,5 @@
-//! The tools without a sandbox: files in memory, a small shell, time as tokio keeps it. For tests of whatever uses tools.
+//! The tools without a sandbox: files in memory, a small shell, tokio's clock. For tests of code
+//! that uses tools.
 
 mod files;
 mod machine;
@@ -14,18 +15,19 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, ToolDispatcher, Watch};
-use crate::port::{Ground, Machine, Memory, PortError, Visit};
+use crate::port::{Machine, MachineLease, MachineSource, PortError, SessionStore};
 use crate::result::ToolResult;
-use crate::screenshots::Screenshots;
+use crate::screenshots::ScreenshotProvider;
 use machine::MemoryMachine;
 pub use shell::Step;
 
-/// Runs the tools on files in memory. The same schemas and answers as on a sandbox, no network, no clock.
+/// Runs the tools on files in memory. The same schemas and results as on a sandbox, no network, no
+/// clock.
 ///
-/// Its shell knows `echo`, `printf`, `cat`, `cd`, `pwd`, `export`, `unset`, `sleep`, `head`, `seq`, `yes`, `mkdir`, `rm`,
-/// `touch`, `env`, `read`, `kill`, `exit`, `true`, `false`, `test`, pipes, redirections, `&&`, `||`, `;`, `&` and `( )`.
-/// Everything else is scripted with [`InMemoryToolDispatcher::on`]; what is neither is a command that does not exist, with a
-/// message that says so.
+/// Its shell knows `echo`, `printf`, `cat`, `cd`, `pwd`, `export`, `unset`, `sleep`, `head`, `seq`,
+/// `yes`, `mkdir`, `rm`, `touch`, `env`, `read`, `kill`, `exit`, `true`, `false`, `test`, pipes,
+/// redirections, `&&`, `||`, `;`, `&` and `( )`. Other commands are scripted with
+/// [`InMemoryToolDispatcher::on`]; an unscripted one does not exist, and the message says so.
 pub struct InMemoryToolDispatcher {
     core: Core,
     machine: Arc<MemoryMachine>,
@@ -43,41 +45,41 @@ impl InMemoryToolDispatcher {
         Self { core: Core::new(Ids::Counted(AtomicU64::new(0))), machine: Arc::new(MemoryMachine::new()) }
     }
 
-    /// Whether `write_file` may replace what was not read.
+    /// Sets whether `write_file` may replace a file that was not read.
     #[must_use]
     pub fn overwrite_guard(mut self, guard: OverwriteGuard) -> Self {
         self.core.guard = guard;
         self
     }
 
-    /// Where `take_screenshot` gets its pictures.
+    /// Sets the source of screenshots.
     #[must_use]
-    pub fn screenshots(mut self, screenshots: Arc<dyn Screenshots>) -> Self {
+    pub fn screenshots(mut self, screenshots: Arc<dyn ScreenshotProvider>) -> Self {
         self.core.screenshots = Some(screenshots);
         self
     }
 
-    /// What a command does whose words begin like `words`.
+    /// Scripts the commands whose words begin with `words`.
     pub fn on(&self, words: &str, steps: impl IntoIterator<Item = Step>) {
         self.machine.script(words, steps.into_iter().collect());
     }
 
-    /// Makes a file, with its directories, as somebody else would.
+    /// Creates a file with its directories, outside the session.
     pub fn put(&self, path: &str, content: impl Into<Bytes>) {
         self.machine.files().put(path, content.into());
     }
 
-    /// What is in a file.
+    /// The content of a file.
     pub fn get(&self, path: &str) -> Option<Bytes> {
         self.machine.files().get(path)
     }
 
-    /// Makes a link, as `ln -s` does.
+    /// Creates a symbolic link.
     pub fn link(&self, path: &str, target: &str) {
         self.machine.files().link(path, target);
     }
 
-    /// Makes a device or pipe.
+    /// Creates a device or pipe.
     pub fn special(&self, path: &str) {
         self.machine.files().special(path);
     }
@@ -92,27 +94,27 @@ impl InMemoryToolDispatcher {
         self.machine.files().set_mode(path, mode);
     }
 
-    /// How many processes are alive.
+    /// Number of running processes.
     pub fn processes(&self) -> usize {
         self.machine.processes()
     }
 }
 
-/// It is always there.
+/// Always available.
 #[async_trait]
-impl Ground for InMemoryToolDispatcher {
-    async fn enter(&self) -> Result<Box<dyn Visit>, PortError> {
+impl MachineSource for InMemoryToolDispatcher {
+    async fn acquire(&self) -> Result<Box<dyn MachineLease>, PortError> {
         Ok(Box::new(Arc::clone(&self.machine)))
     }
 }
 
 #[async_trait]
-impl Visit for Arc<MemoryMachine> {
+impl MachineLease for Arc<MemoryMachine> {
     fn machine(&self) -> &dyn Machine {
         self
     }
 
-    async fn leave(self: Box<Self>, _result: &mut ToolResult) {}
+    async fn release(self: Box<Self>, _result: &mut ToolResult) {}
 }
 
 #[async_trait]
@@ -122,7 +124,7 @@ impl ToolDispatcher for InMemoryToolDispatcher {
     }
 
     async fn close(&self) {
-        if let Err(error) = Memory::close(&self.machine).await {
+        if let Err(error) = SessionStore::close(&self.machine).await {
             tracing::debug!(%error, "a session could not be closed");
         }
     }

@@ -1,4 +1,4 @@
-//! Reads command lines for the small shell. What it cannot read is a syntax error, as with a real one.
+//! Parses command lines for the small shell. Unsupported syntax is a syntax error.
 
 /// A list of commands.
 #[derive(Debug, Clone, Default)]
@@ -6,13 +6,13 @@ pub(super) struct Script {
     pub(super) items: Vec<Item>,
 }
 
-/// A pipeline and when it runs.
+/// A pipeline, and when it runs.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) when: When,
     pub(super) pipeline: Vec<Command>,
     pub(super) background: bool,
-    /// As it was written.
+    /// Source text.
     pub(super) source: String,
 }
 
@@ -39,17 +39,17 @@ pub(super) enum What {
 pub(super) enum Redirection {
     /// Descriptor, path, whether to append.
     Out(u8, Word, bool),
-    /// Errors go where output goes.
+    /// `2>&1`.
     ErrToOut,
-    /// Output goes where errors go.
+    /// `1>&2`.
     OutToErr,
-    /// Both outputs.
+    /// `&>`.
     Both(Word),
     In(Word),
     Here(String),
 }
 
-/// A word: pieces that are joined after variables are filled in.
+/// A word: pieces that are joined after variable expansion.
 pub(super) type Word = Vec<Piece>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) enum Piece {
     Variable(String),
 }
 
-/// A syntax error, as bash words it.
+/// A syntax error, in bash's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Syntax(pub(super) String);
 
@@ -144,7 +144,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, String)>, Syntax> {
         rest = after;
         tokens.push((Token::Word(word, quoted), before[..before.len() - after.len()].to_owned()));
     }
-    // A here-document that nobody ended has the rest, which is nothing.
+    // A here-document without its end has no content.
     for (token, _) in &mut tokens {
         if matches!(token, Token::Here(body) if body.starts_with('\0')) {
             *token = Token::Here(String::new());
@@ -153,7 +153,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, String)>, Syntax> {
     Ok(tokens)
 }
 
-/// The lines up to the mark, and what follows it.
+/// The lines up to the delimiter, and what follows it.
 fn here<'a>(text: &'a str, mark: &str) -> (String, &'a str) {
     let mut at = 0;
     for line in text.split_inclusive('\n') {

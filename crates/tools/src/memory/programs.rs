@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::shell::{Broken, Env, Exit, Io, Run, Source, Step};
+use super::shell::{BrokenPipe, Env, Exit, InputStream, Io, Run, Step};
 use crate::port::PortError;
 
-type Code = Result<Result<i32, Exit>, Broken>;
+type Code = Result<Result<i32, Exit>, BrokenPipe>;
 
 pub(super) async fn run(run: &Arc<Run>, words: &[String], env: &mut Env, io: &Io) -> Code {
     let done = |code: i32| Ok(Ok(code));
     let words = assignments(words, env);
     let Some((name, arguments)) = words.split_first() else { return done(0) };
-    if let Some(steps) = run.machine.scripted(&words.join(" ")) {
-        return scripted(run, &steps, env, io).await.map(Ok);
+    if let Some(steps) = run.machine.find_script(&words.join(" ")) {
+        return run_script(run, &steps, env, io).await.map(Ok);
     }
     let text = |index: usize| arguments.get(index).map_or("", String::as_str);
     match name.as_str() {
@@ -28,7 +28,7 @@ pub(super) async fn run(run: &Arc<Run>, words: &[String], env: &mut Env, io: &Io
             done(0)
         }
         "printf" => {
-            run.write(&io.out, formatted(arguments)).await?;
+            run.write(&io.out, format_printf(arguments)).await?;
             done(0)
         }
         "pwd" => {
@@ -79,7 +79,7 @@ pub(super) async fn run(run: &Arc<Run>, words: &[String], env: &mut Env, io: &Io
             let piece = Bytes::from(line.repeat(65536 / line.len().max(1)));
             loop {
                 run.write(&io.out, piece.clone()).await?;
-                // So that others get their turn, and whoever kills it too.
+                // Yields, so that other tasks and a kill get their chance.
                 tokio::task::yield_now().await;
             }
         }
@@ -143,18 +143,18 @@ pub(super) async fn run(run: &Arc<Run>, words: &[String], env: &mut Env, io: &Io
             }
             _ => done(0),
         },
-        // Sessions are of no consequence here: the call is what groups processes.
+        // Sessions do not matter here: the call groups processes.
         "setsid" | "nohup" | "exec" | "command" => Box::pin(self::run(run, arguments, env, io)).await,
         _ => {
             let message = format!("bash: line 1: {name}: command not found\n");
             run.say(&io.err, &message).await?;
-            run.machine.missed(&words.join(" "));
+            run.machine.record_unknown_command(&words.join(" "));
             done(127)
         }
     }
 }
 
-/// Takes in `NAME=value` before a command.
+/// Applies `NAME=value` before a command.
 fn assignments<'a>(words: &'a [String], env: &mut Env) -> &'a [String] {
     let is_name =
         |name: &str| !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
@@ -168,7 +168,7 @@ fn assignments<'a>(words: &'a [String], env: &mut Env) -> &'a [String] {
     rest
 }
 
-async fn scripted(run: &Arc<Run>, steps: &[Step], env: &Env, io: &Io) -> Result<i32, Broken> {
+async fn run_script(run: &Arc<Run>, steps: &[Step], env: &Env, io: &Io) -> Result<i32, BrokenPipe> {
     for step in steps {
         match step {
             Step::Out(text) => run.say(&io.out, text).await?,
@@ -196,7 +196,7 @@ async fn scripted(run: &Arc<Run>, steps: &[Step], env: &Env, io: &Io) -> Result<
     Ok(0)
 }
 
-async fn next(source: &Source) -> Option<Bytes> {
+async fn next(source: &InputStream) -> Option<Bytes> {
     source.lock().await.as_mut()?.recv().await
 }
 
@@ -282,8 +282,8 @@ fn size(text: &str) -> usize {
     number.parse::<usize>().unwrap_or(0) * scale
 }
 
-/// `printf` with `%s`, `%d`, `%%` and backslashes; the format is used again while there are arguments.
-fn formatted(arguments: &[String]) -> Bytes {
+/// `printf` with `%s`, `%d`, `%%` and backslashes; the format repeats while there are arguments.
+fn format_printf(arguments: &[String]) -> Bytes {
     let Some((format, mut values)) = arguments.split_first() else { return Bytes::new() };
     let mut out: Vec<u8> = Vec::new();
     loop {

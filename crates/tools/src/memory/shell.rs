@@ -1,4 +1,5 @@
-//! The small shell: runs parsed command lines as tasks. Its processes are entries in a table, so that tests can count them.
+//! The small shell: runs parsed command lines as tasks. Its processes are entries of a table, so
+//! that tests can count them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,28 +16,28 @@ use super::programs;
 use crate::paths;
 use crate::port::{ShellEvent, Stream};
 
-/// What a scripted command does.
+/// A step of a scripted command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Writes to its standard output.
+    /// Writes to standard output.
     Out(String),
-    /// Writes to its standard error.
+    /// Writes to standard error.
     Err(String),
     Sleep(Duration),
-    /// Starts a child of that name that holds the pipes for so long.
+    /// Starts a child of that name that holds the pipes for this time.
     Child(String, Duration),
-    /// Makes a file.
+    /// Creates a file.
     File(String, String),
-    /// Ends with this code; a script without it ends with 0.
+    /// Exits with this code; a script without it exits with 0.
     Exit(i32),
     /// Runs until it is killed.
     Never,
 }
 
-/// The code of a shell that was told to end.
+/// The code of a shell that executed `exit`.
 pub(super) struct Exit(pub(super) i32);
 
-/// A shell's own state; a subshell has a copy.
+/// State of a shell; a subshell has a copy.
 #[derive(Debug, Clone)]
 pub(super) struct Env {
     pub(super) cwd: String,
@@ -71,7 +72,7 @@ impl Env {
     }
 
     pub(super) fn path(&self, path: &str) -> String {
-        if path.starts_with('/') { paths::normal(path) } else { paths::normal(&format!("{}/{path}", self.cwd)) }
+        if path.starts_with('/') { paths::normalize(path) } else { paths::normalize(&format!("{}/{path}", self.cwd)) }
     }
 }
 
@@ -85,11 +86,11 @@ pub(super) enum Sink {
 }
 
 /// Where input comes from.
-pub(super) type Source = Arc<tokio::sync::Mutex<Option<mpsc::Receiver<Bytes>>>>;
+pub(super) type InputStream = Arc<tokio::sync::Mutex<Option<mpsc::Receiver<Bytes>>>>;
 
 #[derive(Debug, Clone)]
 pub(super) struct Io {
-    pub(super) input: Option<Source>,
+    pub(super) input: Option<InputStream>,
     pub(super) out: Sink,
     pub(super) err: Sink,
 }
@@ -100,27 +101,27 @@ pub(super) struct Run {
     pub(super) machine: Arc<MemoryMachine>,
     pub(super) call: String,
     pub(super) killed: CancellationToken,
-    /// Marks the shell's children, to tell who lives on.
+    /// Children of the shell, to find survivors.
     pub(super) children: Mutex<Vec<u32>>,
 }
 
-/// Nobody reads any more.
+/// The reader is gone.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(super) struct BrokenPipe;
 
 impl Run {
-    pub(super) async fn write(&self, sink: &Sink, bytes: Bytes) -> Result<(), Broken> {
+    pub(super) async fn write(&self, sink: &Sink, bytes: Bytes) -> Result<(), BrokenPipe> {
         match sink {
-            // Who does not listen to events loses them; the command does not notice.
+            // Events without a receiver are lost; the command does not notice.
             Sink::Events(events, stream) => {
                 let _ = events.send(ShellEvent::Output(*stream, bytes)).await;
                 Ok(())
             }
-            Sink::Pipe(pipe) => pipe.send(bytes).await.map_err(|_| Broken),
+            Sink::Pipe(pipe) => pipe.send(bytes).await.map_err(|_| BrokenPipe),
             Sink::File(path) => {
                 let mut files = self.machine.files();
                 let old = files.get(path).unwrap_or_default();
-                // The directory was there when the file was opened.
+                // The directory existed when the file was opened.
                 let _ = files.write(path, [old, bytes].concat().into());
                 Ok(())
             }
@@ -128,12 +129,12 @@ impl Run {
         }
     }
 
-    pub(super) async fn say(&self, sink: &Sink, text: &str) -> Result<(), Broken> {
+    pub(super) async fn say(&self, sink: &Sink, text: &str) -> Result<(), BrokenPipe> {
         self.write(sink, Bytes::from(text.to_owned())).await
     }
 }
 
-/// Runs a list of commands. An error is an `exit` on the way.
+/// Runs a list of commands. An error is an early `exit`.
 pub(super) fn script<'a>(
     run: &'a Arc<Run>,
     script: &'a Script,
@@ -191,7 +192,7 @@ async fn pipeline(run: &Arc<Run>, commands: &[Command], env: &mut Env, io: &Io) 
         let mut env = env.clone();
         stages.push(Box::pin(async move {
             let code = execute(run, command, &mut env, &stage).await;
-            // A reader that ends lets its writers know.
+            // A reader that ends closes its pipe for the writers.
             if let Some(input) = &stage.input {
                 input.lock().await.take();
             }
@@ -231,8 +232,8 @@ fn execute<'a>(
                 let words: Vec<String> = words.iter().map(|word| env.word(word)).collect();
                 match programs::run(run, &words, env, &io).await {
                     Ok(code) => code,
-                    // What writes to a closed pipe dies of it.
-                    Err(Broken) => Ok(141),
+                    // SIGPIPE.
+                    Err(BrokenPipe) => Ok(141),
                 }
             }
         }
@@ -271,16 +272,16 @@ async fn redirect(run: &Run, redirection: &Redirection, env: &Env, io: &mut Io) 
                 let found = run.machine.files().get(&path);
                 found.ok_or_else(|| format!("bash: line 1: {}: No such file or directory\n", env.word(word)))?
             };
-            io.input = Some(filled(bytes).await);
+            io.input = Some(stream_of_bytes(bytes).await);
         }
-        Redirection::Here(body) => io.input = Some(filled(Bytes::from(body.clone())).await),
+        Redirection::Here(body) => io.input = Some(stream_of_bytes(Bytes::from(body.clone())).await),
     }
     Ok(())
 }
 
-async fn filled(bytes: Bytes) -> Source {
+async fn stream_of_bytes(bytes: Bytes) -> InputStream {
     let (sender, receiver) = mpsc::channel(1);
-    // There is room for one, so it does not wait.
+    // The channel has capacity for one, so this does not wait.
     let _ = sender.send(bytes).await;
     Arc::new(tokio::sync::Mutex::new(Some(receiver)))
 }

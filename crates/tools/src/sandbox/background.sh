@@ -1,8 +1,8 @@
-# Runs one command of a model in the background: its output goes to a log of at most 64 MiB, its end is noted for the
-# next call. POSIX sh. It stays until the command has ended, so that the daemon can tell who waits for it.
+# Runs one command in the background: its output goes to a log of at most 64 MiB, its exit code
+# to a file for the next call. POSIX sh. Stays alive until the command has ended (see tasks.sh).
 #
-# $1 state directory  $2 mark  $3 call  $4 root  $5 unused  $6 directory for this call or ''  $7 inner.sh
-# $8 merge.sh  $9… command. `tasks.sh` stands before this.
+# $1 state dir  $2 mark  $3 call  $4 root  $5 unused  $6 dir for this call or ''  $7 inner.sh
+# $8 merge.sh  $9… command. `tasks.sh` is prepended to this script.
 s=$1 m=$2 c=$3 a=$4 b=$6 i=$7
 shift 8
 mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
@@ -22,13 +22,13 @@ exec 8>&1 >/dev/null 2>&1
     mv "$d/code" "$d/exit"
 } | {
     exec 8>&-
-    # 64 MiB, in blocks of 512 bytes. `head -c` would keep the last lines to itself for too long.
+    # 64 MiB, in blocks of 512 bytes. `head -c` would buffer the last lines for too long.
     (
         ulimit -c 0
         ulimit -f 131072
         exec cat >"$d.log"
     )
-    # What is too much is read all the same: a full pipe would stop the command.
+    # Drains excess output: a full pipe would block the command.
     cat >/dev/null
 }
 read -r r <"$d/exit" || read -r r <"$d/exited"

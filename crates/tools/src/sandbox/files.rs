@@ -1,4 +1,5 @@
-//! Files of a sandbox. Uploads are written in place, so a replacement is uploaded beside the file and renamed over it.
+//! Files of a sandbox. E2B uploads write in place, so a replacement is uploaded to a temporary file
+//! and renamed over the target.
 
 use std::time::Duration;
 
@@ -8,27 +9,27 @@ use futures::StreamExt;
 use sdk::{CallError, Command, EntryKind, FileError, FileStream, OnlyOver};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::machine::{SHARED, SandboxMachine, awake, file_error};
-use crate::ledger::{Hasher, digest};
+use super::machine::{SHARED, SandboxMachine, file_error, with_resume};
+use crate::file_cache::{Hasher, digest};
 use crate::paths;
 use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, PortError, Stat, Window, Windowed};
 
-/// The mode of what an upload makes.
-const UPLOADED: u32 = 0o644;
-/// More of a large file than any answer shows.
+/// The mode of an uploaded file.
+const UPLOAD_MODE: u32 = 0o644;
+/// More of a large file than any result shows.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
-/// More than any file that is changed has: what is longer is another content.
-const MOST_COMPARED: usize = 64 * 1024 * 1024 + 1;
-/// A lock that is older was left behind by somebody who died.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-const LOCK_PAUSE: Duration = Duration::from_millis(15);
-/// For programs of ours that only look.
-const LOOK: Duration = Duration::from_secs(60);
+/// Larger than any file that the tools change: a longer one has different content.
+const MAX_COMPARED: usize = 64 * 1024 * 1024 + 1;
+/// An older lock was left behind by a process that died.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(15);
+/// Timeout for our own short programs.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pseudo files may never end.
-const ENDLESS: Duration = Duration::from_secs(5);
+const PSEUDO_FILE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Cuts lines out of a file without holding more than a part of it. $1 path, $2 first, $3 count, $4 count all or not
+/// Cuts lines out of a file in bounded memory. $1 path, $2 first, $3 count, $4 count all or not
 const WINDOW: &str = r#"
 if [ "$4" = 1 ]; then
     n=$(wc -l <"$1") && [ -n "$(tail -c 1 -- "$1" | tr -d '\n')" ] && n=$((n + 1))
@@ -42,27 +43,28 @@ case $2 in
 esac | head -c 4194304
 "#;
 
-/// Gives a new file mode and owner of the old one and puts it in its place. $1 new, $2 old
-const TAKE_OVER: &str = r#"chmod --reference="$2" -- "$1" && chown --reference="$2" -- "$1" && mv -f -- "$1" "$2""#;
+/// Gives the new file the mode and owner of the old one and renames it over it. $1 new, $2 old
+const REPLACE_SCRIPT: &str =
+    r#"chmod --reference="$2" -- "$1" && chown --reference="$2" -- "$1" && mv -f -- "$1" "$2""#;
 
-/// Finds files by name where people keep them. $1 directory, $2 name
-const NAMED: &str = r#"
+/// Finds files by name in the usual places. $1 directory, $2 name
+const FIND_BY_NAME: &str = r#"
 timeout 3 find "$1" -maxdepth 7 \( -name .git -o -name node_modules -o -name .cache \) -prune -o -iname "$2" -print0 2>/dev/null | head -c 8192
 "#;
 
 impl SandboxMachine {
-    /// One change of a file at a time, whoever makes it.
+    /// Locks a file, so that one change happens at a time across processes.
     async fn lock(&self, path: &str) -> Result<String, FileError> {
         let lock = format!("{SHARED}/locks/{}", &digest(path.as_bytes())[..32]);
         let begun = Instant::now();
         loop {
-            if awake!(self, |sandbox| sandbox.files().make_dir(&lock))? {
+            if with_resume!(self, |sandbox| sandbox.files().make_dir(&lock))? {
                 return Ok(lock);
             }
-            if begun.elapsed() > LOCK_PATIENCE {
+            if begun.elapsed() > LOCK_TIMEOUT {
                 self.unlock(&lock).await;
             }
-            sleep(LOCK_PAUSE).await;
+            sleep(LOCK_POLL_INTERVAL).await;
         }
     }
 
@@ -72,8 +74,8 @@ impl SandboxMachine {
         }
     }
 
-    /// Whether a file is still what it was.
-    async fn is_still(&self, path: &str, basis: Basis<'_>) -> Result<bool, PortError> {
+    /// Whether a file still has the expected content.
+    async fn is_unchanged(&self, path: &str, basis: Basis<'_>) -> Result<bool, PortError> {
         let now = match self.stat(path).await {
             Ok(stat) => Some(stat),
             Err(PortError::NotFound) => None,
@@ -87,13 +89,13 @@ impl SandboxMachine {
             {
                 Ok(true)
             }
-            // Touched is not changed.
-            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, MOST_COMPARED).await?) == sha256),
+            // A new modification time alone is no change.
+            (Some(_), Basis::Was { sha256, .. }) => Ok(digest(&self.read(path, MAX_COMPARED).await?) == sha256),
         }
     }
 
-    async fn put_in_place(&self, new: &str, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
-        if !self.is_still(path, basis).await? {
+    async fn install(&self, new: &str, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
+        if !self.is_unchanged(path, basis).await? {
             return Err(PortError::Conflict);
         }
         let ordinary = match basis {
@@ -101,24 +103,25 @@ impl SandboxMachine {
             Basis::Was { stat, .. } => stat.is_some_and(|stat| stat.ordinary),
         };
         let placed = if ordinary {
-            awake!(self, |sandbox| sandbox.files().rename(new, path)).map(|_| ()).map_err(file_error)
+            with_resume!(self, |sandbox| sandbox.files().rename(new, path)).map(|_| ()).map_err(file_error)
         } else {
-            let command = Command::exec("/bin/sh", ["-c", TAKE_OVER, "sh", new, path]).user("root").timeout(LOOK);
+            let command =
+                Command::exec("/bin/sh", ["-c", REPLACE_SCRIPT, "sh", new, path]).user("root").timeout(QUERY_TIMEOUT);
             let output = self.run(command).await?;
             if output.success() { Ok(()) } else { Err(PortError::Other(output.stderr_text().trim().to_owned())) }
         };
         if placed.is_ok() {
             return Ok(false);
         }
-        // A file that is mounted cannot be renamed over.
+        // A mount point cannot be renamed over.
         let bytes = bytes.clone();
-        awake!(self, |sandbox| sandbox.files().write(path, bytes.clone())).map_err(file_error)?;
+        with_resume!(self, |sandbox| sandbox.files().write(path, bytes.clone())).map_err(file_error)?;
         self.discard(new).await;
         Ok(true)
     }
 
-    /// The content of a file that is no longer than `most`, and its digest, which is found while it arrives.
-    async fn take_in(&self, mut stream: FileStream, most: u64, stat: Option<Stat>) -> Result<Fetched, PortError> {
+    /// Collects a file of at most `most` bytes, and hashes it while it arrives.
+    async fn collect(&self, mut stream: FileStream, most: u64, stat: Option<Stat>) -> Result<Fetched, PortError> {
         let announced = stream.size();
         if let Some(size) = announced.filter(|size| *size > most) {
             return Ok(Fetched::Large { size });
@@ -131,29 +134,30 @@ impl SandboxMachine {
                 hasher.push(&chunk);
                 bytes.extend_from_slice(&chunk);
                 if bytes.len() as u64 > most {
-                    return Err(PortError::Slow(ENDLESS));
+                    return Err(PortError::Slow(PSEUDO_FILE_TIMEOUT));
                 }
             }
             Ok(())
         };
-        // What says how long it is has an end; the transport watches over its progress.
+        // A stream of announced length ends; the transport checks its progress.
         match announced {
             Some(_) => arrive.await?,
-            None => timeout(ENDLESS, arrive).await.unwrap_or(Err(PortError::Slow(ENDLESS)))?,
+            None => timeout(PSEUDO_FILE_TIMEOUT, arrive).await.unwrap_or(Err(PortError::Slow(PSEUDO_FILE_TIMEOUT)))?,
         }
         let sha256 = hasher.finish();
         Ok(Fetched::File(Fetch { bytes: bytes.freeze(), sha256, stat }))
     }
 
-    /// In one request, which our own server offers. [`None`] when this one does not.
-    async fn replace_at_once(&self, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<Option<bool>, PortError> {
+    /// Replaces the file in one request, which Sandbar's server offers. [`None`] if this server
+    /// does not.
+    async fn replace_atomically(&self, path: &str, bytes: &Bytes, basis: Basis<'_>) -> Result<Option<bool>, PortError> {
         let only_over = match basis {
             Basis::Absent => OnlyOver::Absent,
             Basis::Was { sha256, .. } => OnlyOver::Content(sha256),
         };
-        match awake!(self, |sandbox| sandbox.files().replace(path, bytes.clone(), only_over)) {
+        match with_resume!(self, |sandbox| sandbox.files().replace(path, bytes.clone(), only_over)) {
             Ok(_) => Ok(Some(false)),
-            // A sandbox that is older than its server.
+            // The sandbox is older than its server.
             Err(FileError::Call(CallError::Unsupported { .. })) => Ok(None),
             Err(FileError::Changed { .. }) => Err(PortError::Conflict),
             Err(error) => Err(file_error(error)),
@@ -170,12 +174,12 @@ impl SandboxMachine {
 #[async_trait]
 impl Files for SandboxMachine {
     async fn stat(&self, path: &str) -> Result<Stat, PortError> {
-        let mut entry = awake!(self, |sandbox| sandbox.files().stat(path)).map_err(file_error)?;
+        let mut entry = with_resume!(self, |sandbox| sandbox.files().stat(path)).map_err(file_error)?;
         match entry.symlink_target.clone() {
-            // It leads nowhere.
+            // A dangling link.
             Some(target) if target == path && entry.kind == EntryKind::Other => return Err(PortError::NotFound),
             Some(target) if target != path => {
-                entry = awake!(self, |sandbox| sandbox.files().stat(&target)).map_err(file_error)?;
+                entry = with_resume!(self, |sandbox| sandbox.files().stat(&target)).map_err(file_error)?;
             }
             _ => {}
         }
@@ -190,16 +194,17 @@ impl Files for SandboxMachine {
             size: entry.size,
             modified: entry.modified.map_or(0, |time| time.as_nanosecond()),
             mode,
-            ordinary: mode == UPLOADED && entry.owner == home.owner && entry.group == home.owner,
+            ordinary: mode == UPLOAD_MODE && entry.owner == home.owner && entry.group == home.owner,
             path: entry.path,
         })
     }
 
     async fn fetch(&self, path: &str, most: u64) -> Result<Fetched, PortError> {
         if self.server().await.replaces_files {
-            // Our own daemon looks before it reads; others may wait for the writer of a pipe.
-            return match awake!(self, |sandbox| sandbox.files().read_stream(path)) {
-                Ok(stream) => self.take_in(stream, most, None).await,
+            // Sandbar's guest checks the type before it reads; other daemons may block on a pipe
+            // without a writer.
+            return match with_resume!(self, |sandbox| sandbox.files().read_stream(path)) {
+                Ok(stream) => self.collect(stream, most, None).await,
                 Err(FileError::Invalid { message, .. }) if message.contains("is a directory") => Ok(Fetched::Directory),
                 Err(FileError::Invalid { message, .. }) if message.contains("not a regular") => Ok(Fetched::Special),
                 Err(error) => Err(file_error(error)),
@@ -211,14 +216,14 @@ impl Files for SandboxMachine {
             Kind::Other => Ok(Fetched::Special),
             Kind::File if stat.size > most => Ok(Fetched::Large { size: stat.size }),
             Kind::File => {
-                let open = awake!(self, |sandbox| sandbox.files().read_stream(path));
-                self.take_in(open.map_err(file_error)?, most, Some(stat)).await
+                let open = with_resume!(self, |sandbox| sandbox.files().read_stream(path));
+                self.collect(open.map_err(file_error)?, most, Some(stat)).await
             }
         }
     }
 
     async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError> {
-        let open = awake!(self, |sandbox| sandbox.files().read_stream(path));
+        let open = with_resume!(self, |sandbox| sandbox.files().read_stream(path));
         let mut stream = open.map_err(file_error)?;
         let expected = stream.size().and_then(|size| usize::try_from(size).ok()).unwrap_or(0).min(most);
         let mut bytes = BytesMut::with_capacity(expected);
@@ -236,29 +241,29 @@ impl Files for SandboxMachine {
         let Window { first, count, count_all } = window;
         let arguments =
             ["-c", WINDOW, "sh", path, &first.to_string(), &count.to_string(), if count_all { "1" } else { "0" }];
-        let command = Command::exec("/bin/sh", arguments).timeout(LOOK).output_limit(2 * WINDOW_BYTES);
+        let command = Command::exec("/bin/sh", arguments).timeout(QUERY_TIMEOUT).output_limit(2 * WINDOW_BYTES);
         let output = self.run(command).await?;
         let end = memchr::memchr(b'\n', &output.stdout).unwrap_or(output.stdout.len());
-        let told = String::from_utf8_lossy(&output.stdout[..end]).trim().parse().ok();
-        if told.is_none() && count_all {
+        let total_lines = String::from_utf8_lossy(&output.stdout[..end]).trim().parse().ok();
+        if total_lines.is_none() && count_all {
             return Err(PortError::Other(output.stderr_text().trim().to_owned()));
         }
         let bytes = output.stdout.slice((end + 1).min(output.stdout.len())..);
-        Ok(Windowed { bytes, total_lines: told })
+        Ok(Windowed { bytes, total_lines })
     }
 
     async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError> {
-        let entries = awake!(self, |sandbox| sandbox.files().list(path)).map_err(file_error)?;
+        let entries = with_resume!(self, |sandbox| sandbox.files().list(path)).map_err(file_error)?;
         Ok(entries.into_iter().map(|entry| Listed { is_directory: entry.is_directory(), name: entry.name }).collect())
     }
 
-    async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
+    async fn find_by_name(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
         let escaped: String = name
             .chars()
             .flat_map(|letter| "*?[\\".contains(letter).then_some('\\').into_iter().chain([letter]))
             .collect();
         let command =
-            Command::exec("/bin/sh", ["-c", NAMED, "sh", directory, &escaped]).timeout(Duration::from_secs(5));
+            Command::exec("/bin/sh", ["-c", FIND_BY_NAME, "sh", directory, &escaped]).timeout(Duration::from_secs(5));
         let output = self.run(command).await?;
         let found = output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
         Ok(found.filter_map(|path| String::from_utf8(path.to_vec()).ok()).take(5).collect())
@@ -266,19 +271,19 @@ impl Files for SandboxMachine {
 
     async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
         if self.server().await.replaces_files
-            && let Some(in_place) = self.replace_at_once(path, &bytes, basis).await?
+            && let Some(in_place) = self.replace_atomically(path, &bytes, basis).await?
         {
             return Ok(in_place);
         }
         let path = match basis {
-            // Where links lead to: the link stays one.
+            // The target of a link is replaced, and the link stays.
             Basis::Was { stat: Some(stat), .. } => &stat.path,
             Basis::Absent | Basis::Was { stat: None, .. } => path,
         };
         let name: String = paths::name(path).chars().take(60).collect();
         let new = paths::join(paths::parent(path), &format!(".{name}.agtmp-{:08x}", rand::random::<u32>()));
         let upload = async {
-            let written = awake!(self, |sandbox| sandbox.files().write(&new, bytes.clone()));
+            let written = with_resume!(self, |sandbox| sandbox.files().write(&new, bytes.clone()));
             written.map(|_| ()).map_err(file_error)
         };
         let (uploaded, lock) = tokio::join!(upload, self.lock(path));
@@ -290,13 +295,13 @@ impl Files for SandboxMachine {
             }
         };
         let placed = match uploaded {
-            Ok(()) => self.put_in_place(&new, path, &bytes, basis).await,
+            Ok(()) => self.install(&new, path, &bytes, basis).await,
             Err(error) => Err(error),
         };
         if placed.is_err() {
             self.discard(&new).await;
         }
-        // Nobody need wait for it but the end of the call.
+        // Runs in the background; the end of the call waits for it.
         let sandbox = self.sandbox();
         self.spawn(async move {
             if let Err(error) = sandbox.files().remove(&lock).await {

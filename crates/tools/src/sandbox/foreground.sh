@@ -1,27 +1,27 @@
-# Runs one command of a model and says how it ended. POSIX sh; started by the daemon without a terminal.
+# Runs one command and reports its end. POSIX sh; started by the daemon without a terminal.
 #
-# The command's shell gets a process group of its own, so that all of it can be killed, and this script stays outside to
-# tell the end: the shell may `exec`, may be killed, and its children may hold the pipes for hours.
+# The command's shell gets its own process group, so that all of it can be killed. This script stays
+# outside to report the end: the shell may `exec` or be killed, and children may hold the pipes.
 #
-# `timeout` makes the group and is the last resort for the day the reader dies: nothing else would ever end the command.
-# Every program that is started here is waited for by every call, so there are no others.
+# `timeout` creates the group and is the backstop if the reader dies. Each program started here adds
+# to the latency of every call, so there are no others.
 #
 # stdout carries, besides the command's output:
-#   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (written by the inner script, on descriptor 8)
-#   RS MARK = CODE NUL CWD NUL SURVIVORS NUL TASKS NUL RS        the shell has ended
+#   RS MARK + PID SP STATUS NUL DIRECTORY NUL     the shell runs (inner.sh writes it on fd 8)
+#   RS MARK = CODE NUL CWD NUL SURVIVORS NUL TASKS NUL RS     the shell has ended
 # stderr gets RS MARK at the end, so that a reader knows when it has all of both.
 #
-# $1 state directory  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 directory for this call or ''  $7 inner.sh
-# $8 merge.sh  $9… command. `tasks.sh` stands before this.
+# $1 state dir  $2 mark  $3 call  $4 root  $5 hard limit, s  $6 dir for this call or ''  $7 inner.sh
+# $8 merge.sh  $9… command. `tasks.sh` is prepended to this script.
 s=$1 m=$2 c=$3 h=$5 i=$7 x=$8
-# What this shell itself has to say (`Killed`) is nobody's output.
+# Discards messages of this shell itself, such as `Killed`.
 exec 7>&2 2>/dev/null
 [ -d "$s/run" ] || mkdir -p "$s/bg" "$s/out" "$s/seen" "$s/run" || exit 125
-# Named by this process, so that commands of separate programs do not meet; numbers come again, so there are never many.
+# Named by pid, so that concurrent commands do not collide; pids recycle, so files stay few.
 : >"$s/run/$$"
 a=$4 b=$6 l=-l
 shift 8
-# What a profile sets is carried over like all else; only functions would have to be read again, and then there is no mark.
+# `env` carries what a profile sets; only functions need the profile again, then `plain` is absent.
 [ -e "$s/plain" ] && [ -e "$s/env" ] && l=
 if [ -x /usr/bin/timeout ]; then
     g="/usr/bin/timeout -k 1 $h"
@@ -34,7 +34,7 @@ SANDBAR_CALL=$c $g /bin/bash $l -c 'eval "$1"; eval "$__sandbar_v"; { __sandbar_
 r=$?
 read -r v _ </proc/uptime
 if [ "$((${v%.*} - ${u%.*}))" -ge "$h" ]; then
-    # The last resort was needed: those who left the group go too.
+    # The backstop fired: also kill processes that left the group.
     for t in $(grep -lzsxF "SANDBAR_CALL=$c" /proc/[0-9]*/environ); do
         t=${t#/proc/}
         kill -s KILL "${t%/environ}"

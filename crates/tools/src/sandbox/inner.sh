@@ -1,16 +1,16 @@
-# Runs in the command's own login shell: takes up the directory and variables of the call before, and arranges that the
-# call after finds those of this one. bash. Who evaluates it then evaluates the command, in `__sandbar_v`.
+# Runs in the command's own login shell: restores the directory and variables of the previous call,
+# and saves those of this one at exit. bash. The caller then evaluates the command in `__sandbar_v`.
 #
-# Commands of separate programs may run at the same time in one session. Each writes only what it changed itself, so that
-# none undoes the other.
+# Commands of separate programs may run concurrently in one session. Each writes only what it
+# changed itself, so that none undoes the other.
 #
-# `env` holds how the exported variables differ from those that the daemon gave this shell: it gives them to every shell, and
-# their values (keys of the workspace among them) must not be in a file, since files are archived.
+# `env` holds how exported variables differ from the daemon's, which every shell gets: their values
+# (secrets of the workspace among them) must not be in a file, since files are archived.
 #
 # $1 this script  $2 state directory  $3 mark  $4 call  $5 root  $6 directory for this call or ''
-# $7 where the group is written down: in `run/`, or in the directory of a background task, which leaves nothing else behind
-# $8 merge.sh, which is rarely needed and takes time to read  $9… command, in pieces: one argument may have 128 KiB at most
-# Descriptor 7 is the command's stderr, 8 takes word of the start. What is said here about this script is nobody's output.
+# $7 file for the group: in `run/`, or in the directory of a background task
+# $8 merge.sh, rarely needed and slow to parse  $9… command in pieces of at most 128 KiB (argv)
+# Descriptor 7 is the command's stderr, 8 gets the start mark. Errors of this script are discarded.
 __sandbar_s=$2 __sandbar_m=$3 __sandbar_c=$4 __sandbar_r=$5 __sandbar_w=$6 __sandbar_k=$7 __sandbar_x=$8
 shift 8
 if shopt -q login_shell; then
@@ -29,7 +29,7 @@ if ! builtin cd -- "${__sandbar_d:-$__sandbar_r}"; then
     builtin cd -- "$__sandbar_r" || builtin cd || builtin cd /
 fi
 mapfile -t __sandbar_e <"$__sandbar_s/env"
-# A last line that is missing means that writing was interrupted.
+# A missing last line means that writing was interrupted.
 if [[ ${#__sandbar_e[@]} -gt 0 && ${__sandbar_e[-1]} == '# end' ]]; then
     IFS=$'\n' __sandbar_o="${__sandbar_e[*]}" IFS=$' \t\n'
     __sandbar_n=$PWD
@@ -43,7 +43,7 @@ if [[ -n $__sandbar_w ]]; then
     __sandbar_d=$__sandbar_w
     builtin cd -- "$__sandbar_w" && __sandbar_t=ok || __sandbar_t=missing
 fi
-# The group is ours when its leader is this shell or its parent; the daemon's own must not be taken for it.
+# The group is ours if its leader is this shell or its parent; never take the daemon's own.
 read -r __sandbar_n </proc/$$/stat
 set -- ${__sandbar_n##*) }
 [[ $3 == "$$" || $3 == "$PPID" ]] && __sandbar_n=$3 || __sandbar_n=0
@@ -52,7 +52,7 @@ builtin printf '%s\n' "$__sandbar_n" >|"$__sandbar_k"
 builtin printf '\036%s+%s %s\000%s\000' "$__sandbar_m" "$__sandbar_n" "$__sandbar_t" "$__sandbar_d" >&8
 exec 8>&-
 [[ $__sandbar_t == missing ]] && exit 1
-# Who was killed before there was anything to kill.
+# The command was killed before its group was known.
 [[ -e $__sandbar_s/out/$__sandbar_c.killed ]] && exit 137
 __sandbar_save() {
     [[ -n $__sandbar_s ]] || return 0
@@ -66,7 +66,7 @@ __sandbar_save() {
         __sandbar_name=${__sandbar_t%%=*}
         [[ $__sandbar_name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] && __sandbar_given[$__sandbar_name]=${__sandbar_t#*=}
     done
-    # Names only, through a file, since a subshell would take longer.
+    # Names only, through a file, since a subshell would be slower.
     builtin compgen -e >|"$__sandbar_k.names"
     builtin mapfile -t __sandbar_e <"$__sandbar_k.names"
     __sandbar_n=

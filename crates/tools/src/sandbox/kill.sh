@@ -1,15 +1,15 @@
-# Ends a command and all it started: its group, and whoever made a group of their own but still carries the call's mark in
-# the environment. POSIX sh. Prints how many there were.
+# Kills a command: its process group, and processes outside of it that carry the call's mark in
+# their environment. POSIX sh. Prints how many there were.
 #
-# It is run twice at the same time: by root, who may kill what sudo started, and by the user, whose environments root
-# cannot read where the capability for that is missing.
+# Runs twice concurrently: as root, which may kill what sudo started, and as the user, whose
+# environments root cannot read without the capability for it.
 #
-# $1 group or ''  $2 call  $3 how many tenths of a second to wait between TERM and KILL  $4 mark or ''
+# $1 group or ''  $2 call  $3 tenths of a second between TERM and KILL  $4 mark or ''
 g=$1 c=$2 t=$3 l=
-# The command's shell may not be there yet. It looks for the mark before it runs the command, and the mark is made before
-# anybody is looked for: one of the two finds the other.
+# The command's shell may not run yet. It checks for the mark before it runs the command, and the
+# mark is created before this script searches: one of the two finds the other.
 [ -z "$4" ] || { mkdir -p "${4%/*}" && : >"$4"; }
-# The program that leads the group is ours; it ends with the shell below it.
+# The group leader is our wrapper; it ends with the shell below it.
 x=
 [ -z "$g" ] || { read -r l <"/proc/$g/stat"; } 2>/dev/null || l=
 case $l in "$g (timeout) "*) x=$g ;; esac
@@ -40,7 +40,7 @@ while [ "$t" -gt 0 ]; do
     members
     [ -n "$k" ] || exit 0
 done
-# Twice: between looking and killing somebody may have forked.
+# Twice: a process may fork between the search and the kill.
 for r in 1 2; do
     members
     [ -n "$k" ] || exit 0

@@ -1,5 +1,5 @@
-//! A sandbox as the tools' machine: which one, where a session's own files are, and waking it when it sleeps. What is found
-//! out about a sandbox is kept here, and gone with it.
+//! A sandbox as the tools' machine: its handle, the session's directory, and resuming it when it is
+//! paused. What is detected about a sandbox is cached here and dropped with it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,29 +11,30 @@ use tokio::task::JoinSet;
 use workspace::label;
 
 use super::searching::{Engine, helper_path};
-use super::source::Source;
+use super::source::SandboxSource;
 use crate::port::PortError;
 
-/// What all sessions share in a sandbox, and what does not outlive it.
+/// Directory for files that all sessions of a sandbox share and that do not outlive it.
 pub(super) const SHARED: &str = "/tmp/.sandbar";
 
-/// Which session, and where.
+/// Session name and directories.
 #[derive(Debug, Clone)]
-pub(super) struct Setting {
+pub(super) struct SessionSettings {
     /// The directory of all sessions.
     pub(super) base: &'static str,
     pub(super) session: String,
-    /// Where the first command runs.
+    /// Working directory of the first command.
     pub(super) root: String,
 }
 
-/// Does something to the sandbox. One that is paused is woken first: an agent knows nothing of sleep. A macro, since the
-/// futures of closures that borrow cannot be told to be `Send`.
-macro_rules! awake {
+/// Runs an operation on the sandbox. If the sandbox is paused, resumes it and retries, so that a
+/// paused sandbox is invisible to the agent. A macro, because the futures of borrowing closures
+/// cannot be declared `Send`.
+macro_rules! with_resume {
     ($machine:expr, |$sandbox:ident| $work:expr) => {{
         let $sandbox = $machine.sandbox();
         match $work.await {
-            Err(error) if $machine.wakes(&$sandbox, &error).await => {
+            Err(error) if $machine.resume_if_paused(&$sandbox, &error).await => {
                 let $sandbox = $machine.sandbox();
                 $work.await
             }
@@ -41,39 +42,39 @@ macro_rules! awake {
         }
     }};
 }
-pub(super) use awake;
+pub(super) use with_resume;
 
 pub(crate) struct SandboxMachine {
     sandbox: RwLock<Sandbox>,
     epoch: u64,
-    source: Arc<dyn Source>,
+    source: Arc<dyn SandboxSource>,
     /// The directory of all sessions.
     pub(super) base: &'static str,
-    /// The directory of this one.
+    /// The directory of this session.
     pub(super) state: String,
     pub(super) root: String,
     home: OnceCell<Home>,
     server: OnceCell<Server>,
-    /// The program that runs commands, where there is one.
+    /// The helper that runs commands, if it was detected.
     runner: RwLock<Option<Runner>>,
-    /// What searches here, once something has.
+    /// The detected search engine.
     pub(super) engine: std::sync::OnceLock<Engine>,
     resumed: AtomicBool,
-    /// What a call leaves to be finished beside it.
-    beside: std::sync::Mutex<JoinSet<()>>,
-    /// Those that write down what detached commands say.
+    /// Tasks that a call leaves running.
+    background: std::sync::Mutex<JoinSet<()>>,
+    /// Tasks that write the output of detached commands to their logs.
     pub(super) followers: Followers,
 }
 
 /// Tasks that end with the machine.
 pub(super) type Followers = Arc<std::sync::Mutex<JoinSet<()>>>;
 
-/// What the sandbox's server has beyond E2B's own API.
+/// Extensions of the sandbox's server beyond E2B's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Server {
-    /// It is one of ours.
+    /// It is a Sandbar server.
     pub(super) is_sandbar: bool,
-    /// Files are replaced whole or not at all in one request, and what is no file is refused at once.
+    /// It replaces files atomically in one request, and refuses anything but regular files at once.
     pub(super) replaces_files: bool,
 }
 
@@ -92,8 +93,13 @@ pub(super) struct Home {
 }
 
 impl SandboxMachine {
-    pub(super) fn new(sandbox: Sandbox, epoch: u64, source: Arc<dyn Source>, setting: &Setting) -> Self {
-        let Setting { base, session, root } = setting;
+    pub(super) fn new(
+        sandbox: Sandbox,
+        epoch: u64,
+        source: Arc<dyn SandboxSource>,
+        settings: &SessionSettings,
+    ) -> Self {
+        let SessionSettings { base, session, root } = settings;
         Self {
             sandbox: RwLock::new(sandbox),
             epoch,
@@ -106,17 +112,17 @@ impl SandboxMachine {
             runner: RwLock::default(),
             engine: std::sync::OnceLock::new(),
             resumed: AtomicBool::new(false),
-            beside: std::sync::Mutex::default(),
+            background: std::sync::Mutex::default(),
             followers: Followers::default(),
         }
     }
 
-    /// Which sandbox of its source it is.
+    /// Identifies the sandbox within its source.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Whether it was woken since somebody asked.
+    /// Whether the sandbox was resumed since the last call of this function.
     pub(super) fn was_resumed(&self) -> bool {
         self.resumed.swap(false, Ordering::Relaxed)
     }
@@ -125,37 +131,39 @@ impl SandboxMachine {
         self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether an error was that the sandbox slept, and it is awake now.
-    pub(super) async fn wakes(&self, found: &Sandbox, error: &impl MayBePaused) -> bool {
-        // Decided before the wait: the error need not be held over it.
+    /// Resumes the sandbox if the error says that it was paused. True if the operation can be
+    /// retried.
+    pub(super) async fn resume_if_paused(&self, found: &Sandbox, error: &impl MayBePaused) -> bool {
+        // Decided before the await, so that the error is not held across it.
         let paused = error.is_paused();
         if !paused {
             return false;
         }
-        let Some(awake) = self.source.wake(found, self.epoch).await else { return false };
-        *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = awake;
+        let Some(resumed) = self.source.resume(found, self.epoch).await else { return false };
+        *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = resumed;
         self.resumed.store(true, Ordering::Relaxed);
         true
     }
 
     pub(super) async fn home(&self) -> Result<Home, PortError> {
-        let look = || async {
-            let entry = awake!(self, |sandbox| sandbox.files().stat("~")).map_err(file_error)?;
+        let query = || async {
+            let entry = with_resume!(self, |sandbox| sandbox.files().stat("~")).map_err(file_error)?;
             Ok::<_, PortError>(Home { path: entry.path, owner: entry.owner })
         };
-        self.home.get_or_try_init(look).await.cloned()
+        self.home.get_or_try_init(query).await.cloned()
     }
 
-    /// What the server offers. One that cannot be asked is taken for plain E2B until it can.
+    /// The server's extensions. A server that does not answer is treated as plain E2B until it
+    /// does.
     pub(super) async fn server(&self) -> Server {
-        let look = || async {
+        let query = || async {
             let found = self.sandbox().client().capabilities().await?;
             Ok::<_, CallError>(found.map_or_else(Server::default, |found| Server {
                 is_sandbar: true,
                 replaces_files: found.capabilities.contains_key("replaceFiles"),
             }))
         };
-        match self.server.get_or_try_init(look).await {
+        match self.server.get_or_try_init(query).await {
             Ok(server) => *server,
             Err(error) => {
                 tracing::debug!(%error, "the server does not say what it can");
@@ -164,8 +172,9 @@ impl SandboxMachine {
         }
     }
 
-    /// Our helper in the sandbox, if it runs commands there: it starts two programs fewer than the script. A server of ours is
-    /// near enough to be sent it at once; others have it when they needed it for searching.
+    /// The path of our helper, if it can run commands: it starts two processes fewer than the
+    /// script. It is uploaded at once to a Sandbar server, which is near; on other servers it is
+    /// used only if a search uploaded it before.
     pub(super) async fn runner(&self) -> Option<&'static str> {
         let known = *self.runner.read().unwrap_or_else(PoisonError::into_inner);
         match known {
@@ -180,26 +189,26 @@ impl SandboxMachine {
         sent.then(helper_path)
     }
 
-    /// The helper does not work here.
-    pub(super) fn runs_by_script(&self) {
+    /// Falls back to the script: the helper does not work here.
+    pub(super) fn use_script_runner(&self) {
         *self.runner.write().unwrap_or_else(PoisonError::into_inner) = Some(Runner::Script);
     }
 
-    /// Goes on beside the call; [`SandboxMachine::settle`] waits for it.
+    /// Runs work in the background; [`SandboxMachine::wait_for_background`] waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
     }
 
-    /// Waits for what goes on beside a call, so that a program may end after it.
-    pub(super) async fn settle(&self) {
-        let mut beside = std::mem::take(&mut *self.beside.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Waits for background work, so that the program may exit after the call.
+    pub(super) async fn wait_for_background(&self) {
+        let mut beside = std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner));
         while beside.join_next().await.is_some() {}
     }
 
-    /// Runs one of our own small programs to its end.
+    /// Runs one of our own short programs to its end.
     pub(super) async fn run(&self, command: Command) -> Result<Output, PortError> {
-        let command = label::own(command);
-        awake!(self, |sandbox| sandbox.commands().run(&command)).map_err(command_error)
+        let command = label::tag_internal(command);
+        with_resume!(self, |sandbox| sandbox.commands().run(&command)).map_err(command_error)
     }
 }
 
@@ -212,7 +221,7 @@ impl fmt::Debug for SandboxMachine {
     }
 }
 
-/// An error that waking may cure.
+/// An error that resuming the sandbox may cure.
 pub(super) trait MayBePaused {
     fn is_paused(&self) -> bool;
 }
@@ -231,12 +240,12 @@ impl MayBePaused for CommandError {
 
 pub(super) fn file_error(error: FileError) -> PortError {
     let text = error.to_string();
-    // Not the path, which may say anything.
+    // Excludes the path, which may contain anything.
     let lower = match &error {
         FileError::Invalid { message, .. } => message.to_lowercase(),
         _ => text.to_lowercase(),
     };
-    // What the transport reports is no word about a file.
+    // Transport errors say nothing about a file.
     let is_answer = lower.contains("the server answered ");
     match error {
         FileError::NotFound { .. } => PortError::NotFound,
@@ -246,9 +255,9 @@ pub(super) fn file_error(error: FileError) -> PortError {
         _ if lower.contains("permission denied") => PortError::PermissionDenied,
         _ if lower.contains("read-only file system") => PortError::ReadOnly,
         _ if lower.contains("operation not permitted") => PortError::PermissionDenied,
-        // Where nothing can be made, as in /proc.
+        // A directory in which nothing can be created, such as /proc.
         FileError::Call(_) if is_answer && lower.contains("no such file or directory") => PortError::NotFound,
-        // The file's own trouble, not the service's.
+        // An error of the file, not of the service.
         FileError::Call(_) if is_answer && lower.contains("(os error ") => PortError::Other(text),
         FileError::SandboxGone { .. } | FileError::ConnectionLost { .. } => PortError::Unavailable(text),
         FileError::Call(call) if call.is_service_trouble() => PortError::Unavailable(text),

@@ -1,4 +1,4 @@
-//! What a session remembers, as files of the sandbox.
+//! Session state, stored as files of the sandbox.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sdk::Command;
 
-use super::machine::{SandboxMachine, awake, file_error};
-use crate::paths::Places;
-use crate::port::{Files as _, Finished, Memory, PortError};
+use super::machine::{SandboxMachine, file_error, with_resume};
+use crate::paths::BasePaths;
+use crate::port::{Files as _, FinishedTask, PortError, SessionStore};
 
-/// A note has the text of a file that was read whole. The sandbox may write anything in its place.
-const MOST_NOTE: usize = 64 * 1024 * 1024;
-/// For programs of ours that only look.
-const LOOK: Duration = Duration::from_secs(30);
+/// A cached file holds the text of a file. Code in the sandbox may write anything in its place.
+const MAX_NOTE: usize = 64 * 1024 * 1024;
+/// Timeout for our own short programs.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Ends background tasks and removes what was kept for reading. A number that belonged to a task of another time is
-/// somebody else's. $1 state directory
+/// Ends background tasks and removes spilled output. A recycled pid belongs to another process and
+/// is left alone. $1 state directory
 const CLOSE: &str = concat!(
     include_str!("tasks.sh"),
     r#"
@@ -43,44 +43,44 @@ rm -rf -- "$1/out"
 "#
 );
 
-/// Tells what became of background tasks. $1 state directory
+/// Prints the state of background tasks. $1 state directory
 const TASKS: &str = concat!(include_str!("tasks.sh"), r#"tasks "$1"; printf %s "$f""#);
 
-/// What a line about a task says.
-pub(super) fn finished(state: &str, task: String, end: &str) -> Option<Finished> {
+/// Parses the end of a task.
+pub(super) fn parse_finished(state: &str, task: String, end: &str) -> Option<FinishedTask> {
     let exit_code = match end {
         "lost" => None,
         code => Some(code.parse().ok()?),
     };
-    Some(Finished { exit_code, log: format!("{state}/bg/{task}.log"), task })
+    Some(FinishedTask { exit_code, log: format!("{state}/bg/{task}.log"), task })
 }
 
 impl SandboxMachine {
-    /// Background tasks that ended, or did not survive, and that nobody was told of.
-    pub(super) async fn tasks(&self) -> Result<Vec<Finished>, PortError> {
-        let tasks = Command::exec("/bin/sh", ["-c", TASKS, "sh", &self.state]).cwd("/").timeout(LOOK);
+    /// Background tasks that ended or were lost, and were not reported yet.
+    pub(super) async fn tasks(&self) -> Result<Vec<FinishedTask>, PortError> {
+        let tasks = Command::exec("/bin/sh", ["-c", TASKS, "sh", &self.state]).cwd("/").timeout(QUERY_TIMEOUT);
         let output = self.run(tasks).await?;
         let lines = output.stdout_text().into_owned();
         let pairs = lines.lines().filter_map(|line| line.split_once(' '));
-        Ok(pairs.filter_map(|(task, end)| finished(&self.state, task.to_owned(), end)).collect())
+        Ok(pairs.filter_map(|(task, end)| parse_finished(&self.state, task.to_owned(), end)).collect())
     }
 }
 
 #[async_trait]
-impl Memory for SandboxMachine {
-    async fn places(&self) -> Result<Places, PortError> {
-        let (current, home) = tokio::join!(self.recall("cwd"), self.home());
+impl SessionStore for SandboxMachine {
+    async fn base_paths(&self) -> Result<BasePaths, PortError> {
+        let (current, home) = tokio::join!(self.load("cwd"), self.home());
         let home = home?.path;
         let current =
             current?.and_then(|path| String::from_utf8(path.to_vec()).ok()).filter(|path| path.starts_with('/'));
-        Ok(Places { current: current.unwrap_or_else(|| self.root.clone()), home })
+        Ok(BasePaths { current: current.unwrap_or_else(|| self.root.clone()), home })
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Bytes>, PortError> {
+    async fn load(&self, key: &str) -> Result<Option<Bytes>, PortError> {
         let path = format!("{}/{key}", self.state);
-        // Nothing that is remembered is empty: somebody is just writing it.
+        // No stored value is empty: another process is just writing it.
         for _ in 0..2 {
-            match self.read(&path, MOST_NOTE).await {
+            match self.read(&path, MAX_NOTE).await {
                 Ok(note) if note.is_empty() => {}
                 Ok(note) => return Ok(Some(note)),
                 Err(PortError::NotFound | PortError::NotADirectory) => return Ok(None),
@@ -90,27 +90,27 @@ impl Memory for SandboxMachine {
         Ok(None)
     }
 
-    async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError> {
+    async fn store(&self, key: &str, note: Bytes) -> Result<(), PortError> {
         let path = format!("{}/{key}", self.state);
-        let written = awake!(self, |sandbox| sandbox.files().write(&path, note.clone()));
+        let written = with_resume!(self, |sandbox| sandbox.files().write(&path, note.clone()));
         written.map(|_| ()).map_err(file_error)
     }
 
-    async fn forget(&self, key: &str) -> Result<(), PortError> {
+    async fn remove(&self, key: &str) -> Result<(), PortError> {
         let path = format!("{}/{key}", self.state);
-        awake!(self, |sandbox| sandbox.files().remove(&path)).map_err(file_error)
+        with_resume!(self, |sandbox| sandbox.files().remove(&path)).map_err(file_error)
     }
 
-    async fn forget_shell(&self) -> Result<(), PortError> {
+    async fn reset_shell(&self) -> Result<(), PortError> {
         for key in ["cwd", "env", "plain"] {
-            self.forget(key).await?;
+            self.remove(key).await?;
         }
         Ok(())
     }
 
-    async fn keep_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
+    async fn spill_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
         let path = format!("{}/out/{call}.log", self.state);
-        let written = awake!(self, |sandbox| sandbox.files().write(&path, output.clone()));
+        let written = with_resume!(self, |sandbox| sandbox.files().write(&path, output.clone()));
         written.map(|_| path.clone()).map_err(file_error)
     }
 

@@ -1,6 +1,6 @@
-# Joins the variables of commands that ran at the same time. bash; `inner.sh` reads it when it has to.
+# Merges the variables of concurrent commands. bash; `inner.sh` evaluates it on demand.
 #
-# Variables by name, as they are written down. $1 associative array  $2 text
+# Parses saved variables by name. $1 associative array  $2 text
 __sandbar_parse() {
     local -n __sandbar_into=$1
     local __sandbar_line __sandbar_name=
@@ -13,7 +13,7 @@ __sandbar_parse() {
         fi
     done <<<"$2"
 }
-# Puts this command's changes of variables on top of what others wrote meanwhile. $1 theirs
+# Applies this command's changes of variables to what others wrote meanwhile. $1 theirs
 __sandbar_merge() {
     local -A __sandbar_theirs __sandbar_old __sandbar_new
     local __sandbar_name

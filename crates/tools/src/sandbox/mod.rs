@@ -1,14 +1,14 @@
-//! The tools on a sandbox, through nothing but E2B's own API where there is no more: files, and processes started in it. What
-//! a session remembers lives in the sandbox too, so that separate programs share it.
+//! The tools on a sandbox, through E2B's API alone where the server offers no more: files, and
+//! processes. Session state lives in the sandbox too, so that separate programs share it.
 
 mod files;
+mod lease;
 mod machine;
 mod marks;
 mod memory;
 mod searching;
 mod shell;
 mod source;
-mod visit;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,115 +20,118 @@ use workspace::Workspace;
 use workspace::setup::PROJECT_DIRECTORY;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, Progress, ToolDispatcher, Watch};
-use crate::live::Said;
-use crate::port::{Ground, PortError, Visit};
+use crate::live_output::OutputChunk;
+use crate::port::{MachineLease, MachineSource, PortError};
 use crate::result::ToolResult;
-use crate::screenshots::Screenshots;
-use machine::{SHARED, SandboxMachine, Setting};
-use source::{OfWorkspace, Single, Source};
-use visit::SandboxVisit;
+use crate::screenshots::ScreenshotProvider;
+use lease::SandboxMachineLease;
+use machine::{SHARED, SandboxMachine, SessionSettings};
+use source::{SandboxSource, SingleSandbox, WorkspaceSandbox};
 
-/// The session of who names none.
+/// The session of dispatchers that name none.
 const SESSION: &str = "default";
-/// Where the first command runs in a sandbox.
+/// Working directory of the first command in a sandbox.
 const ROOT: &str = "/home/user";
-/// Where sessions of a workspace live: in what is saved, so that they go with it from sandbox to sandbox.
+/// Directory of a workspace's sessions: part of its checkpoints, so that sessions move with it from
+/// sandbox to sandbox.
 const SAVED: &str = "/home/user/.sandbar";
 
-/// Runs the tools on a sandbox, or on whichever sandbox a workspace is in.
+/// Runs the tools on a sandbox, or on the current sandbox of a workspace.
 ///
-/// Directory, exported variables, what was read and background tasks belong to a session. Dispatchers with the same
-/// session on the same sandbox share them, also from different programs at the same time.
+/// Working directory, exported variables, cached files and background tasks belong to a session.
+/// Dispatchers with the same session on the same sandbox share them, even in concurrent processes.
 pub struct SandboxToolDispatcher {
     core: Core,
-    source: Arc<dyn Source>,
-    setting: Setting,
-    /// The sandbox of the last call, and whatever was found out about it.
+    source: Arc<dyn SandboxSource>,
+    settings: SessionSettings,
+    /// The sandbox of the last call, with what was detected about it.
     machine: Mutex<Option<Arc<SandboxMachine>>>,
 }
 
 impl SandboxToolDispatcher {
-    /// On the sandbox's default session. When the sandbox is paused a call wakes it.
+    /// Uses the default session of a sandbox. A call resumes a paused sandbox.
     pub fn new(sandbox: Sandbox) -> Self {
-        Self::on(Arc::new(Single::new(sandbox)), SHARED, ROOT)
+        Self::on(Arc::new(SingleSandbox::new(sandbox)), SHARED, ROOT)
     }
 
-    /// On the workspace's default session. Calls wait while the workspace changes its sandbox, and go on in the new one; what
-    /// did not survive is told once.
+    /// Uses the default session of a workspace. Calls wait while the workspace changes its sandbox
+    /// and continue in the new one; what did not survive is reported once.
     pub fn on_workspace(workspace: Workspace) -> Self {
-        Self::on(Arc::new(OfWorkspace(workspace)), SAVED, PROJECT_DIRECTORY)
+        Self::on(Arc::new(WorkspaceSandbox(workspace)), SAVED, PROJECT_DIRECTORY)
     }
 
-    fn on(source: Arc<dyn Source>, base: &'static str, root: &str) -> Self {
-        let setting = Setting { base, session: SESSION.to_owned(), root: root.to_owned() };
-        Self { core: Core::new(Ids::Random), source, setting, machine: Mutex::default() }
+    fn on(source: Arc<dyn SandboxSource>, base: &'static str, root: &str) -> Self {
+        let settings = SessionSettings { base, session: SESSION.to_owned(), root: root.to_owned() };
+        Self { core: Core::new(Ids::Random), source, settings, machine: Mutex::default() }
     }
 
-    /// On a session of that name. Characters other than letters, digits, `.`, `_` and `-` are replaced.
+    /// Uses the session `name`. Characters other than letters, digits, `.`, `_` and `-` are
+    /// replaced.
     #[must_use]
     pub fn session(mut self, name: &str) -> Self {
         let safe = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
         let name: String = name.chars().take(64).map(safe).collect();
-        self.setting.session = if name.trim_matches('.').is_empty() { SESSION.to_owned() } else { name };
+        self.settings.session = if name.trim_matches('.').is_empty() { SESSION.to_owned() } else { name };
         self
     }
 
-    /// Where the first command of a session runs, and where commands go on whose directory is gone.
+    /// Sets the working directory of the first command, and of commands whose directory is gone.
     #[must_use]
     pub fn root(mut self, directory: impl Into<String>) -> Self {
-        self.setting.root = directory.into();
+        self.settings.root = directory.into();
         self
     }
 
-    /// Whether `write_file` may replace what was not read.
+    /// Sets whether `write_file` may replace a file that was not read.
     #[must_use]
     pub fn overwrite_guard(mut self, guard: OverwriteGuard) -> Self {
         self.core.guard = guard;
         self
     }
 
-    /// Where `take_screenshot` gets its pictures; without it the tool says that there is no browser.
+    /// Sets the source of screenshots; without one `take_screenshot` reports that there is no
+    /// browser.
     #[must_use]
-    pub fn screenshots(mut self, screenshots: Arc<dyn Screenshots>) -> Self {
+    pub fn screenshots(mut self, screenshots: Arc<dyn ScreenshotProvider>) -> Self {
         self.core.screenshots = Some(screenshots);
         self
     }
 
-    /// The port that `take_screenshot` captures unless told otherwise; 3000 unless set.
+    /// Sets the port that `take_screenshot` captures by default; it is 3000 unless set.
     #[must_use]
     pub fn preview_port(mut self, port: u16) -> Self {
         self.core.preview_port = port;
         self
     }
 
-    async fn visit(&self) -> Result<SandboxVisit, PortError> {
-        let entry = self.source.enter(&self.setting.session).await?;
+    async fn acquire_lease(&self) -> Result<SandboxMachineLease, PortError> {
+        let lease = self.source.acquire(&self.settings.session).await?;
         let mut known = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was found out about another sandbox does not hold for this one.
-        let same = known.as_ref().filter(|machine| machine.epoch() == entry.epoch).cloned();
+        // What was detected about another sandbox does not hold for this one.
+        let same = known.as_ref().filter(|machine| machine.epoch() == lease.epoch).cloned();
         let replaced = known.is_some() && same.is_none();
         let machine = same.unwrap_or_else(|| {
-            Arc::new(SandboxMachine::new(entry.sandbox.clone(), entry.epoch, Arc::clone(&self.source), &self.setting))
+            Arc::new(SandboxMachine::new(lease.sandbox.clone(), lease.epoch, Arc::clone(&self.source), &self.settings))
         });
         *known = Some(Arc::clone(&machine));
         drop(known);
-        Ok(SandboxVisit::new(machine, entry, replaced))
+        Ok(SandboxMachineLease::new(machine, lease, replaced))
     }
 
-    /// The watch, told nothing that must not be shown.
-    fn masked(&self, mut watch: Watch) -> Watch {
-        if let Some(told) = watch.progress.take() {
+    /// Masks secrets in what the callbacks of a watch receive.
+    fn mask_watch(&self, mut watch: Watch) -> Watch {
+        if let Some(callback) = watch.progress.take() {
             let source = Arc::clone(&self.source);
             watch.progress = Some(Arc::new(move |mut progress: Progress| {
                 source.mask(&mut progress.last_line);
-                told(progress);
+                callback(progress);
             }));
         }
-        if let Some(told) = watch.output.take() {
+        if let Some(callback) = watch.output.take() {
             let source = Arc::clone(&self.source);
-            watch.output = Some(Arc::new(move |mut said: Said| {
-                source.mask(&mut said.text);
-                told(said);
+            watch.output = Some(Arc::new(move |mut chunk: OutputChunk| {
+                source.mask(&mut chunk.text);
+                callback(chunk);
             }));
         }
         watch
@@ -139,33 +142,33 @@ impl fmt::Debug for SandboxToolDispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SandboxToolDispatcher")
             .field("source", &self.source)
-            .field("setting", &self.setting)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl Ground for SandboxToolDispatcher {
-    async fn enter(&self) -> Result<Box<dyn Visit>, PortError> {
-        Ok(Box::new(self.visit().await?))
+impl MachineSource for SandboxToolDispatcher {
+    async fn acquire(&self) -> Result<Box<dyn MachineLease>, PortError> {
+        Ok(Box::new(self.acquire_lease().await?))
     }
 }
 
 #[async_trait]
 impl ToolDispatcher for SandboxToolDispatcher {
     async fn dispatch_watched(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
-        let mut result = self.core.dispatch(self, tool_name, tool_input, self.masked(watch)).await;
+        let mut result = self.core.dispatch(self, tool_name, tool_input, self.mask_watch(watch)).await;
         source::mask_result(self.source.as_ref(), &mut result);
         result
     }
 
     async fn close(&self) {
-        let closed = match self.visit().await {
-            Ok(visit) => visit.close().await,
+        let closed = match self.acquire_lease().await {
+            Ok(lease) => lease.close().await,
             Err(error) => Err(error),
         };
         if let Err(error) = closed {
-            tracing::debug!(%error, "a session could not be closed");
+            tracing::debug!(%error, "session could not be closed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Commands in a sandbox. The scripts beside this file do the work inside.
+//! Runs commands in a sandbox. The scripts beside this file do the work inside.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use sdk::{Chunk, Command, CommandError, Output, Running, Sandbox};
 use workspace::label;
 
-use super::machine::{Followers, SandboxMachine, awake, command_error, file_error};
-use super::marks::{Marks, Said};
+use super::machine::{Followers, SandboxMachine, command_error, file_error, with_resume};
+use super::marks::{MarkEvent, MarkParser};
 use crate::port::{PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Stream};
 
 const FOREGROUND: &str = concat!(include_str!("tasks.sh"), include_str!("foreground.sh"));
@@ -19,12 +19,12 @@ const INNER: &str = include_str!("inner.sh");
 const MERGE: &str = include_str!("merge.sh");
 const KILL: &str = include_str!("kill.sh");
 
-/// One argument may have 128 KiB.
+/// One argument is limited to 128 KiB.
 const PIECE: usize = 100_000;
-/// All arguments may have 2 MiB, with the environment. Longer commands become files.
-const MOST_ARGUMENTS: usize = 1_000_000;
+/// All arguments and the environment are limited to 2 MiB. Longer commands are uploaded as files.
+const MAX_ARGUMENTS: usize = 1_000_000;
 
-/// Tells programs that nobody sits at a terminal. Each can be changed by the command.
+/// Tells programs that there is no terminal. A command can override each variable.
 const ENVIRONMENT: [(&str, &str); 15] = [
     ("TERM", "dumb"),
     ("NO_COLOR", "1"),
@@ -43,7 +43,7 @@ const ENVIRONMENT: [(&str, &str); 15] = [
     ("PYTHONUNBUFFERED", "1"),
 ];
 
-/// Takes over the output of a command that goes on alone. $1 state directory, $2 group, stdin: the output
+/// Takes over the output of a detached command. $1 state directory, $2 group, stdin: the output
 const FOLLOW: &str = concat!(
     include_str!("tasks.sh"),
     r#"
@@ -72,9 +72,9 @@ impl Shells for SandboxMachine {
     async fn start(&self, call: ShellCall) -> Result<Box<dyn Shell>, PortError> {
         let ShellCall { id, command, directory, background, limit } = call;
         let mark = format!("{:016x}{:016x}", rand::random::<u64>(), rand::random::<u64>());
-        let command = if command.len() > MOST_ARGUMENTS {
+        let command = if command.len() > MAX_ARGUMENTS {
             let path = format!("{}/out/{id}.sh", self.state);
-            let written = awake!(self, |sandbox| sandbox.files().write(&path, command.clone()));
+            let written = with_resume!(self, |sandbox| sandbox.files().write(&path, command.clone()));
             written.map_err(file_error)?;
             format!("builtin source {}", crate::quote::quote(&path))
         } else {
@@ -87,26 +87,26 @@ impl Shells for SandboxMachine {
             let arguments = [&self.state, &mark, &id, &self.root, &seconds, &directory, INNER, MERGE];
             let arguments = before.iter().copied().chain(arguments).map(str::to_owned).chain(pieces(&command));
             let process = Command::exec(*program, arguments).envs(ENVIRONMENT).env("LANG", "C.UTF-8");
-            label::on_behalf(process, &command).cwd("/").no_timeout()
+            label::tag_for_user(process, &command).cwd("/").no_timeout()
         };
         let by_script = ["/bin/sh", "-c", if background { BACKGROUND } else { FOREGROUND }, "sh"];
         let by_helper = if background { None } else { self.runner().await };
         let started = match by_helper {
             Some(helper) => {
                 let process = process(&[helper, "--run"]);
-                awake!(self, |sandbox| sandbox.commands().start(&process))
+                with_resume!(self, |sandbox| sandbox.commands().start(&process))
             }
             None => {
                 let process = process(&by_script);
-                awake!(self, |sandbox| sandbox.commands().start(&process))
+                with_resume!(self, |sandbox| sandbox.commands().start(&process))
             }
         };
         let running = match started {
-            // Somebody removed the helper, or nothing may be executed where it is.
+            // The helper was deleted, or its directory is mounted noexec.
             Err(CommandError::NotStartable { .. }) if by_helper.is_some() => {
-                self.runs_by_script();
+                self.use_script_runner();
                 let process = process(&by_script);
-                awake!(self, |sandbox| sandbox.commands().start(&process))
+                with_resume!(self, |sandbox| sandbox.commands().start(&process))
             }
             started => started,
         };
@@ -119,15 +119,15 @@ impl Shells for SandboxMachine {
             group: None,
             task: None,
             running,
-            stdout: Marks::new(Stream::Stdout, &mark, &self.state),
-            stderr: Marks::new(Stream::Stderr, &mark, &self.state),
+            stdout: MarkParser::new(Stream::Stdout, &mark, &self.state),
+            stderr: MarkParser::new(Stream::Stderr, &mark, &self.state),
             waiting: VecDeque::new(),
             end: None,
         }))
     }
 }
 
-/// The command as arguments that are short enough.
+/// Splits a command into arguments that are short enough.
 fn pieces(command: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = command;
@@ -152,17 +152,17 @@ struct SandboxShell {
     group: Option<u32>,
     task: Option<String>,
     running: Running,
-    stdout: Marks,
-    stderr: Marks,
+    stdout: MarkParser,
+    stderr: MarkParser,
     waiting: VecDeque<ShellEvent>,
     end: Option<ShellEnd>,
 }
 
 impl SandboxShell {
-    fn take_in(&mut self, said: Vec<Said>) {
-        for one in said {
+    fn process(&mut self, events: Vec<MarkEvent>) {
+        for one in events {
             match one {
-                Said::Event(event) => {
+                MarkEvent::Event(event) => {
                     match &event {
                         ShellEvent::Started { group, .. } => self.group = Some(*group).filter(|group| *group > 1),
                         ShellEvent::Task { id, .. } => self.task = Some(id.clone()),
@@ -170,28 +170,29 @@ impl SandboxShell {
                     }
                     self.waiting.push_back(event);
                 }
-                Said::Last(Some(end)) => self.end = Some(end),
-                Said::Last(None) => {}
+                MarkEvent::Last(Some(end)) => self.end = Some(end),
+                MarkEvent::Last(None) => {}
             }
         }
-        if self.stdout.ended()
-            && self.stderr.ended()
+        if self.stdout.is_ended()
+            && self.stderr.is_ended()
             && let Some(end) = self.end.take()
         {
             self.waiting.push_back(ShellEvent::Ended(end));
         }
     }
 
-    /// The process ended without our last word: somebody killed it, or it is a background task.
-    async fn ended_alone(&mut self) {
+    /// Handles a process that ended without its last mark: it was killed, or it is a background
+    /// task.
+    async fn handle_lost_shell(&mut self) {
         self.waiting.extend(self.stdout.rest());
         self.waiting.extend(self.stderr.rest());
         let exit_code = self.running.exit().map_or(-1, |exit| exit.code);
         if let Some(task) = &self.task {
-            // Whoever waits here is told now, and need not be told by the next command.
+            // The caller gets the exit code now, so the next command need not report it.
             let exit = format!("{}/bg/{task}/exit", self.state);
             if let Err(error) = self.sandbox.files().rename(&exit, &format!("{exit}ed")).await {
-                tracing::debug!(%error, "the end of a background task will be told twice");
+                tracing::debug!(%error, "end of a background task will be reported twice");
             }
         }
         let end = self.end.take().unwrap_or(ShellEnd { exit_code, ..ShellEnd::default() });
@@ -208,14 +209,14 @@ impl Shell for SandboxShell {
             }
             match self.running.next().await.map_err(command_error)? {
                 Some(Chunk::Stdout(bytes) | Chunk::Pty(bytes)) => {
-                    let said = self.stdout.push(&bytes);
-                    self.take_in(said);
+                    let events = self.stdout.push(&bytes);
+                    self.process(events);
                 }
                 Some(Chunk::Stderr(bytes)) => {
-                    let said = self.stderr.push(&bytes);
-                    self.take_in(said);
+                    let events = self.stderr.push(&bytes);
+                    self.process(events);
                 }
-                None => self.ended_alone().await,
+                None => self.handle_lost_shell().await,
             }
         }
     }
@@ -226,14 +227,15 @@ impl Shell for SandboxShell {
         let mark = if group.is_empty() { format!("{}/out/{}.killed", self.state, self.call) } else { String::new() };
         let kill = |mark: &str| {
             let kill = Command::exec("/bin/sh", ["-c", KILL, "sh", &group, &self.call, &tenths, mark]);
-            label::own(kill).timeout(grace + Duration::from_secs(10))
+            label::tag_internal(kill).timeout(grace + Duration::from_secs(10))
         };
         let commands = self.sandbox.commands();
         let (by_user, by_root) = tokio::join!(commands.run(kill(&mark)), commands.run(kill("").user("root")));
         let count = |output: Output| output.stdout_text().trim().parse().unwrap_or(0);
         match (by_user.map(count), by_root.map(count)) {
             (Ok(one), Ok(other)) => Ok(one.max(other)),
-            // A sandbox without a root still ends what its user started.
+            // In a sandbox where root cannot run programs, the processes of the user are still
+            // killed.
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(error), Err(_)) => Err(command_error(error)),
         }
@@ -241,25 +243,25 @@ impl Shell for SandboxShell {
 
     async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError> {
         let group = self.group.map_or(String::new(), |group| group.to_string());
-        let follow = label::own(Command::exec("/bin/sh", ["-c", FOLLOW, "sh", &self.state, &group]));
+        let follow = label::tag_internal(Command::exec("/bin/sh", ["-c", FOLLOW, "sh", &self.state, &group]));
         let follow = follow.stdin().no_timeout();
         let mut writer = self.sandbox.commands().start(follow).await.map_err(command_error)?;
-        let mut told = Vec::new();
-        while !told.ends_with(b"\n") {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
             match writer.next().await.map_err(command_error)? {
-                Some(Chunk::Stdout(bytes)) => told.extend_from_slice(&bytes),
+                Some(Chunk::Stdout(bytes)) => line.extend_from_slice(&bytes),
                 Some(_) => {}
                 None => return Err(PortError::NotStartable("the log could not be opened".into())),
             }
         }
-        let task = String::from_utf8_lossy(&told).trim().to_owned();
+        let task = String::from_utf8_lossy(&line).trim().to_owned();
         let log = format!("{}/bg/{task}.log", self.state);
         let exit = format!("{}/bg/{task}/exit", self.state);
         let followers = Arc::clone(&self.followers);
         let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
         while followers.try_join_next().is_some() {}
         followers.spawn(async move {
-            if let Err(error) = follow_up(*self, &writer, so_far, &exit).await {
+            if let Err(error) = follow_output(*self, &writer, so_far, &exit).await {
                 tracing::debug!(%error, "the output of a detached command is lost from here on");
             }
         });
@@ -267,8 +269,8 @@ impl Shell for SandboxShell {
     }
 }
 
-/// Writes down what a command says until it ends, and how it ended.
-async fn follow_up(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exit: &str) -> Result<(), PortError> {
+/// Writes the output of a detached command to its log until it ends, then its exit code.
+async fn follow_output(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exit: &str) -> Result<(), PortError> {
     if !so_far.is_empty() {
         writer.process().send_stdin(so_far).await.map_err(command_error)?;
     }
@@ -276,7 +278,8 @@ async fn follow_up(mut shell: SandboxShell, writer: &Running, so_far: Bytes, exi
         match shell.next().await? {
             ShellEvent::Output(_, bytes) => writer.process().send_stdin(bytes).await.map_err(command_error)?,
             ShellEvent::Ended(end) => {
-                // The log's keeper goes when there is no more to write; by then it must be known how the command ended.
+                // The log's writer exits when there is no more to write; the exit code must be
+                // known by then.
                 let code = format!("{}\n", end.exit_code);
                 shell.sandbox.files().write(exit, code).await.map_err(file_error)?;
                 return writer.process().close_stdin().await.map_err(command_error);
@@ -293,7 +296,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn commands_are_cut_between_characters() {
+    fn commands_are_split_between_characters() {
         let command = "→".repeat(100_000);
         let cut = pieces(&command);
         assert!(cut.iter().all(|piece| piece.len() <= PIECE));
@@ -301,10 +304,10 @@ mod tests {
         assert_eq!(pieces(""), [""]);
     }
 
-    /// The script and the helper themselves, without a sandbox: whoever reads their output may die, and nobody else would end
-    /// the command.
+    /// Tests script and helper without a sandbox: if the reader of their output dies, they must end
+    /// the command themselves.
     #[test]
-    fn a_command_that_nobody_waits_for_is_ended_by_the_sandbox_itself() {
+    fn abandoned_command_is_killed_by_its_watchdog() {
         ends_alone("98765", &["/bin/sh", "-c", FOREGROUND, "sh"]);
         ends_alone("98764", &[env!("SANDBAR_SEARCH_IMAGE"), "--run"]);
     }

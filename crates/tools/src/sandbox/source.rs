@@ -1,5 +1,5 @@
-//! Where the tools get their sandbox from, anew for every call: one sandbox that may sleep, or a workspace that may have
-//! moved into another meanwhile.
+//! Provides the sandbox for each call: a single sandbox that may be paused, or the current sandbox
+//! of a workspace, which may have been replaced since the last call.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
@@ -8,74 +8,75 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sdk::{Connect, Sandbox};
 use serde_json::Value;
-use workspace::{Pass, Workspace, chain};
+use workspace::{SandboxGuard, Workspace, chain};
 
 use crate::port::PortError;
 use crate::result::{Block, ToolResult};
 
-/// How long a sandbox lives at least after it was woken.
-const AWAKE: Duration = Duration::from_secs(3600);
+/// Lifetime of a sandbox after it was resumed.
+const RESUMED_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Gives the sandbox.
+/// Provides the sandbox for calls.
 #[async_trait]
-pub(super) trait Source: fmt::Debug + Send + Sync {
-    /// Waits until there is a sandbox that can be worked in, as long as the answer is kept.
-    /// What happened meanwhile is told to each session.
-    async fn enter(&self, session: &str) -> Result<Entry, PortError>;
+pub(super) trait SandboxSource: fmt::Debug + Send + Sync {
+    /// Waits for a usable sandbox, which stays usable while the lease is held. The lease carries
+    /// the notices for this session.
+    async fn acquire(&self, session: &str) -> Result<SandboxLease, PortError>;
 
-    /// Wakes the sandbox that somebody found asleep. [`None`] when it cannot be, or there is another by now.
-    async fn wake(&self, found: &Sandbox, epoch: u64) -> Option<Sandbox>;
+    /// Resumes a sandbox that a call found paused. [`None`] if that fails, or the sandbox was
+    /// replaced.
+    async fn resume(&self, found: &Sandbox, epoch: u64) -> Option<Sandbox>;
 
-    /// Hides what must not be shown.
+    /// Masks secrets.
     fn mask(&self, text: &mut String);
 }
 
-/// A way into a sandbox.
+/// The right to use a sandbox for one call.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SandboxLease {
     pub(super) sandbox: Sandbox,
-    /// Another with every new sandbox.
+    /// Changes with every new sandbox.
     pub(super) epoch: u64,
     /// What did not survive, one line each.
     pub(super) notices: Vec<String>,
     pub(super) resumed: bool,
     pub(super) waited: Duration,
-    pass: Option<Pass>,
+    pass: Option<SandboxGuard>,
 }
 
-impl Entry {
-    /// Says that the sandbox did not answer as a living one does.
-    pub(super) fn doubt(&self) {
+impl SandboxLease {
+    /// Reports that the sandbox did not respond as a running one does.
+    pub(super) fn report_unresponsive(&self) {
         if let Some(pass) = &self.pass {
-            pass.doubt();
+            pass.mark_suspect();
         }
     }
 }
 
 /// One sandbox.
 #[derive(Debug)]
-pub(super) struct Single {
+pub(super) struct SingleSandbox {
     sandbox: RwLock<Sandbox>,
-    waking: tokio::sync::Mutex<()>,
+    resuming: tokio::sync::Mutex<()>,
 }
 
-impl Single {
+impl SingleSandbox {
     pub(super) fn new(sandbox: Sandbox) -> Self {
-        Self { sandbox: RwLock::new(sandbox), waking: tokio::sync::Mutex::default() }
+        Self { sandbox: RwLock::new(sandbox), resuming: tokio::sync::Mutex::default() }
     }
 }
 
 #[async_trait]
-impl Source for Single {
-    async fn enter(&self, _session: &str) -> Result<Entry, PortError> {
+impl SandboxSource for SingleSandbox {
+    async fn acquire(&self, _session: &str) -> Result<SandboxLease, PortError> {
         let sandbox = self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(Entry { sandbox, epoch: 0, notices: Vec::new(), resumed: false, waited: Duration::ZERO, pass: None })
+        Ok(SandboxLease { sandbox, epoch: 0, notices: Vec::new(), resumed: false, waited: Duration::ZERO, pass: None })
     }
 
-    async fn wake(&self, found: &Sandbox, _epoch: u64) -> Option<Sandbox> {
-        // Once for all who found it so.
-        let _turn = self.waking.lock().await;
-        match found.client().connect(found.id(), Connect::timeout(AWAKE)).await {
+    async fn resume(&self, found: &Sandbox, _epoch: u64) -> Option<Sandbox> {
+        // Concurrent calls resume it once.
+        let _lock = self.resuming.lock().await;
+        match found.client().connect(found.id(), Connect::timeout(RESUMED_LIFETIME)).await {
             Ok(sandbox) => {
                 *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = sandbox.clone();
                 Some(sandbox)
@@ -90,20 +91,20 @@ impl Source for Single {
     fn mask(&self, _text: &mut String) {}
 }
 
-/// The sandbox of a workspace.
-pub(super) struct OfWorkspace(pub(super) Workspace);
+/// The current sandbox of a workspace.
+pub(super) struct WorkspaceSandbox(pub(super) Workspace);
 
-impl fmt::Debug for OfWorkspace {
+impl fmt::Debug for WorkspaceSandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OfWorkspace").field(self.0.name()).finish()
+        f.debug_tuple("WorkspaceSandbox").field(self.0.name()).finish()
     }
 }
 
 #[async_trait]
-impl Source for OfWorkspace {
-    async fn enter(&self, session: &str) -> Result<Entry, PortError> {
+impl SandboxSource for WorkspaceSandbox {
+    async fn acquire(&self, session: &str) -> Result<SandboxLease, PortError> {
         let pass = self.0.enter().await.map_err(|error| PortError::Unavailable(chain(&error)))?;
-        Ok(Entry {
+        Ok(SandboxLease {
             sandbox: pass.sandbox().clone(),
             epoch: pass.epoch(),
             notices: pass.notices_for(session),
@@ -113,9 +114,10 @@ impl Source for OfWorkspace {
         })
     }
 
-    async fn wake(&self, _found: &Sandbox, epoch: u64) -> Option<Sandbox> {
-        // Somebody paused it behind the workspace's back; asked again, the workspace looks for itself.
-        self.0.enter().await.ok()?.doubt();
+    async fn resume(&self, _found: &Sandbox, epoch: u64) -> Option<Sandbox> {
+        // The sandbox was paused behind the workspace's back; entering again makes the workspace
+        // check its state.
+        self.0.enter().await.ok()?.mark_suspect();
         let pass = self.0.enter().await.ok()?;
         (pass.epoch() == epoch).then(|| pass.sandbox().clone())
     }
@@ -125,8 +127,8 @@ impl Source for OfWorkspace {
     }
 }
 
-/// Hides in everything that a result shows.
-pub(super) fn mask_result(source: &dyn Source, result: &mut ToolResult) {
+/// Masks secrets in everything that a result shows.
+pub(super) fn mask_result(source: &dyn SandboxSource, result: &mut ToolResult) {
     for block in &mut result.content {
         if let Block::Text(text) = block {
             source.mask(text);
@@ -135,7 +137,7 @@ pub(super) fn mask_result(source: &dyn Source, result: &mut ToolResult) {
     mask_value(source, &mut result.structured);
 }
 
-fn mask_value(source: &dyn Source, value: &mut Value) {
+fn mask_value(source: &dyn SandboxSource, value: &mut Value) {
     match value {
         Value::String(text) => source.mask(text),
         Value::Array(items) => items.iter_mut().for_each(|item| mask_value(source, item)),

@@ -1,7 +1,7 @@
-# Which background tasks ended since somebody was told last, and which did not survive a pause or a change of sandbox.
-# POSIX sh. Sets f to lines of `TASK CODE` and `TASK lost`, and notes that they were told.
+# Finds background tasks that ended since the last report, or were lost by a pause or a rotation.
+# POSIX sh. Sets f to lines of `TASK CODE` and `TASK lost`, and marks them as reported.
 #
-# Beside each task stands who keeps it: its number and when it was started, since numbers come again.
+# Each task has a `keeper` file with pid and start time of its process, since pids are recycled.
 #
 # $1 state directory
 tasks() {
@@ -11,7 +11,7 @@ tasks() {
         n=${t%/} n=${n##*/}
         if [ ! -e "${t}exit" ]; then
             kept "$t" && continue
-            # It may have ended while it was looked at.
+            # It may have ended since the check above.
             if [ ! -e "${t}exit" ]; then
                 : >"${t}lost" && f="$f$n lost
 "
@@ -22,14 +22,14 @@ tasks() {
 "
     done
 }
-# Whether somebody keeps a task, or is about to. $1 its directory
+# Whether the keeper of a task is alive, or just starting. $1 task directory
 kept() {
     { read -r k b <"$1keeper"; } 2>/dev/null || return 0
     { read -r l <"/proc/$k/stat"; } 2>/dev/null || return 1
     set -- ${l##*) }
     [ "${20}" = "$b" ]
 }
-# Writes down that this shell keeps a task. $1 its directory
+# Records this shell as the keeper of a task. $1 task directory
 keep() {
     read -r l <"/proc/$$/stat"
     o=$1

@@ -1,12 +1,12 @@
-//! Patterns for names of files: `*`, `?`, `**`, `[a-z]`, `[!x]`, `{a,b}`. `*` stays inside one directory, so that `*.rs`
-//! means this directory and `**/*.rs` any depth.
+//! Glob patterns for file names: `*`, `?`, `**`, `[a-z]`, `[!x]`, `{a,b}`. `*` does not cross
+//! directories, so `*.rs` means one directory and `**/*.rs` any depth.
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::paths;
 
-/// More alternatives than anybody writes by hand.
-const MOST_EXPANSIONS: usize = 1000;
+/// More alternatives than a person writes by hand.
+const MAX_EXPANSIONS: usize = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InvalidGlob(pub(crate) String);
@@ -27,8 +27,8 @@ impl GlobPattern {
         if text.is_empty() {
             return Err(InvalidGlob("The pattern is empty. \"**/*\" stands for all files.".into()));
         }
-        if expansions(&text) > MOST_EXPANSIONS {
-            return Err(InvalidGlob(format!("The braces stand for more than {MOST_EXPANSIONS} patterns. Use fewer.")));
+        if expansions(&text) > MAX_EXPANSIONS {
+            return Err(InvalidGlob(format!("The braces stand for more than {MAX_EXPANSIONS} patterns. Use fewer.")));
         }
         let build = |text: &str| {
             let built =
@@ -40,16 +40,16 @@ impl GlobPattern {
         Ok(Self { matcher, deep, text, directories })
     }
 
-    /// Takes an absolute pattern apart: the directory that is plain, and the rest.
+    /// Splits an absolute pattern into its literal directory and the rest.
     pub(crate) fn split_absolute(pattern: &str) -> (String, String) {
         let special = |part: &&str| part.contains(['*', '?', '[', '{', '\\']);
         let parts: Vec<&str> = pattern.split('/').collect();
         let plain = parts.iter().position(special).unwrap_or(parts.len().saturating_sub(1));
-        let base = paths::normal(&parts[..plain].join("/"));
+        let base = paths::normalize(&parts[..plain].join("/"));
         (base, parts[plain..].join("/"))
     }
 
-    /// Whether it means directories.
+    /// Whether it matches directories.
     pub(crate) fn directories(&self) -> bool {
         self.directories
     }
@@ -58,27 +58,27 @@ impl GlobPattern {
         self.matcher.is_match(relative)
     }
 
-    /// As if it began with `**/`.
+    /// Matches as if it began with `**/`.
     pub(crate) fn matches_deeper(&self, relative: &str) -> bool {
         self.deep.is_match(relative)
     }
 
-    /// The part that the file's own name must match; [`None`] when any may.
+    /// The part that the file name must match; [`None`] if any may.
     pub(crate) fn name_part(&self) -> Option<&str> {
         last_part(&self.text)
     }
 }
 
-/// What a glob demands of the last part of a path.
+/// The part of a glob that matches the last component of a path.
 pub(crate) fn last_part(glob: &str) -> Option<&str> {
-    // A slash inside braces or brackets would make the last part something else.
+    // A slash inside braces or brackets would make the last part ambiguous.
     let last = glob.rsplit('/').next()?;
     let balanced = |open, close| last.matches(open).count() == last.matches(close).count();
     let usable = !last.is_empty() && last != "**" && last != "*" && balanced('{', '}') && balanced('[', ']');
     (usable && (last.contains('{') || !last.contains([',', ':']))).then_some(last)
 }
 
-/// How many patterns the braces stand for, roughly.
+/// Approximate number of patterns that the braces expand to.
 fn expansions(text: &str) -> usize {
     let (mut product, mut commas, mut depth) = (1_usize, 0, 0_usize);
     for letter in text.chars() {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_mean_what_they_say() {
+    fn globs_match_expected_paths() {
         check("*.rs", &["a.rs", ".a.rs"], &["src/a.rs", "a.rss", "A.RS"]);
         check("**/*.rs", &["a.rs", "src/a.rs", "a/b/.c/d.rs"], &["a.rs/x"]);
         check("src/**/*.{c,h}", &["src/a.c", "src/x/y/a.h"], &["a.c", "src/a.cc"]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_patterns_have_a_plain_part() {
+    fn absolute_pattern_splits_at_first_wildcard() {
         let split = |pattern| GlobPattern::split_absolute(pattern);
         assert_eq!(split("/etc/*.conf"), ("/etc".into(), "*.conf".into()));
         assert_eq!(split("/etc/passwd"), ("/etc".into(), "passwd".into()));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn invalid_globs_name_the_position() {
         assert!(GlobPattern::new("src/[a").expect_err("unclosed").0.contains("at position 5"));
         assert!(GlobPattern::new("{a").is_err());
         assert!(GlobPattern::new("").is_err());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_part_narrows_what_an_engine_lists() {
+    fn last_part_of_a_glob_is_extracted() {
         assert_eq!(last_part("src/**/*.{c,h}"), Some("*.{c,h}"));
         assert_eq!(last_part("*.rs"), Some("*.rs"));
         assert_eq!(last_part("src/**"), None);

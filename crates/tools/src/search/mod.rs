@@ -1,5 +1,5 @@
-//! Searching: what is asked for, what is found, and the rules that every engine keeps. The engines differ in where they
-//! run; which files count, in what order they come and how they are shown is decided here once.
+//! Search requests, results, and the rules that every engine follows. The engines differ in where
+//! they run; this module alone decides which files count, their order and how they are shown.
 
 mod glob;
 mod pattern;
@@ -11,20 +11,20 @@ pub(crate) use glob::{GlobPattern, InvalidGlob};
 pub(crate) use pattern::{InvalidPattern, Matcher};
 pub(crate) use select::{IgnoreFile, Selector, Tree, common_name_parts};
 
-/// Files that say what is ignored, later ones above earlier ones.
+/// Names of ignore files; later ones take precedence.
 pub(crate) const IGNORE_FILES: [&str; 2] = [".gitignore", ".ignore"];
 
-/// What to look for inside files.
+/// A search inside files.
 #[derive(Debug, Clone)]
 pub(crate) struct Search {
-    /// An absolute path; a file is searched whatever the rules say.
+    /// An absolute path; a file is searched regardless of ignore rules.
     pub(crate) root: String,
     pub(crate) root_is_file: bool,
     pub(crate) pattern: String,
     pub(crate) literal: bool,
     pub(crate) ignore_case: bool,
     pub(crate) multiline: bool,
-    /// As git's ignore rules; those with `!` leave files out.
+    /// In the syntax of git's ignore rules; `!` excludes files.
     pub(crate) globs: Vec<String>,
     pub(crate) file_type: Option<String>,
     pub(crate) before: usize,
@@ -33,14 +33,14 @@ pub(crate) struct Search {
     pub(crate) limit: Duration,
 }
 
-/// Which files match.
+/// Files with matches.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counted {
     pub(crate) files: Vec<CountedFile>,
     pub(crate) searched: u64,
     pub(crate) skipped: Skipped,
     pub(crate) timed_out: bool,
-    /// What is different from the usual engine.
+    /// How the engine differed from the usual one.
     pub(crate) note: Option<String>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct CountedFile {
     pub(crate) modified: i128,
 }
 
-/// Tells of files that no call can name; [`None`] when there are none.
+/// A note about files that no call can name; [`None`] if there are none.
 pub(crate) fn unnameable_note(number: u64) -> Option<String> {
     let (names, them) = match number {
         0 => return None,
@@ -65,14 +65,14 @@ pub(crate) fn unnameable_note(number: u64) -> Option<String> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub(crate) ignored: u64,
-    /// Those among the binary ones that match.
+    /// Binary files that match.
     pub(crate) binary: u64,
     pub(crate) unreadable: u64,
-    /// Those whose names are not UTF-8, so that no call can name them.
+    /// Files whose names are not UTF-8, so that no call can name them.
     pub(crate) unnameable: u64,
 }
 
-/// The matching lines of one file, with those around them.
+/// The matching lines of one file, with context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MatchedFile {
     pub(crate) path: String,
@@ -83,11 +83,11 @@ pub(crate) struct MatchedFile {
 pub(crate) struct Row {
     pub(crate) line: u64,
     pub(crate) text: String,
-    /// Where the match is in the text, in bytes; absent in lines that only stand around one.
+    /// Byte range of the match; absent for context lines.
     pub(crate) matched: Option<(usize, usize)>,
 }
 
-/// What files to look for by name.
+/// A search for files by name.
 #[derive(Debug, Clone)]
 pub(crate) struct Find {
     pub(crate) root: String,
@@ -95,7 +95,7 @@ pub(crate) struct Find {
     pub(crate) limit: Duration,
 }
 
-/// Which files there are.
+/// Files found by name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     pub(crate) files: Vec<FoundFile>,

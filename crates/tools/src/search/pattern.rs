@@ -1,8 +1,9 @@
-//! Patterns for lines, checked on the host before anything runs, so that a mistake is explained by one program only.
+//! Line patterns, validated on the host before anything runs, so that every engine reports the same
+//! errors.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// A pattern that no engine could use.
+/// A pattern that no engine can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InvalidPattern(pub(crate) String);
 
@@ -25,7 +26,7 @@ impl Matcher {
         builder.build().map(|regex| Self { regex }).map_err(|error| InvalidPattern(explain(pattern, &error)))
     }
 
-    /// The first match in a piece of a file.
+    /// The first match.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<(usize, usize)> {
         self.regex.find(bytes).map(|found| (found.start(), found.end()))
     }
@@ -36,7 +37,7 @@ impl Matcher {
     }
 }
 
-/// The mistake with its place, and what to do about it.
+/// The error with its position, and a way to fix it.
 fn explain(pattern: &str, error: &regex::Error) -> String {
     let text = error.to_string();
     let detail = text.trim_start_matches("regex parse error:").trim_end().trim_start_matches('\n');
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_shown_with_their_place_and_a_way_out() {
+    fn invalid_patterns_get_position_and_hint() {
         assert!(mistake("a(").contains('^'));
         assert!(mistake("(?=x)").contains("Look-ahead"));
         assert!(mistake(r"(a)\1").contains("Backreferences"));
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_as_ripgrep_finds_them() {
+    fn matcher_agrees_with_ripgrep() {
         let find =
             |pattern, text: &str| Matcher::new(pattern, false, true, false).expect("valid").find(text.as_bytes());
         assert_eq!(find("^B", "a\nb\n"), Some((2, 3)));

@@ -1,4 +1,4 @@
-//! Which files of a tree take part: git's ignore rules below the search root, globs and file types.
+//! Selects the files of a tree: git's ignore rules below the search root, globs and file types.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::paths;
 /// A file with ignore rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IgnoreFile {
-    /// Below the root; empty for the root's own.
+    /// Relative to the root; empty for the root itself.
     pub(crate) directory: String,
     pub(crate) rules: String,
 }
@@ -22,7 +22,7 @@ pub(crate) struct IgnoreFile {
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     rules: HashMap<String, Gitignore>,
-    /// Directories that were decided before.
+    /// Cached decisions for directories.
     known: HashMap<String, bool>,
 }
 
@@ -35,7 +35,7 @@ impl Tree {
         let rules = lines.into_iter().filter_map(|(directory, lines)| {
             let mut builder = GitignoreBuilder::new("");
             for line in lines {
-                // A rule that cannot be read is no rule, as for git.
+                // An invalid rule is skipped, as git does.
                 let _ = builder.add_line(None, line);
             }
             Some((directory.to_owned(), builder.build().ok()?))
@@ -43,7 +43,7 @@ impl Tree {
         Self { rules: rules.collect(), known: HashMap::new() }
     }
 
-    /// Whether the rules leave out a file.
+    /// Whether the rules exclude a file.
     pub(crate) fn ignores(&mut self, path: &str) -> bool {
         self.ignores_directory(parent(path)) || self.decides(path, false)
     }
@@ -84,12 +84,12 @@ fn parent(path: &str) -> &str {
     path.rfind('/').map_or("", |at| &path[..at])
 }
 
-/// Globs, type and what is never searched.
+/// Globs, file type, and what is never searched.
 #[derive(Debug)]
 pub(crate) struct Selector {
     globs: Option<Override>,
     types: Option<Types>,
-    /// Below the root: the session's own files.
+    /// The session's own files, relative to the root.
     hidden: Option<String>,
     skip_git: bool,
 }
@@ -128,7 +128,7 @@ impl Selector {
         }
     }
 
-    /// Whether a file takes part, ignore rules aside.
+    /// Whether a file is selected, ignore rules aside.
     pub(crate) fn takes(&self, path: &str) -> bool {
         if self.skip_git && path.split('/').rev().skip(1).any(|part| part == ".git") {
             return false;
@@ -157,7 +157,7 @@ fn unknown_type(name: &str) -> String {
     let mut builder = TypesBuilder::new();
     builder.add_defaults();
     let known = builder.definitions();
-    // Who names an extension means the type that has it.
+    // A name that is an extension means the type that has it.
     let by_extension = known.iter().filter(|known| known.globs().contains(&extension));
     let by_name = known.iter().filter(|known| known.name().starts_with(name));
     let near: Vec<&str> = by_extension.chain(by_name).map(|known| known.name()).take(3).collect();
@@ -167,7 +167,8 @@ fn unknown_type(name: &str) -> String {
     format!("{name:?} is not a known file type. Did you mean {}?", near.join(" or "))
 }
 
-/// What the names of all files that the globs let through must match; [`None`] when there is no such thing.
+/// The name parts of which every file that the globs select matches one; [`None`] if there are
+/// none.
 pub(crate) fn common_name_parts(globs: &[String]) -> Option<Vec<&str>> {
     let positive: Vec<&String> = globs.iter().filter(|glob| !glob.starts_with('!')).collect();
     if positive.is_empty() {
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn ignore_rules_are_gits() {
+    fn ignore_rules_follow_git() {
         let mut tree =
             Tree::new(&[rules("", "node_modules/\n*.log\n!keep.log\n/build"), rules("sub", "!x.log\nlocal")]);
         for (path, ignored) in [
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_types_and_our_own_files_select() {
+    fn globs_and_types_select_files() {
         let takes = |globs: &[&str], kind, path: &str| {
             Selector::new(&search(globs, kind), "/w/.own").expect("valid").takes(path)
         };

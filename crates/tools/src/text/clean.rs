@@ -1,10 +1,11 @@
-//! Takes out what only a terminal understands.
+//! Removes what only a terminal understands.
 
-/// Longest text inside an operating system command, such as a window title; what is longer was none.
-const LONGEST_STRING: usize = 4096;
+/// Longest operating system command, such as a window title; a longer text is not one.
+const MAX_STRING: usize = 4096;
 
-/// The text without ANSI escape codes: colours, cursor movements, window titles, links. Everything else stays, `\r` too.
-/// A sequence that is not finished loses its escape character only, so that nothing after it can be swallowed.
+/// Removes ANSI escape codes: colours, cursor movements, window titles, links. Everything else
+/// stays, `\r` too. An incomplete sequence loses only its escape character, so that it cannot
+/// swallow later text.
 pub fn strip_escapes(text: &str) -> String {
     if !text.contains(['\u{1b}', '\u{9b}']) {
         return text.to_owned();
@@ -19,7 +20,7 @@ pub fn strip_escapes(text: &str) -> String {
     clean
 }
 
-/// What follows the sequence at the start of `text`.
+/// The text after the sequence at the start of `text`.
 fn after_escape(text: &str) -> &str {
     let mut chars = text.chars();
     let first = chars.next();
@@ -30,7 +31,7 @@ fn after_escape(text: &str) -> &str {
     match chars.next() {
         Some('[') => after_control(chars.as_str()).unwrap_or(only_escape),
         Some(']' | 'P' | 'X' | '^' | '_') => after_string(chars.as_str()).unwrap_or(only_escape),
-        // Two more characters choose a character set or the like.
+        // Two more characters select a character set or the like.
         Some(' '..='/') => {
             let end = chars.as_str().trim_start_matches(|c| matches!(c, ' '..='/'));
             let mut end = end.chars();
@@ -41,24 +42,24 @@ fn after_escape(text: &str) -> &str {
     }
 }
 
-/// After parameters, intermediates and the final character of a control sequence.
+/// The text after parameters, intermediates and final character of a control sequence.
 fn after_control(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c| matches!(c, '0'..='?'));
     let rest = rest.trim_start_matches(|c| matches!(c, ' '..='/'));
     rest.strip_prefix(|c| matches!(c, '@'..='~'))
 }
 
-/// After a string that ends with BEL or `ESC \`.
+/// The text after a string that ends with BEL or `ESC \`.
 fn after_string(text: &str) -> Option<&str> {
     let end = text.find(['\u{7}', '\u{1b}', '\n'])?;
-    if end > LONGEST_STRING {
+    if end > MAX_STRING {
         return None;
     }
     text[end..].strip_prefix('\u{7}').or_else(|| text[end..].strip_prefix("\u{1b}\\"))
 }
 
-/// Every line as a terminal shows it in the end: what `\r` overwrote is gone. Only the loop does this, since a spill
-/// file keeps the original.
+/// Each line as a terminal finally shows it, without what `\r` overwrote. Only the agent loop does
+/// this, since a spill file keeps the original.
 pub fn fold_overwrites(text: &str) -> String {
     if !text.contains('\r') {
         return text.to_owned();
@@ -87,7 +88,7 @@ pub fn fold_overwrites(text: &str) -> String {
     folded
 }
 
-/// Five equal lines and more, one after the other, become one and a count.
+/// Collapses five or more equal consecutive lines into one and a count.
 pub fn collapse_repeats(text: &str) -> String {
     const FEWEST: usize = 5;
     let mut collapsed = String::with_capacity(text.len());
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn escape_codes_go_and_text_stays() {
+    fn escape_codes_are_removed() {
         check("\u{1b}[1;31merror\u{1b}[0m: no", "error: no");
         check("\u{1b}]0;title\u{7}x", "x");
         check("\u{1b}]8;;http://a\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link");
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_code_swallows_nothing() {
+    fn incomplete_escape_keeps_the_text() {
         check("\u{1b}]0;title that never ends\nnext line", "]0;title that never ends\nnext line");
         check("end\u{1b}", "end");
         check("\u{1b}[31", "[31");
@@ -136,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_text_is_what_a_terminal_shows() {
+    fn overwrites_fold_as_in_a_terminal() {
         assert_eq!(fold_overwrites(" 10%\r 50%\r100%\ndone\r\n"), "100%\ndone\r\n");
         assert_eq!(fold_overwrites("abcdef\rxy\n"), "xycdef\n");
     }
 
     #[test]
-    fn repeated_lines_become_a_count() {
+    fn repeated_lines_are_collapsed() {
         assert_eq!(collapse_repeats(&"y\n".repeat(7)), "y\n[previous line repeated 6 more times]\n");
         assert_eq!(collapse_repeats("y\ny\ny\ny\n"), "y\ny\ny\ny\n");
     }
@@ -154,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn stripping_never_panics_and_leaves_no_escape(text in "[\u{1b}\u{9b}\u{7}\\[\\];0-9a-zä\n ]{0,80}") {
+        fn stripping_leaves_no_escape(text in "[\u{1b}\u{9b}\u{7}\\[\\];0-9a-zä\n ]{0,80}") {
             let left = strip_escapes(&text).contains(['\u{1b}', '\u{9b}']);
             prop_assert!(!left);
         }

@@ -1,6 +1,6 @@
-//! Bytes of any origin as text that loses nothing.
+//! Decodes arbitrary bytes as text without loss.
 
-/// The bytes as text. What is not UTF-8 is shown as `\xNN`, and so is NUL, which many readers of JSON refuse.
+/// Bytes that are not UTF-8 are shown as `\xNN`, and so is NUL, which many JSON parsers refuse.
 pub(crate) fn readable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_and_nothing_is_lost() {
+    fn invalid_utf8_is_shown_as_escapes() {
         assert_eq!(readable("grün".as_bytes()), "grün");
         assert_eq!(readable(b"a\xffb\0c\xc3"), "a\\xffb\\x00c\\xc3");
     }

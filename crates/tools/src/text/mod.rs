@@ -1,4 +1,5 @@
-//! Text on its way to a model: bytes made readable, escape codes taken out, and the middle cut when there is too much.
+//! Prepares text for a model: decodes bytes, removes escape codes, and cuts the middle of long
+//! texts.
 
 mod clean;
 mod decode;
@@ -7,6 +8,6 @@ mod truncate;
 
 pub use clean::{collapse_repeats, fold_overwrites, strip_escapes};
 pub use notice::{Producer, Provenance, Saved};
-pub use truncate::{Ended, Truncated, Truncation, truncate};
+pub use truncate::{ExitKind, Truncated, Truncation, truncate};
 
 pub(crate) use decode::readable;

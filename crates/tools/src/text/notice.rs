@@ -1,6 +1,6 @@
-//! What a notice about a cut text says of the part that is missing: where it can be read, and what
-//! became of the command that wrote it. One pure function over [`Provenance`], so that no
-//! combination of cut, killed and saved says anything false.
+//! Notices about a cut text: where the missing part can be read, and what became of the command
+//! that wrote it. One pure function over [`Provenance`], so that no combination of cut, killed and
+//! saved makes a false claim.
 
 use serde_json::Value;
 
@@ -15,20 +15,20 @@ pub struct Provenance<'a> {
     pub one_stream: bool,
 }
 
-/// What wrote a text, and in which state it is now.
+/// What wrote a text, and its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Producer {
-    /// A file, a search: no command.
+    /// A file or a search: no command.
     Document,
-    /// The command's shell has exited, by itself or by a signal that this program did not send.
+    /// The command's shell exited, by itself or by a signal that the dispatcher did not send.
     Exited,
     /// The dispatcher killed the command: timeout, cancellation or too much output.
     Killed,
-    /// The dispatcher tried to kill the command and could not.
+    /// The dispatcher failed to kill the command.
     NotKilled,
     /// The connection to the command was lost.
     Disconnected,
-    /// The command goes on as a background task.
+    /// The command continues as a background task.
     Running,
 }
 
@@ -51,16 +51,16 @@ pub enum Saved<'a> {
 }
 
 impl<'a> Provenance<'a> {
-    /// A text that no command wrote and that is stored nowhere, such as the result of a search.
+    /// A text of no command that is stored nowhere, such as the result of a search.
     pub const UNSAVED_DOCUMENT: Self = Self::document(Saved::Nowhere);
 
-    /// A text that no command wrote.
+    /// A text of no command.
     pub const fn document(saved: Saved<'a>) -> Self {
         Self { producer: Producer::Document, saved, one_stream: false }
     }
 
-    /// Of the text of a tool's result.
-    pub fn of_result(tool_name: &str, result: &'a ToolResult) -> Self {
+    /// The provenance of a tool result's text.
+    pub fn for_result(tool_name: &str, result: &'a ToolResult) -> Self {
         let structured = &result.structured;
         match tool_name {
             "bash" => {
@@ -69,7 +69,7 @@ impl<'a> Provenance<'a> {
                         let producer = if running { Producer::Running } else { Producer::Exited };
                         (producer, &structured["background"]["output_path"])
                     }
-                    None => (Producer::of_code(result.code, &structured["exit_code"]), &structured["output_path"]),
+                    None => (Producer::from_code(result.code, &structured["exit_code"]), &structured["output_path"]),
                 };
                 let saved = match (path.as_str(), structured["bytes_dropped"].as_u64().unwrap_or(0)) {
                     (None, _) => Saved::Nowhere,
@@ -88,7 +88,7 @@ impl<'a> Provenance<'a> {
     /// Sentences that complete the notice about a cut.
     pub fn explain(self) -> String {
         let Self { producer, saved, one_stream } = self;
-        let shown = |path| crate::paths::shown(path);
+        let shown = |path| crate::paths::display(path);
         let until = match producer {
             Producer::Document | Producer::Exited => "",
             Producer::Killed => " until it was killed",
@@ -136,9 +136,9 @@ impl<'a> Provenance<'a> {
 }
 
 impl Producer {
-    /// Of a command in the foreground, by the code of its result and the exit code, which is null
-    /// when it is not known.
-    pub(crate) fn of_code(code: Option<ErrorCode>, exit_code: &Value) -> Self {
+    /// For a command in the foreground, by the code of its result and the exit code, which is null
+    /// if unknown.
+    pub(crate) fn from_code(code: Option<ErrorCode>, exit_code: &Value) -> Self {
         match code {
             Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) if exit_code.is_null() => {
                 Self::NotKilled
@@ -170,9 +170,9 @@ mod tests {
         Saved::Start { path: PATH },
     ];
 
-    /// Which claims may stand in a notice, and under which condition each is true.
+    /// Which claims a notice may make, and under which condition each is true.
     #[test]
-    fn every_combination_makes_true_claims_only() {
+    fn every_combination_makes_only_true_claims() {
         for producer in PRODUCERS {
             for saved in SAVED {
                 for one_stream in [false, true] {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_notices_read_well() {
+    fn common_notices_have_expected_text() {
         let of = |producer, saved| Provenance { producer, saved, one_stream: false }.explain();
         assert_eq!(
             of(Producer::Exited, Saved::Whole { path: "/o" }),

@@ -1,8 +1,9 @@
-//! Cuts the middle out of a text that is too long. One algorithm for the dispatcher, the agent loop and every tool.
+//! Cuts the middle out of a long text. One algorithm for the dispatcher, the agent loop and every
+//! tool.
 //!
 //! ```text
 //! head lines
-//! [… 1433 lines (88120 chars) omitted: lines 211–1643 of 2010; output truncated at 50000 chars. Full output: PATH …]
+//! [… 1433 lines (88120 chars) omitted: lines 211–1643 of 2010; output truncated at 50000 chars. …]
 //! [Lines of the omitted part that look important:]
 //! 532: error[E0308]: mismatched types
 //! [… the end of the output follows:]
@@ -10,41 +11,42 @@
 //! [… the first notice again, for a reader of the end only]
 //! ```
 //!
-//! Invariants, each with a test: never longer than the budget; the head is a prefix and the tail a suffix of the text;
-//! what is kept and what is omitted add up, in characters and in lines; the answer to the same text is the same; a text
-//! that fits is returned as it is, so a second application changes nothing; no budget is too small.
+//! Invariants, each with a test: never longer than the budget; the head is a prefix and the tail a
+//! suffix of the text; kept and omitted parts add up, in characters and in lines; deterministic; a
+//! text that fits is returned unchanged, so truncation is idempotent; no budget is too small.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// How what made the text ended: a failure is explained at the end of its output more often than at the start.
+/// Whether the text's producer succeeded: failures are mostly explained at the end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    Well,
-    Badly,
+pub enum ExitKind {
+    Success,
+    Failure,
 }
 
-/// What to cut to, and what to say about it.
+/// What to cut to, and how to explain it.
 #[derive(Debug, Clone, Copy)]
 pub struct Truncation<'a> {
     /// In characters.
     pub budget: usize,
-    pub ended: Ended,
-    /// Ends the notice: where the omitted part can be read. [`Provenance::explain`](super::Provenance::explain) writes it.
+    pub exit: ExitKind,
+    /// Ends the notice: where the omitted part can be read.
+    /// [`Provenance::explain`](super::Provenance::explain) writes it.
     pub explanation: &'a str,
 }
 
-/// A text that fits, and how it was made to.
+/// A text that fits, and how it was cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Truncated {
     pub text: String,
-    /// [`None`] when nothing was cut.
+    /// [`None`] if nothing was cut.
     pub cut: Option<Cut>,
 }
 
-/// What was taken out. Lines are counted from 1; a line that was cut inside counts as omitted.
+/// The omitted part. Lines are counted from 1; a partly omitted line counts as omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     pub head: String,
@@ -57,7 +59,7 @@ pub struct Cut {
     pub last_omitted_line: usize,
 }
 
-/// Most lines that are picked out of the omitted part, and the longest that one is shown.
+/// Most salient lines of the omitted part, and their maximum width.
 const SALIENT_LINES: usize = 20;
 const SALIENT_WIDTH: usize = 200;
 const SALIENT_TITLE: &str = "[Lines of the omitted part that look important:]\n";
@@ -68,7 +70,7 @@ static SALIENT: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(words).expect("the expression is constant and tested")
 });
 
-/// Cuts `text` to the budget, if it must be.
+/// Cuts `text` to the budget, if needed.
 pub fn truncate(text: &str, how: Truncation<'_>) -> Truncated {
     let total_chars = text.chars().count();
     if total_chars <= how.budget {
@@ -90,22 +92,22 @@ pub fn truncate(text: &str, how: Truncation<'_>) -> Truncated {
             last_omitted_line: lines.len() - kept_tail,
         }
     };
-    // No notice about this text can be longer than the one about all of it.
+    // The notice about omitting everything is the longest possible one.
     let widest = notice(&cut("", ""), &how).chars().count() + 1;
-    let Some(room) = how.budget.checked_sub(2 * widest + 2).filter(|room| *room > 0) else {
+    let Some(space) = how.budget.checked_sub(2 * widest + 2).filter(|space| *space > 0) else {
         let cut = cut("", "");
         let text = notice(&cut, &how).chars().take(how.budget).collect();
         return Truncated { text, cut: Some(cut) };
     };
-    let for_salient = room / 10;
-    let (parts, of) = match how.ended {
-        Ended::Well => (1, 2),
-        Ended::Badly => (3, 10),
+    let for_salient = space / 10;
+    let (parts, of) = match how.exit {
+        ExitKind::Success => (1, 2),
+        ExitKind::Failure => (3, 10),
     };
-    let for_head = (room - for_salient) * parts / of;
-    let head = head_of(text, for_head);
+    let for_head = (space - for_salient) * parts / of;
+    let head = take_head(text, for_head);
     let rest = &text[head.len()..];
-    let tail = tail_of(rest, room - for_salient - for_head);
+    let tail = take_tail(rest, space - for_salient - for_head);
     let cut = cut(head, tail);
     let middle = &rest[..rest.len() - tail.len()];
     let salient = salient(middle, whole_lines(head) + 1, for_salient);
@@ -121,7 +123,7 @@ pub fn truncate(text: &str, how: Truncation<'_>) -> Truncated {
     Truncated { text: shown, cut: Some(cut) }
 }
 
-/// Adds a text so that what follows begins a line.
+/// Appends a text and ends its last line.
 fn push_lines(shown: &mut String, text: &str) {
     shown.push_str(text);
     if !text.is_empty() && !text.ends_with('\n') {
@@ -129,17 +131,17 @@ fn push_lines(shown: &mut String, text: &str) {
     }
 }
 
-/// How many lines of a head are all there, with their ends.
+/// Number of complete lines in a head.
 fn whole_lines(head: &str) -> usize {
     head.matches('\n').count()
 }
 
-/// Whole lines from the start, at most `room` characters; when the first does not fit, the start of it.
-fn head_of(text: &str, room: usize) -> &str {
+/// Whole lines from the start, at most `space` characters; if the first does not fit, its start.
+fn take_head(text: &str, space: usize) -> &str {
     let (mut end, mut used) = (0, 0);
     for line in text.split_inclusive('\n') {
         let length = line.chars().count();
-        if used + length > room {
+        if used + length > space {
             break;
         }
         (end, used) = (end + line.len(), used + length);
@@ -150,19 +152,19 @@ fn head_of(text: &str, room: usize) -> &str {
     let mut used = 0;
     for (at, grapheme) in text.grapheme_indices(true) {
         used += grapheme.chars().count();
-        if used > room {
+        if used > space {
             return &text[..at];
         }
     }
     text
 }
 
-/// Whole lines from the end, at most `room` characters; when the last does not fit, the end of it.
-fn tail_of(text: &str, room: usize) -> &str {
+/// Whole lines from the end, at most `space` characters; if the last does not fit, its end.
+fn take_tail(text: &str, space: usize) -> &str {
     let (mut start, mut used) = (text.len(), 0);
     for line in text.split_inclusive('\n').rev() {
         let length = line.chars().count();
-        if used + length > room {
+        if used + length > space {
             break;
         }
         (start, used) = (start - line.len(), used + length);
@@ -173,7 +175,7 @@ fn tail_of(text: &str, room: usize) -> &str {
     let (mut start, mut used) = (text.len(), 0);
     for (at, grapheme) in text.grapheme_indices(true).rev() {
         used += grapheme.chars().count();
-        if used > room {
+        if used > space {
             break;
         }
         start = at;
@@ -192,10 +194,10 @@ fn notice(cut: &Cut, how: &Truncation<'_>) -> String {
     )
 }
 
-/// The first lines that look important, with their numbers; nothing when none fits.
-fn salient(middle: &str, first_number: usize, room: usize) -> String {
+/// The first salient lines with their numbers; empty if none fits.
+fn salient(middle: &str, first_number: usize, space: usize) -> String {
     let frame = SALIENT_TITLE.chars().count() + SALIENT_END.chars().count();
-    let Some(mut left) = room.checked_sub(frame) else { return String::new() };
+    let Some(mut left) = space.checked_sub(frame) else { return String::new() };
     let mut picked = String::new();
     let matching = middle.lines().enumerate().filter(|(_, line)| SALIENT.is_match(line));
     for (at, line) in matching.take(SALIENT_LINES) {
@@ -217,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn cut_to(text: &str, budget: usize) -> Truncated {
-        truncate(text, Truncation { budget, ended: Ended::Well, explanation: "It is in /tmp/out.log." })
+        truncate(text, Truncation { budget, exit: ExitKind::Success, explanation: "It is in /tmp/out.log." })
     }
 
     fn numbered(count: usize) -> String {
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notice_counts_exactly_and_stands_twice() {
+    fn notice_is_exact_and_repeated() {
         let text = numbered(500);
         let Truncated { text: shown, cut } = cut_to(&text, 1000);
         let cut = cut.expect("it does not fit");
@@ -243,27 +245,27 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_middle_is_shown_with_its_line() {
+    fn salient_line_is_shown_with_its_number() {
         let text = format!("{}src/main.rs: error: mismatched types\n{}", numbered(400), numbered(400));
         let shown = cut_to(&text, 3000).text;
         assert!(shown.contains("401: src/main.rs: error: mismatched types\n"), "{shown}");
     }
 
     #[test]
-    fn a_failure_keeps_more_of_the_end() {
+    fn failure_keeps_more_of_the_tail() {
         let text = numbered(5000);
         let length = |ended| {
-            let cut = truncate(&text, Truncation { budget: 5000, ended, explanation: "" }).cut.expect("cut");
+            let cut = truncate(&text, Truncation { budget: 5000, exit: ended, explanation: "" }).cut.expect("cut");
             (cut.head.len(), cut.tail.len())
         };
-        let (head, tail) = length(Ended::Badly);
+        let (head, tail) = length(ExitKind::Failure);
         assert!(tail > 2 * head, "{head} {tail}");
-        let (head, tail) = length(Ended::Well);
+        let (head, tail) = length(ExitKind::Success);
         assert!(head.abs_diff(tail) < 50, "{head} {tail}");
     }
 
     #[test]
-    fn one_endless_line_is_cut_between_graphemes() {
+    fn long_line_is_cut_between_graphemes() {
         let text = "e\u{301}".repeat(2000);
         let cut = cut_to(&text, 1500).cut.expect("cut");
         assert!(cut.head.ends_with('\u{301}') && cut.tail.starts_with('e'));
@@ -272,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_eight_properties(
+        fn truncation_invariants_hold(
             text in "([a-zäé\u{301}😀 ]{0,30}\n?){0,60}",
             budget in 0usize..1200,
             badly: bool,
@@ -280,7 +282,7 @@ mod tests {
         ) {
             let how = Truncation {
                 budget,
-                ended: if badly { Ended::Badly } else { Ended::Well },
+                exit: if badly { ExitKind::Failure } else { ExitKind::Success },
                 explanation: if full { "Full output: /o — read_file with offset/limit, or grep it." } else { "" },
             };
             let once = truncate(&text, how);

@@ -1,5 +1,6 @@
-//! `bash`: one command line, its real output and its exit code. It returns when the shell ends, whoever still holds the
-//! pipes; a timeout or a cancellation ends everything the command started and keeps what it said so far.
+//! `bash`: one command line, its output and its exit code. It returns when the shell ends, even if
+//! other processes still hold the pipes. A timeout or a cancellation kills everything that the
+//! command started and keeps the output so far.
 
 use std::time::Duration;
 
@@ -8,33 +9,33 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{BUDGET, broken};
-use crate::capture::Capture;
 use crate::dispatch::Watch;
 use crate::input::{Input, invalid};
-use crate::live::Live;
+use crate::live_output::LiveOutput;
+use crate::output_buffer::OutputBuffer;
 use crate::port::{
-    Fetched, Finished, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor,
+    Fetched, FinishedTask, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor,
 };
 use crate::result::{Done, ErrorCode, Failure, Outcome};
-use crate::text::{Ended, Producer, Provenance, Saved, Truncation, readable, strip_escapes, truncate};
+use crate::text::{ExitKind, Producer, Provenance, Saved, Truncation, readable, strip_escapes, truncate};
 
-const DEFAULT: u64 = 60;
-const MOST: i64 = 3600;
-/// Between asking processes to end and ending them.
-const GRACE: Duration = Duration::from_secs(2);
-const CANCEL_GRACE: Duration = Duration::from_millis(500);
-/// For the last output of what was killed.
-const DRAIN: Duration = Duration::from_millis(500);
-/// More output than this in the foreground is a mistake.
-const MOST_OUTPUT: u64 = 256 * 1024 * 1024;
-/// A background command that ends this soon is reported as a finished one.
-const SETTLE: Duration = Duration::from_millis(1500);
-/// The sandbox's own limit comes after ours.
-const BACKSTOP: Duration = Duration::from_secs(30);
-/// Silence after which a last line that looks like a question is one.
-const SILENCE: Duration = Duration::from_secs(20);
-/// The first time that progress is told, and the pause between two times.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const DEFAULT_TIMEOUT_SECONDS: u64 = 60;
+const MAX_TIMEOUT_SECONDS: i64 = 3600;
+/// Between SIGTERM and SIGKILL.
+const TERM_TIMEOUT: Duration = Duration::from_secs(2);
+const CANCEL_TERM_TIMEOUT: Duration = Duration::from_millis(500);
+/// For the last output of killed processes.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// More foreground output than this is a mistake.
+const MAX_OUTPUT: u64 = 256 * 1024 * 1024;
+/// A background command that ends within this time is reported as finished.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Extends the sandbox's own limit beyond ours.
+const BACKSTOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Silence after which a last line that looks like a prompt counts as one.
+const PROMPT_SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Delay of the first progress report, and interval between two.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 struct Request {
     command: String,
@@ -43,7 +44,7 @@ struct Request {
     called: Instant,
 }
 
-/// `called` is when somebody began to wait for the answer.
+/// `called` is the time at which the caller began to wait.
 pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, called: Instant, id: &str, input: &mut Input) -> Outcome {
     let command = input.text("command")?;
     let restart = input.flag("restart")?;
@@ -52,7 +53,7 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, called: Instant, i
     let background = input.flag("run_in_background")?;
     let directory = input.optional_text("workdir")?;
     if restart {
-        machine.forget_shell().await.map_err(|error| broken("restart the shell", &error))?;
+        machine.reset_shell().await.map_err(|error| broken("restart the shell", &error))?;
     }
     let command = match command.filter(|command| !command.trim().is_empty()) {
         Some(command) => command,
@@ -64,18 +65,17 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, called: Instant, i
     };
     check(&command)?;
     let limit = match seconds {
-        None => DEFAULT,
-        Some(seconds) if seconds > MOST => {
+        None => DEFAULT_TIMEOUT_SECONDS,
+        Some(seconds) if seconds > MAX_TIMEOUT_SECONDS => {
             return Err(invalid(format!(
-                "`timeout` is {seconds}, but it is in seconds and {MOST} seconds are the most. For {seconds} milliseconds send {}; for \
+                "`timeout` is {seconds}, but it is in seconds and {MAX_TIMEOUT_SECONDS} seconds are the most. For {seconds} milliseconds send {}; for \
                  longer work use run_in_background.",
                 (seconds / 1000).max(1)
             )));
         }
-        Some(seconds) => u64::try_from(seconds)
-            .ok()
-            .filter(|seconds| *seconds > 0)
-            .ok_or_else(|| invalid(format!("`timeout` is {seconds}; it is in seconds, from 1 to {MOST}.")))?,
+        Some(seconds) => u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).ok_or_else(|| {
+            invalid(format!("`timeout` is {seconds}; it is in seconds, from 1 to {MAX_TIMEOUT_SECONDS}."))
+        })?,
     };
     let request = Request { command, limit: Duration::from_secs(limit), directory, called };
     let call = ShellCall {
@@ -83,17 +83,17 @@ pub(crate) async fn run(machine: &dyn Machine, watch: &Watch, called: Instant, i
         command: if background { without_ampersand(&request.command).to_owned() } else { request.command.clone() },
         directory: request.directory.clone(),
         background,
-        limit: request.limit + BACKSTOP,
+        limit: request.limit + BACKSTOP_TIMEOUT,
     };
     if watch.cancel.is_cancelled() {
         return Err(Failure::new(ErrorCode::Cancelled, "Not executed: cancelled."));
     }
-    // Not given up half way: what was started has to be known to be ended.
+    // Not cancellable: a started process must be known so that it can be killed.
     let shell = machine.start(call).await.map_err(|error| broken("start the command", &error))?;
     if background {
-        in_background(machine, shell, &request).await
+        run_in_background(machine, shell, &request).await
     } else {
-        in_foreground(machine, watch, shell, &request, id).await
+        run_in_foreground(machine, watch, shell, &request, id).await
     }
 }
 
@@ -112,7 +112,7 @@ fn check(command: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The background is the tool's business.
+/// Removes a trailing `&`: the tool itself handles background commands.
 fn without_ampersand(command: &str) -> &str {
     let trimmed = command.trim_end();
     match trimmed.strip_suffix('&') {
@@ -121,15 +121,15 @@ fn without_ampersand(command: &str) -> &str {
     }
 }
 
-/// What an attempt to kill a command gave.
-struct Killed {
-    /// How many processes were found, or why the attempt failed.
+/// Result of killing a command.
+struct KillResult {
+    /// Number of processes found, or why the attempt failed.
     processes: Result<usize, PortError>,
-    /// What the command's shell reported as its end, if it did.
+    /// The end that the command's shell reported, if it did.
     end: Option<ShellEnd>,
 }
 
-impl Killed {
+impl KillResult {
     /// `killed with its 2 child processes`, or why it may still run.
     fn describe(&self) -> String {
         match &self.processes {
@@ -139,7 +139,7 @@ impl Killed {
         }
     }
 
-    /// [`None`] when the command may still run.
+    /// [`None`] if the command may still run.
     fn exit_code(&self) -> Option<i32> {
         const SIGKILL: i32 = 128 + 9;
         match (&self.end, &self.processes) {
@@ -150,16 +150,16 @@ impl Killed {
     }
 }
 
-/// Why a command is over.
-enum Over {
+/// Why a foreground call ended.
+enum EndReason {
     Ended(ShellEnd),
-    TimedOut(Killed),
-    Cancelled(Killed),
-    TooMuchOutput(Killed),
+    TimedOut(KillResult),
+    Cancelled(KillResult),
+    TooMuchOutput(KillResult),
     Lost(PortError),
 }
 
-async fn in_foreground(
+async fn run_in_foreground(
     machine: &dyn Machine,
     watch: &Watch,
     mut shell: Box<dyn Shell>,
@@ -169,13 +169,13 @@ async fn in_foreground(
     let asked = Instant::now();
     let deadline = asked + request.limit;
     let detach_at = watch.detach_after.map(|after| request.called + after);
-    let mut capture = Capture::default();
-    let mut live = watch.output.as_ref().map(|_| Live::new());
+    let mut capture = OutputBuffer::default();
+    let mut live = watch.output.as_ref().map(|_| LiveOutput::new());
     let mut spoken = asked;
-    let mut heartbeat = asked + HEARTBEAT;
+    let mut heartbeat = asked + HEARTBEAT_INTERVAL;
     let mut place = Started::AsAsked;
     let mut group = None;
-    let over = loop {
+    let end_reason = loop {
         tokio::select! {
             event = shell.next() => match event {
                 Ok(ShellEvent::Started { directory, group: started }) => {
@@ -189,43 +189,43 @@ async fn in_foreground(
                         live.push(stream, &bytes);
                     }
                     spoken = Instant::now();
-                    if capture.total() > MOST_OUTPUT {
-                        break Over::TooMuchOutput(end(&mut shell, CANCEL_GRACE, &mut capture).await);
+                    if capture.total() > MAX_OUTPUT {
+                        break EndReason::TooMuchOutput(kill_and_drain(&mut shell, CANCEL_TERM_TIMEOUT, &mut capture).await);
                     }
                 }
-                Ok(ShellEvent::Ended(end)) => break Over::Ended(end),
-                Err(error) => break Over::Lost(error),
+                Ok(ShellEvent::Ended(end)) => break EndReason::Ended(end),
+                Err(error) => break EndReason::Lost(error),
             },
-            () = sleep_until(deadline) => break Over::TimedOut(end(&mut shell, GRACE, &mut capture).await),
-            () = watch.cancel.cancelled() => break Over::Cancelled(end(&mut shell, CANCEL_GRACE, &mut capture).await),
+            () = sleep_until(deadline) => break EndReason::TimedOut(kill_and_drain(&mut shell, TERM_TIMEOUT, &mut capture).await),
+            () = watch.cancel.cancelled() => break EndReason::Cancelled(kill_and_drain(&mut shell, CANCEL_TERM_TIMEOUT, &mut capture).await),
             () = until(detach_at) => {
                 capture.finish();
                 let detached = shell.detach(Bytes::from(capture.all())).await;
                 let (task, log) = detached.map_err(|error| broken("go on in the background", &error))?;
                 let detached = Detached { task, log, group };
-                return Ok(detached_answer(&capture, request.called.elapsed(), &detached));
+                return Ok(detached_result(&capture, request.called.elapsed(), &detached));
             }
-            () = until(live.as_ref().and_then(Live::due)) => {
+            () = until(live.as_ref().and_then(LiveOutput::due)) => {
                 if let Some(live) = &mut live {
-                    watch.pass_on(live);
+                    watch.flush_output(live);
                 }
             }
             () = sleep_until(heartbeat) => {
-                heartbeat = Instant::now() + HEARTBEAT;
-                watch.tell(capture.total(), || capture.last_line());
+                heartbeat = Instant::now() + HEARTBEAT_INTERVAL;
+                watch.report_progress(capture.total(), || capture.last_line());
             }
         }
     };
     capture.finish();
     if let Some(live) = &mut live {
         live.finish();
-        watch.pass_on(live);
+        watch.flush_output(live);
     }
     if let Started::Missing { directory } = place {
         let text = format!("The command was not run: workdir {directory} does not exist or is not a directory.");
         return Err(Failure::new(ErrorCode::NotFound, text).with(json!({ "workdir": directory })));
     }
-    let report = Report { over, capture, place, elapsed: asked.elapsed(), silence: spoken.elapsed(), request };
+    let report = Report { end_reason, capture, place, elapsed: asked.elapsed(), silence: spoken.elapsed(), request };
     report.render(machine, id).await
 }
 
@@ -236,10 +236,10 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Kills and takes in what is still said.
-async fn end(shell: &mut Box<dyn Shell>, grace: Duration, capture: &mut Capture) -> Killed {
-    // What is said while they are asked to end belongs to the output, but the killing does not wait for it: the shell
-    // keeps events until they are asked for.
+/// Kills the command and collects its remaining output.
+async fn kill_and_drain(shell: &mut Box<dyn Shell>, grace: Duration, capture: &mut OutputBuffer) -> KillResult {
+    // Output during the grace period belongs to the result, but killing does not wait for it: the
+    // shell queues events until they are read.
     let processes = shell.kill(grace).await;
     let drain = async {
         loop {
@@ -251,15 +251,15 @@ async fn end(shell: &mut Box<dyn Shell>, grace: Duration, capture: &mut Capture)
             }
         }
     };
-    // Not everybody lets go of the pipes.
-    let end = timeout(DRAIN, drain).await.unwrap_or(None);
-    Killed { processes, end }
+    // Some processes keep the pipes open.
+    let end = timeout(DRAIN_TIMEOUT, drain).await.unwrap_or(None);
+    KillResult { processes, end }
 }
 
-/// Everything that is said about a command.
+/// Everything reported about a command.
 struct Report<'a> {
-    over: Over,
-    capture: Capture,
+    end_reason: EndReason,
+    capture: OutputBuffer,
     place: Started,
     elapsed: Duration,
     silence: Duration,
@@ -268,28 +268,28 @@ struct Report<'a> {
 
 impl Report<'_> {
     async fn render(self, machine: &dyn Machine, id: &str) -> Outcome {
-        let Self { over, capture, place, elapsed, silence, request } = self;
+        let Self { end_reason, capture, place, elapsed, silence, request } = self;
         let body = strip_escapes(&readable(&capture.all()));
         let mut notes: Vec<String> = Vec::new();
         if let Started::Fallback { gone } = &place {
             notes.push(format!("[Working directory {gone} no longer exists; using the root directory.]"));
         }
-        let (code, exit_code, end) = match over {
-            Over::Ended(end) => (failure_of(&request.command, end.exit_code), Some(end.exit_code), end),
-            Over::TimedOut(killed) => {
+        let (code, exit_code, end) = match end_reason {
+            EndReason::Ended(end) => (failure_for_exit(&request.command, end.exit_code), Some(end.exit_code), end),
+            EndReason::TimedOut(killed) => {
                 let verb = if killed.processes.is_ok() { "was " } else { "" };
                 notes.push(format!(
-                    "[Timed out after {} s and {verb}{}. Output so far is above. If it needs longer, raise timeout (max {MOST}) or use \
+                    "[Timed out after {} s and {verb}{}. Output so far is above. If it needs longer, raise timeout (max {MAX_TIMEOUT_SECONDS}) or use \
                      run_in_background.]",
                     request.limit.as_secs(),
                     killed.describe()
                 ));
-                if silence >= SILENCE.min(request.limit) && looks_like_question(&body) {
+                if silence >= PROMPT_SILENCE_TIMEOUT.min(request.limit) && is_question(&body) {
                     notes.push("[It appears to be waiting for input; use a non-interactive flag.]".into());
                 }
                 (Some(ErrorCode::Timeout), killed.exit_code(), killed.end.unwrap_or_default())
             }
-            Over::Cancelled(killed) => {
+            EndReason::Cancelled(killed) => {
                 notes.push(match &killed.processes {
                     Ok(processes) => {
                         format!("[Stopped by the user{}; ask before retrying.]", with_children(*processes))
@@ -298,9 +298,9 @@ impl Report<'_> {
                 });
                 (Some(ErrorCode::Cancelled), killed.exit_code(), killed.end.unwrap_or_default())
             }
-            Over::TooMuchOutput(killed) => {
+            EndReason::TooMuchOutput(killed) => {
                 notes.push(format!(
-                    "[The command wrote {} bytes, more than the {MOST_OUTPUT} that a call may, and {}{}; redirect it to a file or narrow \
+                    "[The command wrote {} bytes, more than the {MAX_OUTPUT} that a call may, and {}{}; redirect it to a file or narrow \
                      it with head, tail or grep.]",
                     capture.total(),
                     if killed.processes.is_ok() { "was " } else { "" },
@@ -308,7 +308,7 @@ impl Report<'_> {
                 ));
                 (Some(ErrorCode::OutputLimit), killed.exit_code(), killed.end.unwrap_or_default())
             }
-            Over::Lost(error) => {
+            EndReason::Lost(error) => {
                 notes.push(format!("[The connection to the command was lost: {error}.]"));
                 (Some(ErrorCode::SandboxUnavailable), None, ShellEnd::default())
             }
@@ -323,30 +323,30 @@ impl Report<'_> {
             Some(exit_code) => format!("[exit {exit_code}]"),
             None => "[exit unknown]".to_owned(),
         };
-        let foot = notes.into_iter().chain([last]).collect::<Vec<_>>().join("\n");
-        let room = BUDGET - foot.chars().count() - 1;
-        let too_long = body.chars().count() > room;
+        let footer = notes.into_iter().chain([last]).collect::<Vec<_>>().join("\n");
+        let budget = BUDGET - footer.chars().count() - 1;
+        let too_long = body.chars().count() > budget;
         let kept = if too_long {
-            // An answer without its spill file is better than none.
-            machine.keep_output(id, Bytes::from(capture.all())).await.ok()
+            // A result without its spill file is better than none.
+            machine.spill_output(id, Bytes::from(capture.all())).await.ok()
         } else {
             None
         };
         let provenance = Provenance {
-            producer: Producer::of_code(code, &json!(exit_code)),
-            saved: saved(kept.as_deref(), &capture),
+            producer: Producer::from_code(code, &json!(exit_code)),
+            saved: saved_part(kept.as_deref(), &capture),
             one_stream: false,
         };
-        let ended = if code.is_none() { Ended::Well } else { Ended::Badly };
-        let shown = fit(&body, room, ended, provenance);
+        let ended = if code.is_none() { ExitKind::Success } else { ExitKind::Failure };
+        let shown = fit(&body, budget, ended, provenance);
         let mut text = if shown.is_empty() { "(no output)".to_owned() } else { shown };
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(&foot);
+        text.push_str(&footer);
         let side = |stream| side(&capture, stream, ended, provenance);
         let structured = json!({
-            "exit_code": exit_code, "signal": exit_code.and_then(signal_of).map(|(name, _)| name),
+            "exit_code": exit_code, "signal": exit_code.and_then(signal_name).map(|(name, _)| name),
             "timed_out": code == Some(ErrorCode::Timeout), "cancelled": code == Some(ErrorCode::Cancelled),
             "duration_ms": elapsed.as_millis() as u64, "cwd": directory,
             "stdout": side(Stream::Stdout), "stderr": side(Stream::Stderr),
@@ -361,7 +361,7 @@ impl Report<'_> {
 }
 
 /// How much of the output is in a file.
-fn saved<'a>(path: Option<&'a str>, capture: &Capture) -> Saved<'a> {
+fn saved_part<'a>(path: Option<&'a str>, capture: &OutputBuffer) -> Saved<'a> {
     match (path, capture.dropped()) {
         (None, _) => Saved::Nowhere,
         (Some(path), 0) => Saved::Whole { path },
@@ -370,16 +370,16 @@ fn saved<'a>(path: Option<&'a str>, capture: &Capture) -> Saved<'a> {
 }
 
 /// One of the two streams, for the structured result.
-fn side(capture: &Capture, stream: Stream, ended: Ended, provenance: Provenance<'_>) -> String {
-    let text = strip_escapes(&readable(&capture.of(stream)));
+fn side(capture: &OutputBuffer, stream: Stream, ended: ExitKind, provenance: Provenance<'_>) -> String {
+    let text = strip_escapes(&readable(&capture.stream(stream)));
     fit(&text, BUDGET, ended, Provenance { one_stream: true, ..provenance })
 }
 
-/// Cuts to the room, and says `50000` whatever room the notices left.
-fn fit(text: &str, room: usize, ended: Ended, provenance: Provenance<'_>) -> String {
-    let cut = truncate(text, Truncation { budget: room, ended, explanation: &provenance.explain() });
-    let said = format!("output truncated at {room} chars");
-    cut.text.replace(&said, &format!("output truncated at {BUDGET} chars"))
+/// Cuts to `budget`, and states the full limit in the notice, whatever the footer takes of it.
+fn fit(text: &str, budget: usize, ended: ExitKind, provenance: Provenance<'_>) -> String {
+    let cut = truncate(text, Truncation { budget, exit: ended, explanation: &provenance.explain() });
+    let notice = format!("output truncated at {budget} chars");
+    cut.text.replace(&notice, &format!("output truncated at {BUDGET} chars"))
 }
 
 fn with_children(processes: usize) -> String {
@@ -390,16 +390,16 @@ fn with_children(processes: usize) -> String {
     }
 }
 
-/// Whether an exit code is a failure to the model. Some programs say `no` with 1.
-fn failure_of(command: &str, exit_code: i32) -> Option<ErrorCode> {
+/// Whether an exit code is a failure to the model. Some programs use 1 for a negative answer.
+fn failure_for_exit(command: &str, exit_code: i32) -> Option<ErrorCode> {
     match exit_code {
         0 => None,
-        1 if says_no_with_1(last_command(command)) => None,
+        1 if uses_exit_1_for_no(last_command(command)) => None,
         _ => Some(ErrorCode::CommandFailed),
     }
 }
 
-fn says_no_with_1(words: &str) -> bool {
+fn uses_exit_1_for_no(words: &str) -> bool {
     let mut words = words.split_whitespace().skip_while(|word| {
         let name = word.split('=').next().unwrap_or_default();
         word.contains('=') && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
@@ -413,7 +413,7 @@ fn says_no_with_1(words: &str) -> bool {
     }
 }
 
-/// The part of a command line whose exit code is the line's, in most cases.
+/// The part of a command line that mostly determines its exit code.
 fn last_command(command: &str) -> &str {
     let command = command.trim_end().trim_end_matches(';');
     let (mut quote, mut start, mut escaped) = (None, 0, false);
@@ -430,8 +430,8 @@ fn last_command(command: &str) -> &str {
     command[start..].trim_start()
 }
 
-/// The name of the signal that an exit code stands for, and what it often means.
-fn signal_of(exit_code: i32) -> Option<(&'static str, &'static str)> {
+/// Name and usual meaning of the signal that an exit code stands for.
+fn signal_name(exit_code: i32) -> Option<(&'static str, &'static str)> {
     Some(match exit_code - 128 {
         1 => ("SIGHUP", ""),
         2 => ("SIGINT", ""),
@@ -447,7 +447,7 @@ fn signal_of(exit_code: i32) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// What an exit code means, for those that mean something everywhere.
+/// Meaning of exit codes that mean the same everywhere.
 fn hint(exit_code: Option<i32>, body: &str) -> Option<String> {
     match exit_code? {
         126 => {
@@ -465,7 +465,7 @@ fn hint(exit_code: Option<i32>, body: &str) -> Option<String> {
                 None => "[A program was not found; check that it is installed and in PATH.]".into(),
             })
         }
-        code => signal_of(code).map(|(name, meaning)| format!("[killed by {name}{meaning}]")),
+        code => signal_name(code).map(|(name, meaning)| format!("[killed by {name}{meaning}]")),
     }
 }
 
@@ -486,13 +486,13 @@ fn survivors_note(survivors: &[Survivor]) -> Option<String> {
     ))
 }
 
-pub(crate) fn finished_fact(finished: &Finished) -> Value {
-    let Finished { task, exit_code, log } = finished;
+pub(crate) fn finished_fact(finished: &FinishedTask) -> Value {
+    let FinishedTask { task, exit_code, log } = finished;
     json!({ "task_id": task, "exit_code": exit_code, "survived": exit_code.is_some(), "output_path": log })
 }
 
-pub(crate) fn finished_note(finished: &Finished) -> String {
-    let Finished { task, exit_code, log } = finished;
+pub(crate) fn finished_note(finished: &FinishedTask) -> String {
+    let FinishedTask { task, exit_code, log } = finished;
     match exit_code {
         Some(code) => format!("[Background task {task} has ended with exit code {code}. Output: {log}]"),
         None => format!(
@@ -502,18 +502,18 @@ pub(crate) fn finished_note(finished: &Finished) -> String {
     }
 }
 
-fn looks_like_question(body: &str) -> bool {
+fn is_question(body: &str) -> bool {
     let line = body.trim_end_matches('\n').rsplit(['\n', '\r']).next().unwrap_or_default();
     let lower = line.to_lowercase();
     let words = ["[y/n]", "(y/n)", "(yes/no)", "password", "passphrase", "ok to proceed", "continue?", "press enter"];
     words.iter().any(|word| lower.contains(word)) || line.ends_with("? ") || line.ends_with(": ") || line.ends_with('?')
 }
 
-async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request: &Request) -> Outcome {
+async fn run_in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request: &Request) -> Outcome {
     let begun = Instant::now();
     let mut task = None;
     let mut group = None;
-    let settle = begun + SETTLE;
+    let settle = begun + SETTLE_TIMEOUT;
     let ended = loop {
         tokio::select! {
             event = shell.next() => match event.map_err(|error| broken("start the background task", &error))? {
@@ -528,7 +528,7 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
                 ShellEvent::Ended(end) => break Some(end),
                 ShellEvent::Output(..) => {}
             },
-            // A start that takes longer than usual is still a start.
+            // Waits for the start mark even if that takes longer.
             () = sleep_until(settle), if group.is_some() => break None,
             () = sleep_until(begun + Duration::from_secs(30)) => break None,
         }
@@ -552,8 +552,8 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
         return Ok(Done::text(text, structured(None, "", false)));
     };
     let (output, saved) = read_log(machine, &log).await;
-    let code = failure_of(&request.command, end.exit_code);
-    let how = if code.is_none() { Ended::Well } else { Ended::Badly };
+    let code = failure_for_exit(&request.command, end.exit_code);
+    let how = if code.is_none() { ExitKind::Success } else { ExitKind::Failure };
     let provenance = Provenance { producer: Producer::Exited, saved, one_stream: false };
     let output = strip_escapes(&readable(&output));
     let too_long = output.chars().count() > BUDGET - 1000;
@@ -571,25 +571,25 @@ async fn in_background(machine: &dyn Machine, mut shell: Box<dyn Shell>, request
     Ok(Done::text(text, structured(Some(&end), &body, too_long)).failing(code))
 }
 
-/// The log of a task that has ended, and how much of the output it holds.
+/// The log of a finished task, and how much of the output it holds.
 async fn read_log<'a>(machine: &dyn Machine, log: &'a str) -> (Bytes, Saved<'a>) {
     /// Where `background.sh` stops writing.
-    const MOST_LOG: u64 = 64 * 1024 * 1024;
-    match machine.fetch(log, MOST_LOG).await {
-        Ok(Fetched::File(fetch)) if (fetch.bytes.len() as u64) < MOST_LOG => (fetch.bytes, Saved::Whole { path: log }),
+    const MAX_LOG: u64 = 64 * 1024 * 1024;
+    match machine.fetch(log, MAX_LOG).await {
+        Ok(Fetched::File(fetch)) if (fetch.bytes.len() as u64) < MAX_LOG => (fetch.bytes, Saved::Whole { path: log }),
         Ok(Fetched::File(fetch)) => (fetch.bytes, Saved::Start { path: log }),
         _ => (Bytes::new(), Saved::Nowhere),
     }
 }
 
-/// A command that goes on as a background task.
+/// A command that continues as a background task.
 struct Detached {
     task: String,
     log: String,
     group: Option<u32>,
 }
 
-fn detached_answer(capture: &Capture, elapsed: Duration, detached: &Detached) -> Done {
+fn detached_result(capture: &OutputBuffer, elapsed: Duration, detached: &Detached) -> Done {
     let Detached { task, log, group } = detached;
     let body = strip_escapes(&readable(&capture.all()));
     let notice = format!(
@@ -597,12 +597,13 @@ fn detached_answer(capture: &Capture, elapsed: Duration, detached: &Detached) ->
         elapsed.as_secs(),
         group.map_or(String::new(), |group| format!("; stop with: kill -TERM -- -{group}"))
     );
-    let provenance = Provenance { producer: Producer::Running, saved: saved(Some(log), capture), one_stream: false };
-    let room = BUDGET - notice.chars().count() - 1;
-    let too_long = body.chars().count() > room;
-    let shown = fit(&body, room, Ended::Well, provenance);
-    let stdout = side(capture, Stream::Stdout, Ended::Well, provenance);
-    let stderr = side(capture, Stream::Stderr, Ended::Well, provenance);
+    let provenance =
+        Provenance { producer: Producer::Running, saved: saved_part(Some(log), capture), one_stream: false };
+    let budget = BUDGET - notice.chars().count() - 1;
+    let too_long = body.chars().count() > budget;
+    let shown = fit(&body, budget, ExitKind::Success, provenance);
+    let stdout = side(capture, Stream::Stdout, ExitKind::Success, provenance);
+    let stderr = side(capture, Stream::Stderr, ExitKind::Success, provenance);
     let text = if shown.is_empty() { notice } else { format!("{}\n{notice}", shown.trim_end_matches('\n')) };
     let structured = json!({
         "exit_code": Value::Null, "timed_out": false, "cancelled": false, "duration_ms": elapsed.as_millis() as u64,
@@ -618,7 +619,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_that_finds_nothing_is_no_failure() {
+    fn empty_search_result_is_no_failure() {
         for command in [
             "grep x f",
             "cat f | grep -c x",
@@ -627,16 +628,16 @@ mod tests {
             "[ -f x ]",
             "a; diff b c;",
         ] {
-            assert_eq!(failure_of(command, 1), None, "{command}");
+            assert_eq!(failure_for_exit(command, 1), None, "{command}");
         }
         for command in ["make", "grep x f; false", "echo 'a | grep b'", "git commit", "grep x | wc -l"] {
-            assert_eq!(failure_of(command, 1), Some(ErrorCode::CommandFailed), "{command}");
+            assert_eq!(failure_for_exit(command, 1), Some(ErrorCode::CommandFailed), "{command}");
         }
-        assert_eq!(failure_of("grep x f", 2), Some(ErrorCode::CommandFailed));
+        assert_eq!(failure_for_exit("grep x f", 2), Some(ErrorCode::CommandFailed));
     }
 
     #[test]
-    fn only_a_real_trailing_ampersand_is_dropped() {
+    fn only_a_trailing_ampersand_is_removed() {
         assert_eq!(without_ampersand("sleep 5 & "), "sleep 5");
         assert_eq!(without_ampersand("a && b"), "a && b");
         assert_eq!(without_ampersand("echo \\&"), "echo \\&");
@@ -644,15 +645,15 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_recognised() {
+    fn prompts_are_recognised() {
         for line in ["Ok to proceed? (y) ", "Password: ", "Overwrite? [y/N]", "name: "] {
-            assert!(looks_like_question(&format!("x\n{line}")), "{line}");
+            assert!(is_question(&format!("x\n{line}")), "{line}");
         }
-        assert!(!looks_like_question("compiling\n[12/40]"));
+        assert!(!is_question("compiling\n[12/40]"));
     }
 
     #[test]
-    fn a_missing_program_is_named() {
+    fn missing_program_is_named() {
         let hint = hint(Some(127), "bash: line 1: foo: command not found\n").expect("a hint");
         assert!(hint.starts_with("[foo is not installed"), "{hint}");
     }

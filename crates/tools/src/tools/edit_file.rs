@@ -1,26 +1,26 @@
-//! `edit_file`: one text of a file becomes another. The text itself proves that the model knows the place, so a file that
-//! changed elsewhere is no reason to refuse.
+//! `edit_file`: replaces one text of a file. The text itself proves that the model knows the place,
+//! so a change elsewhere in the file is no reason to refuse.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::read_file::changeable;
+use super::read_file::check_changeable;
 use super::{count, failed, line_count, locate, not_found, write_file};
 use crate::diagnosis;
 use crate::diff;
-use crate::edit::{self, Edit, Edited, Tier, Unedited};
+use crate::edit::{self, Edit, EditError, Edited, Tier};
 use crate::encoding::{decode, is_binary};
+use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
-use crate::ledger::{self, Seen, digest};
 use crate::port::{Basis, Fetch, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 
 /// Larger files are for sed.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 const AROUND: usize = 4;
-/// Shorter texts stand in a file by chance, which says nothing about an edit that was made already.
-const TELLING: usize = 12;
-const MOST_SHOWN: usize = 60;
+/// A shorter text occurs by chance, which does not show that the edit was made before.
+const MIN_DISTINCTIVE: usize = 12;
+const MAX_SHOWN: usize = 60;
 const WIDTH: usize = 300;
 
 struct Request {
@@ -46,7 +46,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     }
     match attempt(machine, &request).await? {
         Attempt::Done(done) => Ok(done),
-        // Somebody else was faster; the text is looked for in what they wrote.
+        // Lost a race against another writer: the text is searched again in what it wrote.
         Attempt::Raced => match attempt(machine, &request).await? {
             Attempt::Done(done) => Ok(done),
             Attempt::Raced => Err(failed("edit", &request.path, &PortError::Conflict)),
@@ -73,9 +73,9 @@ enum Attempt {
 
 async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Failure> {
     let Request { path, old, new, replace_all } = request;
-    let (fetched, seen) = tokio::join!(machine.fetch(path, MOST_BYTES), ledger::recall(machine, path));
+    let (fetched, seen) = tokio::join!(machine.fetch(path, MAX_BYTES), file_cache::load(machine, path));
     let fetch = match fetched {
-        Ok(fetched) => changeable(path, fetched)?,
+        Ok(fetched) => check_changeable(path, fetched)?,
         Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, path).await),
         Err(error) => return Err(failed("edit", path, &error)),
     };
@@ -87,10 +87,11 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     }
     let decoded = decode(bytes);
     let stale = seen.as_ref().is_some_and(|seen| seen.sha256 != *before);
-    let changed = seen.as_ref().filter(|_| stale).and_then(|seen| diff::changed(seen.text.as_deref()?, &decoded.text));
+    let changed =
+        seen.as_ref().filter(|_| stale).and_then(|seen| diff::changed_lines(seen.text.as_deref()?, &decoded.text));
     if stale && *replace_all {
         let shown =
-            seen.as_ref().and_then(|seen| seen.text.as_deref()).map(|then| diff::unified(then, &decoded.text, 40));
+            seen.as_ref().and_then(|seen| seen.text.as_deref()).map(|then| diff::unified_diff(then, &decoded.text, 40));
         let text = format!(
             "{path} changed after you last read it, and replace_all could change places you have not seen.\n{}Read it again with \
              read_file, then edit.",
@@ -107,12 +108,12 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     let after = decode(&new_bytes);
     let sha256 = digest(&new_bytes);
     let first = edited.lines.first().copied().unwrap_or(1);
-    let note = Seen::new(path, &new_bytes, sha256.clone(), &after.text).after_edit(seen.as_ref(), old, first);
-    let replace = machine.replace(path, new_bytes.clone(), Basis::of(&fetch));
+    let note = CachedFile::new(path, &new_bytes, sha256.clone(), &after.text).after_edit(seen.as_ref(), old, first);
+    let replace = machine.replace(path, new_bytes.clone(), Basis::from_fetch(&fetch));
     let (replaced, difference) = tokio::join!(
-        ledger::with_note(machine, &note, seen.as_ref(), replace),
-        // Found out while the file travels.
-        async { diff::unified(&decoded.text, &after.text, 400) }
+        file_cache::store_during(machine, &note, seen.as_ref(), replace),
+        // Computed while the file is uploaded.
+        async { diff::unified_diff(&decoded.text, &after.text, 400) }
     );
     match replaced {
         Ok(_) => {}
@@ -156,7 +157,7 @@ fn summary(path: &str, edited: &Edited) -> String {
     text
 }
 
-/// The edited places with some lines around them.
+/// The edited places with context lines.
 fn snippet(text: &str, edited: &Edited) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let mut shown: Vec<String> = Vec::new();
@@ -168,7 +169,7 @@ fn snippet(text: &str, edited: &Edited) -> String {
             shown.push("…".into());
         }
         for number in from..=to {
-            if shown.len() >= MOST_SHOWN {
+            if shown.len() >= MAX_SHOWN {
                 shown.push("…".into());
                 return shown.join("\n");
             }
@@ -180,26 +181,26 @@ fn snippet(text: &str, edited: &Edited) -> String {
     shown.join("\n")
 }
 
-fn explain(request: &Request, text: &str, seen: Option<&Seen>, unedited: Unedited) -> Failure {
+fn explain(request: &Request, text: &str, seen: Option<&CachedFile>, unedited: EditError) -> Failure {
     let Request { path, old, new, .. } = request;
     match unedited {
-        Unedited::Absent => {
+        EditError::Absent => {
             let mut message = format!("Error: old_string not found in {path}.");
             if let Some(line) = seen.and_then(|seen| seen.replaced_before(old)) {
                 message.push_str(&format!(" This text was already replaced by your edit at line {line}."));
-            } else if text.contains(new.as_str()) && new.trim().chars().count() >= TELLING {
+            } else if text.contains(new.as_str()) && new.trim().chars().count() >= MIN_DISTINCTIVE {
                 let line = text[..text.find(new.as_str()).unwrap_or(0)].matches('\n').count() + 1;
                 message.push_str(&format!(" new_string is already there, at line {line}."));
             }
-            let said = diagnosis::explain(text, old);
-            if said.is_empty() {
+            let explanation = diagnosis::explain(text, old);
+            if explanation.is_empty() {
                 message.push_str(" Read the file again with read_file and copy the text exactly.");
             } else {
-                message.push_str(&format!(" {said}\nCopy the text exactly as it stands in the file."));
+                message.push_str(&format!(" {explanation}\nCopy the text exactly as it stands in the file."));
             }
             Failure::new(ErrorCode::NoMatch, message).with(json!({ "path": path, "replacements": 0 }))
         }
-        Unedited::Ambiguous { lines } => {
+        EditError::Ambiguous { lines } => {
             let all: Vec<&str> = text.lines().collect();
             let context: Vec<String> = lines.iter().take(3).map(|line| around(&all, *line)).collect();
             let message = format!(
@@ -211,13 +212,13 @@ fn explain(request: &Request, text: &str, seen: Option<&Seen>, unedited: Unedite
             let structured = json!({ "path": path, "replacements": 0, "lines": lines });
             Failure::new(ErrorCode::NotUnique, message).with(structured)
         }
-        Unedited::Unencodable { letter, encoding } => invalid(format!(
+        EditError::Unencodable { letter, encoding } => invalid(format!(
             "{path} is written in {encoding}, which has no {letter:?} (U+{:04X}). Use another character, or convert the file with \
              iconv in bash.",
             u32::from(letter)
         ))
         .with(json!({ "path": path })),
-        Unedited::Same => {
+        EditError::Same => {
             let message = format!("The replacement is what {path} has already, so nothing was changed.");
             Failure::new(ErrorCode::NoChange, message).with(json!({ "path": path }))
         }
@@ -236,14 +237,14 @@ fn around(all: &[&str], line: usize) -> String {
 
 /// `lines 12, 40 and 77`.
 fn places(lines: &[usize]) -> String {
-    const MOST: usize = 10;
+    const MAX: usize = 10;
     let mut lines = lines.to_vec();
     lines.dedup();
     match lines.as_slice() {
         [one] => format!("line {one}"),
-        lines if lines.len() > MOST => {
-            let first: Vec<String> = lines.iter().take(MOST).map(usize::to_string).collect();
-            format!("lines {} and {} more", first.join(", "), lines.len() - MOST)
+        lines if lines.len() > MAX => {
+            let first: Vec<String> = lines.iter().take(MAX).map(usize::to_string).collect();
+            format!("lines {} and {} more", first.join(", "), lines.len() - MAX)
         }
         [first @ .., last] => {
             let first: Vec<String> = first.iter().map(usize::to_string).collect();

@@ -11,9 +11,9 @@ use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob, unnameable_note};
-use crate::text::{Ended, Provenance, Truncation, truncate};
+use crate::text::{ExitKind, Provenance, Truncation, truncate};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT: u64 = 100;
 
 pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
@@ -38,13 +38,13 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, &root).await),
         Err(error) => return Err(failed("search", &root, &error)),
     }
-    let find = Find { root: root.clone(), pattern: glob, limit: LIMIT };
+    let find = Find { root: root.clone(), pattern: glob, limit: SEARCH_TIMEOUT };
     let Found { mut files, deeper, unnameable, timed_out, note } =
         machine.find(&find).await.map_err(|error| broken("look for files", &error))?;
     files.sort_by(|a, b| (Reverse(a.modified), &a.path).cmp(&(Reverse(b.modified), &b.path)));
     let (ignored, plain): (Vec<FoundFile>, Vec<FoundFile>) = files.into_iter().partition(|file| file.ignored);
     let ignored_count = ignored.len();
-    // Files that are ignored are better than none, when they are all there is.
+    // Ignored files are shown if there are no others.
     let only_ignored = plain.is_empty() && !ignored.is_empty();
     let chosen: Vec<FoundFile> = if include_ignored {
         let mut all = [plain, ignored].concat();
@@ -57,7 +57,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     };
     let total = chosen.len();
     let shown: Vec<&str> = chosen.iter().take(limit).map(|file| file.path.as_str()).collect();
-    let mut lines: Vec<String> = shown.iter().map(|path| paths::shown(path).into_owned()).collect();
+    let mut lines: Vec<String> = shown.iter().map(|path| paths::display(path).into_owned()).collect();
     if total == 0 {
         lines.push("[glob: no files matched]".into());
         lines.push(format!("No files match {pattern:?} under {root}."));
@@ -81,13 +81,16 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         lines.push(format!("[{ignored_count} more {are} ignored by .gitignore; include_ignored:true]"));
     }
     if timed_out {
-        lines.push(format!("[Stopped after {} s; there may be more. Narrow path or pattern.]", LIMIT.as_secs()));
+        lines.push(format!(
+            "[Stopped after {} s; there may be more. Narrow path or pattern.]",
+            SEARCH_TIMEOUT.as_secs()
+        ));
     }
     lines.extend(unnameable_note(unnameable));
     lines.extend(note.map(|note| format!("[{note}]")));
     let text = lines.join("\n");
     let explanation = Provenance::UNSAVED_DOCUMENT.explain();
-    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
+    let text = truncate(&text, Truncation { budget: BUDGET, exit: ExitKind::Success, explanation: &explanation }).text;
     let structured = json!({
         "path": root, "files": shown, "total": total, "ignored": ignored_count, "truncated": total > shown.len() || timed_out,
         "timed_out": timed_out, "deeper": deeper,

@@ -1,5 +1,5 @@
-//! `grep`: lines that match, newest files first. It is never silent: an answer says how much was searched and what was
-//! left out.
+//! `grep`: matching lines, newest files first. A result always says how much was searched and what
+//! was skipped.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{
     Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector, unnameable_note,
 };
-use crate::text::{Ended, Provenance, Truncation, truncate};
+use crate::text::{ExitKind, Provenance, Truncation, truncate};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_ROWS: u64 = 250;
-/// Longest that a line is shown; of longer ones, what is around the match.
+/// Maximum width of a line; longer ones are cut around the match.
 const WIDTH: usize = 500;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,14 +47,14 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     files.sort_by(|a, b| (Reverse(a.modified), &a.path).cmp(&(Reverse(b.modified), &b.path)));
     let total_lines: u64 = files.iter().map(|file| file.lines).sum();
     if files.is_empty() {
-        return Ok(nothing(&request, &counted));
+        return Ok(no_matches(&request, &counted));
     }
     let answer = match request.mode {
         Mode::Content => content(machine, &request, &files).await?,
-        Mode::Files => names(&request, &files, |file| paths::shown(&file.path).into_owned()),
-        Mode::Count => names(&request, &files, |file| format!("{}:{}", paths::shown(&file.path), file.lines)),
+        Mode::Files => names(&request, &files, |file| paths::display(&file.path).into_owned()),
+        Mode::Count => names(&request, &files, |file| format!("{}:{}", paths::display(&file.path), file.lines)),
     };
-    let Answer { body, units, shown, missing, details } = answer;
+    let ResultPage { body, units, shown, missing, details } = answer;
     let (first, last) = (request.offset + 1, request.offset + shown);
     let next = (last < units).then_some(last);
     let whole = format!("{} in {}", matches(total_lines), count(files.len(), "file"));
@@ -77,7 +77,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         text.push_str(&format!("\n{note}"));
     }
     let explanation = Provenance::UNSAVED_DOCUMENT.explain();
-    let text = truncate(&text, Truncation { budget: BUDGET, ended: Ended::Well, explanation: &explanation }).text;
+    let text = truncate(&text, Truncation { budget: BUDGET, exit: ExitKind::Success, explanation: &explanation }).text;
     let mut structured = facts(&request, &counted, total_lines, files.len());
     structured["truncated"] = json!(next.is_some() || counted.timed_out);
     structured["next_offset"] = json!(next);
@@ -144,17 +144,17 @@ async fn read(machine: &dyn Machine, input: &mut Input) -> Result<Request, Failu
         before: usize::try_from(before).unwrap_or(0),
         after: usize::try_from(after).unwrap_or(0),
         include_ignored,
-        limit: LIMIT,
+        limit: SEARCH_TIMEOUT,
     };
     Selector::new(&search, "/").map_err(|InvalidGlob(text)| Failure::new(ErrorCode::InvalidGlob, text))?;
     let size = |number| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Request { search, mode, numbers, limit: size(limit), offset: size(offset) })
 }
 
-/// The part of the result that is shown.
-struct Answer {
+/// The page of the result that is shown.
+struct ResultPage {
     body: String,
-    /// How many rows there are in all, and how many of them are in this page.
+    /// Number of rows in total, and on this page.
     units: usize,
     shown: usize,
     /// Rows of this page that were counted and then not found.
@@ -162,7 +162,7 @@ struct Answer {
     details: Value,
 }
 
-fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -> String) -> Answer {
+fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -> String) -> ResultPage {
     let page: Vec<&CountedFile> = files.iter().skip(request.offset).take(request.limit).collect();
     let body = page.iter().map(|file| line(file)).collect::<Vec<_>>().join("\n");
     let details = match request.mode {
@@ -173,11 +173,11 @@ fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -
         }
         _ => json!({ "files": page.iter().map(|file| &file.path).collect::<Vec<_>>() }),
     };
-    Answer { body, units: files.len(), shown: page.len(), missing: 0, details }
+    ResultPage { body, units: files.len(), shown: page.len(), missing: 0, details }
 }
 
-async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]) -> Result<Answer, Failure> {
-    // Only the files that have a part in this page are read again.
+async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]) -> Result<ResultPage, Failure> {
+    // Only the files of this page are read again.
     let (mut at, end) = (0, request.offset.saturating_add(request.limit));
     let mut wanted = Vec::new();
     for file in files {
@@ -198,20 +198,20 @@ async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]
         let Some(found) = matched.iter().find(|matched| matched.path == file.path) else { continue };
         let skip = request.offset.saturating_sub(start);
         let take = end.saturating_sub(start.max(request.offset));
-        let rows = page_of(&found.rows, skip, take, &request.search);
+        let rows = select_page(&found.rows, skip, take, &request.search);
         found_rows += rows.iter().filter(|row| row.matched.is_some()).count();
         blocks.extend(render(found, &rows, request.numbers));
         details.extend(structured_rows(found, &rows));
     }
     let separator = if request.search.before + request.search.after > 0 { "\n--\n" } else { "\n" };
-    // Pages follow the counts, so that a row that disappeared does not shift the next page.
+    // Pages follow the counts, so that a vanished row does not shift the next page.
     let shown = end.min(at).saturating_sub(request.offset);
     let missing = shown.saturating_sub(found_rows);
-    Ok(Answer { body: blocks.join(separator), units: at, shown, missing, details: json!({ "matches": details }) })
+    Ok(ResultPage { body: blocks.join(separator), units: at, shown, missing, details: json!({ "matches": details }) })
 }
 
-/// Some of the matching rows, with those around them.
-fn page_of<'a>(rows: &'a [Row], skip: usize, take: usize, search: &Search) -> Vec<&'a Row> {
+/// Some of the matching rows, with context.
+fn select_page<'a>(rows: &'a [Row], skip: usize, take: usize, search: &Search) -> Vec<&'a Row> {
     let places = rows.iter().enumerate().filter(|(_, row)| row.matched.is_some()).map(|(at, _)| at);
     let chosen: Vec<usize> = places.skip(skip).take(take).collect();
     let near = |row: &Row, at: usize| {
@@ -226,14 +226,14 @@ fn page_of<'a>(rows: &'a [Row], skip: usize, take: usize, search: &Search) -> Ve
     rows.iter().enumerate().filter_map(keeps).collect()
 }
 
-/// One block for each run of lines.
+/// One block per run of consecutive lines.
 fn render(file: &MatchedFile, rows: &[&Row], numbers: bool) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     let mut last = None;
-    let path = paths::shown(&file.path);
+    let path = paths::display(&file.path);
     for row in rows {
         let mark = if row.matched.is_some() { ':' } else { '-' };
-        let text = windowed(row);
+        let text = cut_around_match(row);
         let line =
             if numbers { format!("{path}{mark}{}{mark}{text}", row.line) } else { format!("{path}{mark}{text}") };
         match blocks.last_mut() {
@@ -248,8 +248,8 @@ fn render(file: &MatchedFile, rows: &[&Row], numbers: bool) -> Vec<String> {
     blocks
 }
 
-/// A long line as what is around its match.
-fn windowed(row: &Row) -> String {
+/// Cuts a long line around its match.
+fn cut_around_match(row: &Row) -> String {
     let letters = row.text.chars().count();
     if letters <= WIDTH {
         return row.text.clone();
@@ -269,7 +269,7 @@ fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<Value> {
         let mut lines = Vec::new();
         let mut at = from.checked_add_signed(step);
         while let Some(row) = at.and_then(|at| rows.get(at)).filter(|row| row.matched.is_none()) {
-            lines.push(windowed(row));
+            lines.push(cut_around_match(row));
             at = at.and_then(|at| at.checked_add_signed(step));
         }
         if step < 0 {
@@ -282,14 +282,14 @@ fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<Value> {
         .map(|(at, row, (start, _))| {
             let column = row.text.char_indices().take_while(|(at, _)| *at < start).count() + 1;
             json!({
-                "path": file.path, "line": row.line, "col": column, "text": windowed(row), "before": around(at, -1),
+                "path": file.path, "line": row.line, "col": column, "text": cut_around_match(row), "before": around(at, -1),
                 "after": around(at, 1),
             })
         })
         .collect()
 }
 
-fn nothing(request: &Request, counted: &Counted) -> Done {
+fn no_matches(request: &Request, counted: &Counted) -> Done {
     let search = &request.search;
     let place = if search.root_is_file {
         format!("in {}", search.root)
@@ -364,16 +364,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_is_shown_around_its_match() {
+    fn long_line_is_cut_around_its_match() {
         let text = format!("{}needle{}", "a".repeat(5000), "b".repeat(5000));
         let row = Row { line: 1, matched: Some((5000, 5006)), text };
-        let shown = windowed(&row);
+        let shown = cut_around_match(&row);
         assert!(shown.contains("needle"));
         assert!(shown.starts_with("[4875 chars] …") && shown.ends_with("… [4631 chars]"), "{shown}");
     }
 
     #[test]
-    fn runs_of_lines_are_kept_together() {
+    fn consecutive_lines_form_one_block() {
         let row = |line, matched: bool| Row { line, text: format!("l{line}"), matched: matched.then_some((0, 1)) };
         let file = MatchedFile { path: "/f".into(), rows: vec![row(1, false), row(2, true), row(8, true)] };
         let rows: Vec<&Row> = file.rows.iter().collect();

@@ -1,4 +1,4 @@
-//! The tools themselves: each reads its input, uses the machine and says what it did.
+//! The tools: each parses its input, uses the machine and reports what it did.
 
 pub(crate) mod bash;
 pub(crate) mod edit_file;
@@ -10,24 +10,24 @@ pub(crate) mod write_file;
 
 use similar::TextDiff;
 
-use crate::paths::{self, Places, is_relative};
+use crate::paths::{self, BasePaths, is_relative};
 use crate::port::{Machine, PortError};
 use crate::result::{ErrorCode, Failure};
 
-/// Most characters of text in one answer.
+/// Most characters of text in one result.
 pub(crate) const BUDGET: usize = 50_000;
 
-/// The absolute path that an input means.
+/// Resolves the path of an input.
 pub(crate) async fn locate(machine: &dyn Machine, path: &str) -> Result<String, Failure> {
     if !is_relative(path) && !path.starts_with('~') {
-        // Nothing to ask the sandbox for.
-        return paths::resolve(&Places { current: "/".into(), home: "/".into() }, path);
+        // An absolute path needs no query to the sandbox.
+        return paths::resolve(&BasePaths { current: "/".into(), home: "/".into() }, path);
     }
-    let places = machine.places().await.map_err(|error| broken("find the current directory", &error))?;
+    let places = machine.base_paths().await.map_err(|error| broken("find the current directory", &error))?;
     paths::resolve(&places, path)
 }
 
-/// A failure that has nothing to do with what was asked for.
+/// A failure that is unrelated to the input.
 pub(crate) fn broken(what: &str, error: &PortError) -> Failure {
     let code = match error {
         PortError::Unavailable(_) | PortError::Slow(_) => ErrorCode::SandboxUnavailable,
@@ -37,7 +37,7 @@ pub(crate) fn broken(what: &str, error: &PortError) -> Failure {
     Failure::new(code, format!("Could not {what}: {error}."))
 }
 
-/// A failure with a path.
+/// A failure about a path.
 pub(crate) fn failed(verb: &str, path: &str, error: &PortError) -> Failure {
     let (code, text) = match error {
         PortError::NotFound => (ErrorCode::NotFound, format!("{path} does not exist.")),
@@ -67,7 +67,7 @@ pub(crate) fn failed(verb: &str, path: &str, error: &PortError) -> Failure {
     Failure::new(code, text)
 }
 
-/// A missing file, with names that may have been meant.
+/// A missing file, with suggestions of similar names.
 pub(crate) async fn not_found(machine: &dyn Machine, path: &str) -> Failure {
     let near = suggestions(machine, path).await;
     let hint = match near.as_slice() {
@@ -79,13 +79,13 @@ pub(crate) async fn not_found(machine: &dyn Machine, path: &str) -> Failure {
 }
 
 async fn suggestions(machine: &dyn Machine, path: &str) -> Vec<String> {
-    const MOST: usize = 3;
+    const MAX: usize = 3;
     const ALIKE: f32 = 0.6;
     let (directory, name) = (paths::parent(path), paths::name(path));
     let entries = machine.list(directory).await.unwrap_or_default();
     let mut near: Vec<(f32, String)> = entries
         .iter()
-        // What is listed and does not exist all the same is a link that leads nowhere.
+        // A listed entry that does not exist is a dangling link.
         .filter(|entry| entry.name != name)
         .filter_map(|entry| {
             let like = if entry.name.eq_ignore_ascii_case(name) {
@@ -97,12 +97,12 @@ async fn suggestions(machine: &dyn Machine, path: &str) -> Vec<String> {
         })
         .collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    let mut near: Vec<String> = near.into_iter().map(|(_, path)| path).take(MOST).collect();
+    let mut near: Vec<String> = near.into_iter().map(|(_, path)| path).take(MAX).collect();
     if near.is_empty()
-        && let Ok(places) = machine.places().await
+        && let Ok(places) = machine.base_paths().await
     {
-        let elsewhere = machine.named(&places.current, name).await.unwrap_or_default();
-        near.extend(elsewhere.into_iter().take(MOST));
+        let elsewhere = machine.find_by_name(&places.current, name).await.unwrap_or_default();
+        near.extend(elsewhere.into_iter().take(MAX));
     }
     near
 }
@@ -112,7 +112,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The number of lines of a text; a last one without an end counts.
+/// Number of lines; a last one without a line end counts.
 pub(crate) fn line_count(text: &str) -> usize {
     text.matches('\n').count() + usize::from(!text.is_empty() && !text.ends_with('\n'))
 }

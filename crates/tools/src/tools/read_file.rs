@@ -1,4 +1,4 @@
-//! `read_file`: a page of a text file, a picture, or a directory. Size alone is never an error.
+//! `read_file`: a page of a text file, an image, or a directory. Size alone is never an error.
 
 use std::borrow::Cow;
 
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use super::{BUDGET, count, failed, locate, not_found};
 use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
-use crate::image::{self, MOST_PIXELS, Picture};
+use crate::file_cache::{self, CachedFile};
+use crate::image::{self, MAX_PIXELS, PreparedImage};
 use crate::input::{Input, invalid};
-use crate::ledger::{self, Seen};
 use crate::paths;
 use crate::port::{Fetch, Fetched, Machine, PortError, Window};
 use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
 
 const LINES: u64 = 2000;
-const MOST_LINES: i64 = 10_000;
-/// Longest that one line is shown.
+const MAX_LINES: i64 = 10_000;
+/// Maximum width of a line.
 const WIDTH: usize = 2000;
-/// Files up to this size are fetched whole; of larger ones the sandbox cuts out what is asked for.
+/// Smaller files are fetched whole; of larger ones the sandbox cuts out the requested lines.
 const WHOLE: u64 = 10 * 1024 * 1024;
-/// Lines of files above this are not counted unless somebody asks for a place in them.
+/// Lines of larger files are counted only if an offset is requested.
 const COUNTED: u64 = 256 * 1024 * 1024;
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 struct Request {
     path: String,
@@ -32,21 +32,21 @@ struct Request {
 pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     let path = input.required_text("path")?;
     let offset = input.integer("offset")?;
-    let limit = input.bounded("limit", 1, MOST_LINES)?.unwrap_or(LINES);
+    let limit = input.bounded("limit", 1, MAX_LINES)?.unwrap_or(LINES);
     let path = locate(machine, &path).await?;
     let request = Request { path, offset, limit: usize::try_from(limit).unwrap_or(usize::MAX) };
     let path = &request.path;
     let not_a_file = |text: String| Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": path })));
     match machine.fetch(path, WHOLE).await {
-        Ok(Fetched::Directory) => directory(machine, path).await,
+        Ok(Fetched::Directory) => list_directory(machine, path).await,
         Ok(Fetched::Special) => {
             not_a_file(format!("{path} is not a regular file (a device, pipe or socket). Use bash to work with it."))
         }
-        Ok(Fetched::Large { size }) => match large_picture(machine, path, size).await? {
-            Some((kind, bytes)) => picture(path, kind, &bytes).await,
-            None => window(machine, &request, size).await,
+        Ok(Fetched::Large { size }) => match fetch_large_image(machine, path, size).await? {
+            Some((kind, bytes)) => read_image(path, kind, &bytes).await,
+            None => read_window(machine, &request, size).await,
         },
-        Ok(Fetched::File(fetch)) => whole(machine, &request, &fetch).await,
+        Ok(Fetched::File(fetch)) => read_whole(machine, &request, &fetch).await,
         Err(PortError::NotFound | PortError::NotADirectory) => Err(not_found(machine, path).await),
         Err(PortError::Slow(after)) => not_a_file(format!(
             "{path} gave no end within {} s. Use bash with head to read a part of it.",
@@ -56,52 +56,52 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     }
 }
 
-async fn directory(machine: &dyn Machine, path: &str) -> Outcome {
+async fn list_directory(machine: &dyn Machine, path: &str) -> Outcome {
     let mut entries = machine.list(path).await.map_err(|error| failed("list", path, &error))?;
     entries.sort();
     let total = entries.len();
     let names: Vec<String> = entries
         .into_iter()
-        .take(MOST_ENTRIES)
+        .take(MAX_ENTRIES)
         .map(|entry| if entry.is_directory { format!("{}/", entry.name) } else { entry.name })
         .collect();
     let head = format!("{path} is a directory with {total} {}.", if total == 1 { "entry" } else { "entries" });
-    let lines = names.iter().map(|name| paths::shown(name).into_owned());
+    let lines = names.iter().map(|name| paths::display(name).into_owned());
     let mut text = std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n");
     if total > names.len() {
         text.push_str(&format!("\n[Showing the first {} of {total} entries. Use glob to narrow it.]", names.len()));
     }
     let structured = json!({
-        "path": path, "kind": "directory", "entries": names, "total_entries": total, "truncated": total > MOST_ENTRIES
+        "path": path, "kind": "directory", "entries": names, "total_entries": total, "truncated": total > MAX_ENTRIES
     });
     Ok(Done::text(text, structured))
 }
 
-async fn whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> Outcome {
+async fn read_whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> Outcome {
     let path = &request.path;
     let Fetch { bytes, sha256, .. } = fetch;
     if let Some(kind) = image::kind(bytes) {
-        return picture(path, kind, bytes).await;
+        return read_image(path, kind, bytes).await;
     }
     if is_binary(bytes) {
-        return Err(binary(path, bytes, bytes.len() as u64));
+        return Err(binary_failure(path, bytes, bytes.len() as u64));
     }
     let decoded = decode(bytes);
-    let page = Page::of(&decoded.text, request)?;
-    let mut seen = Seen::new(path, bytes, sha256.clone(), &decoded.text);
+    let page = Page::new(&decoded.text, request)?;
+    let mut seen = CachedFile::new(path, bytes, sha256.clone(), &decoded.text);
     if page.total > 0 {
         seen.ranges.push((page.first as u64, page.last as u64));
     }
-    // The answer is put together while the note travels.
+    // The result is rendered while the cache is written.
     let size = bytes.len() as u64;
     let (noted, done) =
-        tokio::join!(ledger::remember(machine, &seen), async { page.render(path, &decoded, size, Some(sha256)) });
+        tokio::join!(file_cache::store(machine, &seen), async { page.render(path, &decoded, size, Some(sha256)) });
     noted.map_err(|error| failed("remember", path, &error))?;
     Ok(done)
 }
 
 /// Lines that the sandbox cut out of a large file.
-async fn window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome {
+async fn read_window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome {
     let path = &request.path;
     let offset = request.offset.unwrap_or(1);
     let first = if offset == 0 { 1 } else { offset };
@@ -109,13 +109,13 @@ async fn window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome 
     let window = Window { first, count: request.limit, count_all };
     let windowed = machine.window(path, window).await.map_err(|error| failed("read", path, &error))?;
     if is_binary(&windowed.bytes) {
-        return Err(binary(path, &windowed.bytes, size));
+        return Err(binary_failure(path, &windowed.bytes, size));
     }
     let total = windowed.total_lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
     if let Some(total) = total
         && windowed.bytes.is_empty()
     {
-        return Err(past_the_end(path, total, offset));
+        return Err(offset_error(path, total, offset));
     }
     let decoded = decode(&windowed.bytes);
     let at = match (first, total) {
@@ -125,7 +125,7 @@ async fn window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome 
         }
         (_, None) => 1,
     };
-    let shown = shown_lines(lines(&decoded.text), at);
+    let shown = number_lines(lines(&decoded.text), at);
     let last = at + shown.len().saturating_sub(1);
     let total_known = total.unwrap_or(usize::MAX);
     let page = Page { first: at, last, total: total_known, shown, next: (last < total_known).then_some(last + 1) };
@@ -141,12 +141,12 @@ async fn window(machine: &dyn Machine, request: &Request, size: u64) -> Outcome 
         ));
         done.structured["total_lines"] = Value::Null;
     }
-    // Its content is not known, so a later overwrite must not pass as informed.
+    // The content is not cached, so that a later overwrite does not count as informed.
     Ok(done)
 }
 
-fn binary(path: &str, bytes: &[u8], size: u64) -> Failure {
-    let kind = image::name_of_binary(bytes);
+fn binary_failure(path: &str, bytes: &[u8], size: u64) -> Failure {
+    let kind = image::describe_binary(bytes);
     Failure::new(
         ErrorCode::BinaryFile,
         format!("{path} is binary ({kind}, {size} bytes). Use bash with file, xxd or strings to look into it."),
@@ -154,27 +154,27 @@ fn binary(path: &str, bytes: &[u8], size: u64) -> Failure {
     .with(json!({ "path": path, "size": size }))
 }
 
-/// The content of a file that is too large for a text and not for a picture, if it is one.
-async fn large_picture(
+/// The content of a file that is too large for text but not for an image, if it is an image.
+async fn fetch_large_image(
     machine: &dyn Machine,
     path: &str,
     size: u64,
 ) -> Result<Option<(&'static str, bytes::Bytes)>, Failure> {
     const MAGIC: usize = 16;
-    if size > image::MOST_FILE_BYTES {
+    if size > image::MAX_FILE_BYTES {
         return Ok(None);
     }
     let start = machine.read(path, MAGIC).await.map_err(|error| failed("read", path, &error))?;
     let Some(kind) = image::kind(&start) else { return Ok(None) };
-    match machine.fetch(path, image::MOST_FILE_BYTES).await.map_err(|error| failed("read", path, &error))? {
+    match machine.fetch(path, image::MAX_FILE_BYTES).await.map_err(|error| failed("read", path, &error))? {
         Fetched::File(fetch) => Ok(Some((kind, fetch.bytes))),
         _ => Ok(None),
     }
 }
 
-async fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
+async fn read_image(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcome {
     match image::prepare(kind, bytes).await {
-        Ok(Picture { image, width, height, original }) => {
+        Ok(PreparedImage { image, width, height, original }) => {
             let mut text =
                 format!("{path}: {kind}, {}x{} pixels, {} bytes", original.0, original.1, bytes.len());
             let mut structured = json!({
@@ -199,7 +199,7 @@ async fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcom
             ErrorCode::ImageUnusable,
             format!(
                 "{path} ({kind}, {} bytes) cannot be shown: {reason}. Make another copy with bash and read that, for example: convert \
-                 FILE -resize {MOST_PIXELS}x{MOST_PIXELS} copy.png",
+                 FILE -resize {MAX_PIXELS}x{MAX_PIXELS} copy.png",
                 bytes.len()
             ),
         )
@@ -207,7 +207,7 @@ async fn picture(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Outcom
     }
 }
 
-/// The part of a text that fits an answer.
+/// The part of a text that fits a result.
 struct Page {
     /// From 1, both included.
     first: usize,
@@ -218,7 +218,7 @@ struct Page {
 }
 
 impl Page {
-    fn of(text: &str, request: &Request) -> Result<Self, Failure> {
+    fn new(text: &str, request: &Request) -> Result<Self, Failure> {
         let total = count_lines(text);
         let first = match request.offset {
             None | Some(0 | 1) => 1,
@@ -226,16 +226,16 @@ impl Page {
             Some(offset) => (total + 1).saturating_sub(usize::try_from(offset.unsigned_abs()).unwrap_or(total)).max(1),
         };
         if first > total && total > 0 {
-            return Err(past_the_end(&request.path, total, request.offset.unwrap_or(1)));
+            return Err(offset_error(&request.path, total, request.offset.unwrap_or(1)));
         }
-        let shown = shown_lines(lines(text).skip(first - 1).take(request.limit), first);
+        let shown = number_lines(lines(text).skip(first - 1).take(request.limit), first);
         let last = first - 1 + shown.len();
         Ok(Self { first, last, total, shown, next: (last < total).then_some(last + 1) })
     }
 
     fn render(self, path: &str, decoded: &Decoded<'_>, size: u64, sha256: Option<&str>) -> Done {
         let Self { first, last, total, shown, next } = self;
-        let line_ending = LineEnding::of(&decoded.text);
+        let line_ending = LineEnding::detect(&decoded.text);
         let mut text =
             if total == 0 { format!("[{path} exists and is empty ({size} bytes).]") } else { shown.join("\n") };
         if decoded.encoding == Encoding::Windows1252 {
@@ -264,7 +264,7 @@ impl Page {
     }
 }
 
-fn past_the_end(path: &str, total: usize, offset: i64) -> Failure {
+fn offset_error(path: &str, total: usize, offset: i64) -> Failure {
     Failure::new(
         ErrorCode::OffsetOutOfRange,
         format!("{path} has {}; offset {offset} is past the end.", count(total, "line")),
@@ -272,13 +272,13 @@ fn past_the_end(path: &str, total: usize, offset: i64) -> Failure {
     .with(json!({ "path": path, "total_lines": total }))
 }
 
-/// Lines without their ends. A file of `\r` alone has lines too.
+/// Lines without their ends. A file with only `\r` has lines too.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let (end, body) = match line_end(text) {
         '\r' => ('\r', text.trim_end_matches('\r')),
         end => (end, text.strip_suffix(end).unwrap_or(text)),
     };
-    // No text is no line, not an empty one.
+    // An empty text has no line.
     let split = (!text.is_empty()).then(|| body.split(end));
     split.into_iter().flatten().map(|line| line.strip_suffix('\r').unwrap_or(line))
 }
@@ -298,24 +298,24 @@ fn line_end(text: &str) -> char {
 }
 
 /// Numbered lines, as many as fit, at least one.
-fn shown_lines<'a>(lines: impl Iterator<Item = &'a str>, first: usize) -> Vec<String> {
-    // Room for the notices after the lines.
-    let mut room = BUDGET - 500;
+fn number_lines<'a>(lines: impl Iterator<Item = &'a str>, first: usize) -> Vec<String> {
+    // Reserves space for the notices after the lines.
+    let mut space = BUDGET - 500;
     let mut shown = Vec::new();
     for (number, line) in (first..).zip(lines) {
-        let text = format!("{number}\t{}", narrow(line));
+        let text = format!("{number}\t{}", truncate_line(line));
         let length = text.chars().count() + 1;
-        if length > room && !shown.is_empty() {
+        if length > space && !shown.is_empty() {
             break;
         }
-        room = room.saturating_sub(length);
+        space = space.saturating_sub(length);
         shown.push(text);
     }
     shown
 }
 
-/// A line as wide as it may be.
-fn narrow(line: &str) -> Cow<'_, str> {
+/// Cuts a line to the maximum width.
+fn truncate_line(line: &str) -> Cow<'_, str> {
     let line =
         if memchr::memchr(0, line.as_bytes()).is_some() { line.replace('\0', "\\x00").into() } else { Cow::from(line) };
     // No line has more characters than bytes.
@@ -329,7 +329,7 @@ fn narrow(line: &str) -> Cow<'_, str> {
 }
 
 /// For other tools: the content of a file that is to be changed, or why it cannot be.
-pub(crate) fn changeable(path: &str, fetched: Fetched) -> Result<Fetch, Failure> {
+pub(crate) fn check_changeable(path: &str, fetched: Fetched) -> Result<Fetch, Failure> {
     match fetched {
         Fetched::File(fetch) => Ok(fetch),
         Fetched::Directory => {

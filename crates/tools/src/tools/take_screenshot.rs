@@ -1,32 +1,32 @@
-//! `take_screenshot`: what the sandbox's preview looks like, on a desktop and on a phone.
+//! `take_screenshot`: the sandbox's preview in a desktop and a mobile viewport.
 
 use serde_json::json;
 
-use crate::image::{MOST_BYTES, kind, size};
+use crate::image::{MAX_BYTES, kind, size};
 use crate::input::{Input, invalid};
 use crate::result::{Block, Done, ErrorCode, Failure, Image, Outcome};
-use crate::screenshots::{Capture, CaptureError, Screenshots, Shots};
+use crate::screenshots::{ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};
 
-/// Longest side that providers do not scale down themselves.
-const LONGEST_SIDE: u32 = 1568;
+/// Longest side that providers do not scale down.
+const MAX_SIDE: u32 = 1568;
 
-pub(crate) async fn run(screenshots: Option<&dyn Screenshots>, preview_port: u16, input: &mut Input) -> Outcome {
+pub(crate) async fn run(screenshots: Option<&dyn ScreenshotProvider>, preview_port: u16, input: &mut Input) -> Outcome {
     let port = input.bounded("port", 1, 65535)?;
     let url_path = input.optional_text("url_path")?.unwrap_or_else(|| "/".into());
     let full_page = input.flag("full_page")?;
     let port = port.and_then(|port| u16::try_from(port).ok()).unwrap_or(preview_port);
-    let url_path = path_of(&url_path)?;
+    let url_path = preview_path(&url_path)?;
     let Some(screenshots) = screenshots else {
         let text = "Screenshots are not available here: no browser is configured on the host. Use bash with curl to look at the page.";
         return Err(Failure::new(ErrorCode::NoDisplay, text));
     };
-    let capture = Capture { port, url_path: url_path.clone(), full_page };
-    let shots = screenshots.capture(capture).await.map_err(|error| explain(port, &error))?;
-    answer(port, &url_path, shots)
+    let capture = ScreenshotRequest { port, url_path: url_path.clone(), full_page };
+    let screenshots = screenshots.capture(capture).await.map_err(|error| explain(port, &error))?;
+    answer(port, &url_path, screenshots)
 }
 
-/// The path on the preview; whole addresses are refused before anything is asked for.
-fn path_of(given: &str) -> Result<String, Failure> {
+/// The path on the preview; other addresses are refused before any request.
+fn preview_path(given: &str) -> Result<String, Failure> {
     let given = given.trim();
     let refused = || {
         invalid(format!(
@@ -47,24 +47,26 @@ fn path_of(given: &str) -> Result<String, Failure> {
     Ok(format!("/{after_slashes}"))
 }
 
-fn explain(port: u16, error: &CaptureError) -> Failure {
+fn explain(port: u16, error: &ScreenshotError) -> Failure {
     let (code, text) = match error {
-        CaptureError::Refused(reason) => (ErrorCode::InvalidInput, format!("The page was not loaded: {reason}.")),
-        CaptureError::NotServed { port } => (
+        ScreenshotError::Refused(reason) => (ErrorCode::InvalidInput, format!("The page was not loaded: {reason}.")),
+        ScreenshotError::NotServed { port } => (
             ErrorCode::CaptureFailed,
             format!(
                 "Nothing answers on port {port} of the sandbox. Start the server with bash (run_in_background), then try again."
             ),
         ),
-        CaptureError::NoBrowser(reason) => (
+        ScreenshotError::NoBrowser(reason) => (
             ErrorCode::NoDisplay,
             format!("Screenshots are not available here: {reason}. Use bash with curl to look at the page."),
         ),
-        CaptureError::Resting { .. } => {
+        ScreenshotError::Resting { .. } => {
             (ErrorCode::CaptureFailed, format!("No screenshot was taken: {error}. Go on without it."))
         }
-        CaptureError::Unusable(reason) => (ErrorCode::ImageUnusable, format!("The picture cannot be shown: {reason}.")),
-        CaptureError::Failed(reason) => (
+        ScreenshotError::Unusable(reason) => {
+            (ErrorCode::ImageUnusable, format!("The picture cannot be shown: {reason}."))
+        }
+        ScreenshotError::Failed(reason) => (
             ErrorCode::CaptureFailed,
             format!("The page on port {port} could not be captured: {reason}. Check it with bash and curl."),
         ),
@@ -72,13 +74,13 @@ fn explain(port: u16, error: &CaptureError) -> Failure {
     Failure::new(code, text).with(json!({ "port": port }))
 }
 
-fn answer(port: u16, url_path: &str, shots: Shots) -> Outcome {
-    let Shots { shots, title, blocked, console_errors } = shots;
+fn answer(port: u16, url_path: &str, screenshots: ScreenshotSet) -> Outcome {
+    let ScreenshotSet { screenshots, title, blocked, console_errors } = screenshots;
     let (mut images, mut lines, mut facts) = (Vec::new(), Vec::new(), Vec::new());
     let title_shown = title.as_ref().map_or(String::new(), |title| format!(" ({title:?})"));
     lines.push(format!("Captured port {port}, {url_path}{title_shown}."));
-    for shot in shots {
-        // The gate: a picture that a provider refuses would spoil every later turn.
+    for shot in screenshots {
+        // An image that a provider refuses would break every later turn.
         let real = kind(&shot.webp).and_then(|kind| Some((kind, size(kind, &shot.webp)?)));
         let Some(("image/webp", (width, height))) = real else {
             return Err(Failure::new(
@@ -86,11 +88,11 @@ fn answer(port: u16, url_path: &str, shots: Shots) -> Outcome {
                 format!("The {} picture is damaged, so it is not shown. Take it again.", shot.viewport),
             ));
         };
-        if width.max(height) > LONGEST_SIDE || shot.webp.len() > MOST_BYTES {
+        if width.max(height) > MAX_SIDE || shot.webp.len() > MAX_BYTES {
             return Err(Failure::new(
                 ErrorCode::ImageUnusable,
                 format!(
-                    "The {} picture has {width}x{height} pixels and {} bytes; {LONGEST_SIDE} pixels on a side and {MOST_BYTES} bytes are the \
+                    "The {} picture has {width}x{height} pixels and {} bytes; {MAX_SIDE} pixels on a side and {MAX_BYTES} bytes are the \
                      most. Capture without full_page.",
                     shot.viewport,
                     shot.webp.len()
@@ -131,10 +133,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_paths_of_the_preview_are_taken() {
-        assert_eq!(path_of("about?x=1#y").expect("a path"), "/about?x=1#y");
-        assert_eq!(path_of("/").expect("a path"), "/");
-        assert_eq!(path_of("/a:b").expect("a path"), "/a:b");
+    fn only_preview_paths_are_accepted() {
+        assert_eq!(preview_path("about?x=1#y").expect("a path"), "/about?x=1#y");
+        assert_eq!(preview_path("/").expect("a path"), "/");
+        assert_eq!(preview_path("/a:b").expect("a path"), "/a:b");
         for foreign in [
             "http://169.254.169.254/",
             "file:///etc/passwd",
@@ -144,7 +146,7 @@ mod tests {
             "javascript:alert(1)",
             "a\nb",
         ] {
-            assert!(path_of(foreign).is_err(), "{foreign}");
+            assert!(preview_path(foreign).is_err(), "{foreign}");
         }
     }
 }

@@ -1,39 +1,39 @@
-//! `write_file`: the whole content of a file. A file that the session has not seen as it is now is not overwritten:
-//! nothing else about a blind overwrite would check what is lost.
+//! `write_file`: the whole content of a file. It does not overwrite a file whose current content
+//! the session has not seen, because a blind overwrite loses data unnoticed.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::read_file::changeable;
+use super::read_file::check_changeable;
 use super::{count, failed, line_count, locate};
 use crate::diff;
 use crate::dispatch::OverwriteGuard;
 use crate::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
+use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
-use crate::ledger::{self, Seen, digest};
 use crate::port::{Basis, Fetch, Fetched, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 
-const MOST_BYTES: usize = 10 * 1024 * 1024;
-/// The largest file that is compared with what the session has seen.
-const MOST_REPLACED: u64 = 64 * 1024 * 1024;
-/// Lines of a difference that is shown to explain a refusal.
+const MAX_BYTES: usize = 10 * 1024 * 1024;
+/// The largest file that is compared with the session's cache.
+const MAX_REPLACED: u64 = 64 * 1024 * 1024;
+/// Diff lines that are shown to explain a refusal.
 const SHOWN_DIFFERENCE: usize = 40;
-const MOST_DIFFERENCE_BYTES: usize = 16 * 1024;
+const MAX_DIFFERENCE_BYTES: usize = 16 * 1024;
 
 pub(crate) async fn run(machine: &dyn Machine, guard: OverwriteGuard, input: &mut Input) -> Outcome {
     let path = input.required_text("path")?;
     let content = input.required_text("content")?;
-    if content.len() > MOST_BYTES {
+    if content.len() > MAX_BYTES {
         return Err(Failure::new(
             ErrorCode::TooLarge,
-            format!("content has {} bytes; {MOST_BYTES} are the most. Write it in parts with bash.", content.len()),
+            format!("content has {} bytes; {MAX_BYTES} are the most. Write it in parts with bash.", content.len()),
         ));
     }
     let path = locate(machine, &path).await?;
     match attempt(machine, guard, &path, &content).await? {
         Attempt::Done(done) => Ok(done),
-        // Somebody else was faster once; what they wrote is judged anew.
+        // Lost a race against another writer once: its content is checked again.
         Attempt::Raced => match attempt(machine, guard, &path, &content).await? {
             Attempt::Done(done) => Ok(done),
             Attempt::Raced => Err(failed("write", &path, &PortError::Conflict)),
@@ -47,13 +47,13 @@ enum Attempt {
 }
 
 async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, content: &str) -> Result<Attempt, Failure> {
-    let (existing, seen) = tokio::join!(look(machine, path), ledger::recall(machine, path));
+    let (existing, seen) = tokio::join!(fetch_existing(machine, path), file_cache::load(machine, path));
     let existing = existing?;
     let seen = seen.map_err(|error| failed("recall", path, &error))?;
     if guard == OverwriteGuard::Hash
         && let Some(existing) = &existing
     {
-        refuse_unseen(path, existing, seen.as_ref())?;
+        check_seen(path, existing, seen.as_ref())?;
     }
     let prepared = prepare(existing.as_ref(), content)?;
     let bytes = Bytes::from(prepared.bytes);
@@ -62,23 +62,24 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
     let warnings = placeholders(content, old.as_ref().map(|old| &*old.text));
     let unchanged = existing.as_ref().is_some_and(|existing| existing.sha256 == sha256);
     let mut notes = prepared.notes;
-    let note = Seen::new(path, &bytes, sha256.clone(), &prepared.text);
+    let note = CachedFile::new(path, &bytes, sha256.clone(), &prepared.text);
     let difference = async {
-        let shown = old.as_ref().filter(|_| !unchanged).map(|old| diff::unified(&old.text, &prepared.text, 1000));
-        shown.filter(|text| text.len() <= MOST_DIFFERENCE_BYTES)
+        let shown = old.as_ref().filter(|_| !unchanged).map(|old| diff::unified_diff(&old.text, &prepared.text, 1000));
+        shown.filter(|text| text.len() <= MAX_DIFFERENCE_BYTES)
     };
     let difference = if unchanged {
-        ledger::remember(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
+        file_cache::store(machine, &note).await.map_err(|error| failed("remember", path, &error))?;
         None
     } else {
-        let basis = existing.as_ref().map_or(Basis::Absent, Basis::of);
-        let replace = ledger::with_note(machine, &note, seen.as_ref(), machine.replace(path, bytes.clone(), basis));
+        let basis = existing.as_ref().map_or(Basis::Absent, Basis::from_fetch);
+        let replace =
+            file_cache::store_during(machine, &note, seen.as_ref(), machine.replace(path, bytes.clone(), basis));
         let (replaced, difference) = tokio::join!(replace, difference);
         match replaced {
             Ok(false) => {}
             Ok(true) => notes.push("The directory is not writable, so the file was written in place.".into()),
             Err(PortError::Conflict) => return Ok(Attempt::Raced),
-            Err(error) => return Err(unwritten("write", path, &error)),
+            Err(error) => return Err(write_failure("write", path, &error)),
         }
         difference
     };
@@ -97,29 +98,30 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
     let structured = json!({
         "path": path, "created": existing.is_none(), "unchanged": unchanged, "bytes": size, "lines": lines,
         "old_sha256": existing.as_ref().map(|existing| &existing.sha256), "sha256": sha256, "diff": difference,
-        "line_ending": LineEnding::of(&prepared.text).as_str(), "warnings": warnings, "notes": notes,
+        "line_ending": LineEnding::detect(&prepared.text).as_str(), "warnings": warnings, "notes": notes,
     });
     Ok(Attempt::Done(Done::text(text, structured)))
 }
 
-async fn look(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failure> {
-    // Bounded, since the sandbox chooses the size of what stands there.
-    match machine.fetch(path, MOST_REPLACED).await {
+async fn fetch_existing(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failure> {
+    // Bounded, since the sandbox controls the file's size.
+    match machine.fetch(path, MAX_REPLACED).await {
         Ok(Fetched::Large { size }) => {
             let text = format!(
-                "{path} exists and has {size} bytes; write_file replaces files of at most {MOST_REPLACED}. Remove or move it with bash \
+                "{path} exists and has {size} bytes; write_file replaces files of at most {MAX_REPLACED}. Remove or move it with bash \
                  first."
             );
             Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path })))
         }
-        Ok(fetched) => changeable(path, fetched).map(Some),
+        Ok(fetched) => check_changeable(path, fetched).map(Some),
         Err(PortError::NotFound) => Ok(None),
         Err(error) => Err(failed("write", path, &error)),
     }
 }
 
-/// A failure to write. Missing directories are made, so that a place that does not exist is one where nothing can be.
-fn unwritten(verb: &str, path: &str, error: &PortError) -> Failure {
+/// A failure to write. Missing directories are created, so a missing parent means that nothing can
+/// be created there.
+fn write_failure(verb: &str, path: &str, error: &PortError) -> Failure {
     match error {
         PortError::NotFound => Failure::new(
             ErrorCode::PermissionDenied,
@@ -130,7 +132,7 @@ fn unwritten(verb: &str, path: &str, error: &PortError) -> Failure {
     }
 }
 
-fn refuse_unseen(path: &str, existing: &Fetch, seen: Option<&Seen>) -> Result<(), Failure> {
+fn check_seen(path: &str, existing: &Fetch, seen: Option<&CachedFile>) -> Result<(), Failure> {
     if existing.bytes.is_empty() {
         return Ok(());
     }
@@ -150,12 +152,12 @@ fn refuse_unseen(path: &str, existing: &Fetch, seen: Option<&Seen>) -> Result<()
         return Ok(());
     }
     let now = decode(&existing.bytes).text;
-    let text = match seen.text.as_deref().and_then(|then| Some((then, diff::changed(then, &now)?))) {
+    let text = match seen.text.as_deref().and_then(|then| Some((then, diff::changed_lines(then, &now)?))) {
         Some((then, changed)) => format!(
             "{path} changed after you last read it ({} differ{}):\n{}Read it again with read_file, then write.",
             count(changed.lines, "line"),
             if changed.lines == 1 { "s" } else { "" },
-            diff::unified(then, &now, SHOWN_DIFFERENCE)
+            diff::unified_diff(then, &now, SHOWN_DIFFERENCE)
         ),
         None => format!("{path} changed after you last read it. Read it again with read_file, then write."),
     };
@@ -164,24 +166,25 @@ fn refuse_unseen(path: &str, existing: &Fetch, seen: Option<&Seen>) -> Result<()
 
 struct Prepared {
     bytes: Vec<u8>,
-    /// What is in the file, as text.
+    /// The new content as text.
     text: String,
     notes: Vec<String>,
 }
 
-/// The bytes to write: the file keeps its byte order mark, its encoding when it has a mark for it, and its line ends.
+/// The bytes to write: the file keeps its byte order mark, its encoding if it has a mark, and its
+/// line ends.
 fn prepare(existing: Option<&Fetch>, content: &str) -> Result<Prepared, Failure> {
     let mut notes = Vec::new();
     let (mut text, mut encoding, mut mark): (String, Encoding, &[u8]) = (content.to_owned(), Encoding::Utf8, b"");
     if let Some(existing) = existing.filter(|existing| !is_binary(&existing.bytes)) {
-        let (was, length) = Encoding::of(&existing.bytes);
+        let (was, length) = Encoding::detect(&existing.bytes);
         mark = &existing.bytes[..length];
         if length > 0 {
             encoding = was;
             text = text.trim_start_matches('\u{feff}').to_owned();
         }
         let old = was.decode(&existing.bytes[length..]);
-        if LineEnding::of(&old) == LineEnding::Crlf && text.contains('\n') && !text.contains('\r') {
+        if LineEnding::detect(&old) == LineEnding::Crlf && text.contains('\n') && !text.contains('\r') {
             text = text.replace('\n', "\r\n");
             notes.push("Line ends were written as CRLF, as the file has them.".to_owned());
         }
@@ -193,7 +196,7 @@ fn prepare(existing: Option<&Fetch>, content: &str) -> Result<Prepared, Failure>
     Ok(Prepared { bytes: [mark, &body].concat(), text, notes })
 }
 
-/// Lines that look as if something was left out.
+/// Lines that look like placeholders for omitted code.
 fn placeholders(content: &str, old: Option<&str>) -> Vec<String> {
     let suspicious = |line: &str| {
         let bare = line.trim().trim_start_matches(['/', '#', '*', '-', '<', '!', ' ', '(', '{', '[']).trim_start();
@@ -214,10 +217,10 @@ fn placeholders(content: &str, old: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// What an edit of a missing or empty file does: the same as writing it.
+/// An edit of a missing or empty file: the same as writing it.
 pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> Result<Value, Failure> {
-    let prepared = Seen::new(path, content.as_bytes(), digest(content.as_bytes()), content);
-    let basis = match look(machine, path).await? {
+    let prepared = CachedFile::new(path, content.as_bytes(), digest(content.as_bytes()), content);
+    let basis = match fetch_existing(machine, path).await? {
         None => None,
         Some(existing) if existing.bytes.is_empty() => Some(existing),
         Some(_) => {
@@ -226,10 +229,10 @@ pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> 
             )));
         }
     };
-    let basis = basis.as_ref().map_or(Basis::Absent, Basis::of);
+    let basis = basis.as_ref().map_or(Basis::Absent, Basis::from_fetch);
     let bytes = Bytes::from(content.to_owned());
-    machine.replace(path, bytes, basis).await.map_err(|error| unwritten("create", path, &error))?;
-    ledger::remember(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;
+    machine.replace(path, bytes, basis).await.map_err(|error| write_failure("create", path, &error))?;
+    file_cache::store(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;
     Ok(json!({ "sha256": prepared.sha256 }))
 }
 
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_are_told_from_code() {
+    fn placeholders_are_detected() {
         assert_eq!(placeholders("a\n// ... rest of the code unchanged\n", None).len(), 1);
         assert_eq!(placeholders("# existing code ...\n", None).len(), 1);
         assert_eq!(placeholders("let rest = &args[1..];\nfoo(...rest)\n", None).len(), 0);

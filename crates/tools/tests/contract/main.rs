@@ -1,29 +1,29 @@
-//! One contract for all dispatchers: the same cases in memory, on our server, and on our server with everything beyond E2B's
-//! own protocol switched off. Searches also run where ripgrep is missing.
+//! One contract for all dispatchers: the same cases in memory, on our server, and on our server
+//! without its extensions to E2B's protocol. Searches also run without ripgrep.
 
-mod editing;
-mod moving;
-mod reading;
-mod running;
-mod searching;
-mod seeing;
-mod sharing;
-mod world;
-mod writing;
+mod bash;
+mod edit_file;
+mod fixture;
+mod read_file;
+mod search;
+mod sessions;
+mod take_screenshot;
+mod workspaces;
+mod write_file;
 
-/// Makes a test of each case in each world.
+/// Creates a test for each case on each backend.
 macro_rules! contract {
-    (in [$($world:ident),+]: $cases:tt) => {
-        $( crate::contract!(@world $world $cases); )+
+    (in [$($backend:ident),+]: $cases:tt) => {
+        $( crate::contract!(@backend $backend $cases); )+
     };
-    (@world $world:ident [$($case:ident),+ $(,)?]) => {
-        mod $world {
+    (@backend $backend:ident [$($case:ident),+ $(,)?]) => {
+        mod $backend {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    let world = crate::world::World::$world().await;
-                    super::$case(&world).await;
-                    world.end().await;
+                    let fixture = crate::fixture::Fixture::$backend().await;
+                    super::$case(&fixture).await;
+                    fixture.end().await;
                 }
             )+
         }

@@ -1,8 +1,9 @@
-//! What the configuration file says about workspaces: providers in order of preference, where objects and records are
-//! kept, and budgets.
+//! The workspace sections of the configuration file: providers in order of preference, object
+//! store, records and budgets.
 //!
-//! The program reads the file and hands over these parts; nothing here reads the environment, a lookup is passed in.
-//! Keys never stand in the file: it names the environment variable that has one.
+//! The program reads the file and passes these sections in. This module never reads the
+//! environment; callers pass a lookup function. The file holds no keys: it names the environment
+//! variable that holds each one.
 
 mod own;
 mod provider;
@@ -16,18 +17,18 @@ use serde::{Deserialize, Serialize};
 pub use own::OwnServer;
 pub use provider::{DeploymentMode, PlanConfig, Preset, PriceConfig, ProviderConfig, ProviderKind, ResourcesConfig};
 
+use crate::checkpoint::FolderName;
 use crate::ledger::Usd;
 use crate::name::ProviderName;
-use crate::snapshot::FolderName;
 
-/// Gives the value of an environment variable; an empty one counts as none.
+/// Looks up an environment variable; an empty value counts as unset.
 pub type Variables<'a> = &'a (dyn Fn(&str) -> Option<String> + Sync);
 
-/// A value that cannot be meant.
+/// A configuration value that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {problem}")]
 pub struct Mistake {
-    /// Which key of the file.
+    /// The key in the file.
     pub key: String,
     pub problem: String,
 }
@@ -36,69 +37,70 @@ fn mistake(key: impl Into<String>, problem: impl Into<String>) -> Mistake {
     Mistake { key: key.into(), problem: problem.into() }
 }
 
-/// The parts of the configuration that workspaces need.
+/// The sections of the configuration that workspaces use.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkspaceConfig {
-    /// In order of preference; empty: what `E2B_*` variables say, then this machine.
+    /// In order of preference. Empty: the service that `E2B_*` variables name, then this machine.
     pub providers: Vec<ProviderConfig>,
     pub objects: ObjectsConfig,
     pub records: RecordsConfig,
     pub budgets: Vec<BudgetConfig>,
-    /// Further names of providers: of those that turned out to be this machine's own server. Not in
+    /// Other names of this machine's own server, found by [`WorkspaceConfig::unify`]. Not part of
     /// the file.
     #[serde(skip)]
     pub aliases: BTreeMap<ProviderName, ProviderName>,
 }
 
-/// Where snapshots are kept.
+/// Where and how checkpoints are stored.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectsConfig {
     /// `file:///DIR` or `s3://BUCKET/PREFIX`; absent: under the data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Of an S3 server that is not AWS.
+    /// The endpoint of an S3 server other than AWS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_month: Option<f64>,
-    /// Folders that snapshots leave out besides those that are seen to be generated (`node_modules` beside a `package.json`),
-    /// by name. What git tracks is kept in any case.
+    /// Names of folders that checkpoints exclude in addition to generated ones (such as
+    /// `node_modules` next to a `package.json`). Files that git tracks are always kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub leave_out: Vec<FolderName>,
-    /// How many snapshots of a workspace are kept; absent: 5.
+    /// How many checkpoints of a workspace are retained; absent: 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_snapshots: Option<usize>,
-    /// Those of so many last days are kept besides.
+    /// Checkpoints of this many last days are retained in addition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_snapshots_days: Option<u64>,
-    /// Work in a sandbox is saved when the newest snapshot is older than so many minutes; absent: 10. 0 saves at pauses,
-    /// commits and changes of sandbox only.
+    /// The supervisor checkpoints a running sandbox when the newest checkpoint is older than this
+    /// many minutes; absent: 10. 0 checkpoints only at pauses, commits and changes of sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_every_minutes: Option<u64>,
-    /// Folders that snapshots keep although they are seen to be generated.
+    /// Generated folders that checkpoints keep nevertheless.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keep: Vec<FolderName>,
 }
 
-/// Where workspaces and their usage are remembered.
+/// The database of workspaces and their usage.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecordsConfig {
-    /// `sqlite:///FILE` or `postgres://HOST/DATABASE`, without a password; absent: SQLite under the data directory.
+    /// `sqlite:///FILE` or `postgres://HOST/DATABASE`, without a password; absent: SQLite under the
+    /// data directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The variable that has the URL, for one with a password; wins over `url`.
+    /// The variable that holds the URL, for a URL with a password; overrides `url`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_env: Option<String>,
 }
 
-/// What may be spent.
+/// A spending limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetConfig {
-    /// Absent: all projects together.
+    /// Absent: the limit covers all projects together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
     pub usd: f64,
@@ -112,19 +114,20 @@ pub enum BudgetPeriod {
     /// The calendar month, in UTC.
     #[default]
     Month,
-    /// From the first day on.
+    /// Without an end, from the first use on.
     Total,
 }
 
 impl WorkspaceConfig {
-    /// Fills in everything the file left open, so that what is used is what is shown. `data` is the directory that records
-    /// and objects live in.
+    /// Fills in every default, so that the shown configuration is the one in use. `data` is the
+    /// directory of local records and objects.
     ///
     /// # Errors
-    /// A value that cannot be meant, with its key.
+    /// [`Mistake`] with the key of the first invalid value.
     pub fn resolve(&self, data: &Path, variables: Variables<'_>) -> Result<Self, Mistake> {
         self.check()?;
-        let named = if self.providers.is_empty() { provider::by_variables(variables) } else { self.providers.clone() };
+        let named =
+            if self.providers.is_empty() { provider::from_variables(variables) } else { self.providers.clone() };
         let file_url = |name: &str, scheme: &str| format!("{scheme}://{}", data.join(name).display());
         let objects = ObjectsConfig {
             url: Some(self.objects.url.clone().unwrap_or_else(|| file_url("objects", "file"))),
@@ -137,11 +140,11 @@ impl WorkspaceConfig {
                 url_env: None,
             },
         };
-        let providers = named.iter().map(ProviderConfig::filled).collect();
+        let providers = named.iter().map(ProviderConfig::with_defaults).collect();
         Ok(Self { providers, objects, records, budgets: self.budgets.clone(), aliases: self.aliases.clone() })
     }
 
-    /// What the types cannot say.
+    /// Validates what the types cannot express.
     fn check(&self) -> Result<(), Mistake> {
         let mut names = BTreeSet::new();
         for (index, provider) in self.providers.iter().enumerate() {
@@ -176,10 +179,10 @@ impl WorkspaceConfig {
 }
 
 impl RecordsConfig {
-    /// The URL to be opened. It may have a password, so it is a secret.
+    /// The database URL to open; a [`Secret`], since it may contain a password.
     ///
     /// # Errors
-    /// The variable that should have it is not set.
+    /// [`Mistake`] when the URL, or the variable that should hold it, is not set.
     pub fn location(&self, variables: Variables<'_>) -> Result<Secret, Mistake> {
         match (&self.url_env, &self.url) {
             (Some(name), _) => variables(name)
@@ -195,7 +198,7 @@ fn check_records_url(key: &str, url: &str) -> Result<(), Mistake> {
     let parsed = url::Url::parse(url).map_err(|error| mistake(key, format!("it is not a URL: {error}")))?;
     match parsed.scheme() {
         "sqlite" => Ok(()),
-        // The text itself is not repeated: it has the password.
+        // The error omits the URL: it contains the password.
         "postgres" | "postgresql"
             if parsed.password().is_some() || parsed.query_pairs().any(|(name, _)| name == "password") =>
         {
@@ -238,13 +241,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn refused(provider: ProviderConfig, expected: &str) {
-        let said = resolve(vec![provider]).expect_err("it cannot be meant").to_string();
-        assert!(said.contains(expected), "{said:?} does not contain {expected:?}");
+    fn assert_rejects(provider: ProviderConfig, expected: &str) {
+        let message = resolve(vec![provider]).expect_err("an invalid value").to_string();
+        assert!(message.contains(expected), "{message:?} does not contain {expected:?}");
     }
 
     #[test]
-    fn without_a_file_the_variables_come_first_and_then_this_machine() {
+    fn defaults_are_the_e2b_variables_then_this_machine() {
         let config = resolve(vec![]).expect("the defaults are good");
         let [e2b, local] = config.providers.as_slice() else { panic!("two providers: {config:?}") };
         assert_eq!((e2b.kind, e2b.deployment_mode), (ProviderKind::E2b, Some(DeploymentMode::Managed)));
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_filled_in_and_each_figure_can_be_changed() {
+    fn preset_figures_can_be_overridden() {
         let pro = provider(|provider| {
             provider.plan.preset = Some(Preset::Pro);
             provider.plan.concurrent_sandboxes = Some(7);
@@ -276,20 +279,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_key() {
-        refused(provider(|it| it.deployment_mode = Some(DeploymentMode::SelfHosted)), "`providers.0.api_url`");
-        refused(provider(|it| it.api_url = Some("localhost:1".into())), "`providers.0.api_url`: `localhost:1`");
-        refused(
+    fn invalid_values_are_rejected_with_their_key() {
+        assert_rejects(provider(|it| it.deployment_mode = Some(DeploymentMode::SelfHosted)), "`providers.0.api_url`");
+        assert_rejects(provider(|it| it.api_url = Some("localhost:1".into())), "`providers.0.api_url`: `localhost:1`");
+        assert_rejects(
             provider(|it| (it.kind, it.api_url) = (ProviderKind::Local, Some("http://a".into()))),
             "found by its data directory",
         );
-        refused(
+        assert_rejects(
             provider(|it| (it.deployment_mode, it.api_url) = (Some(DeploymentMode::Managed), Some("http://a".into()))),
             "self_hosted",
         );
-        refused(provider(|it| it.plan.concurrent_sandboxes = Some(0)), "`providers.0.plan.concurrent_sandboxes`");
-        refused(provider(|it| it.price.usd_per_hour = Some(-1.0)), "`providers.0.price.usd_per_hour`: -1");
-        refused(
+        assert_rejects(
+            provider(|it| it.plan.concurrent_sandboxes = Some(0)),
+            "`providers.0.plan.concurrent_sandboxes`",
+        );
+        assert_rejects(provider(|it| it.price.usd_per_hour = Some(-1.0)), "`providers.0.price.usd_per_hour`: -1");
+        assert_rejects(
             provider(|it| (it.resources.cpu_count, it.resources.max_cpu_count) = (Some(4), Some(2))),
             "4 is more than max_cpu_count = 2",
         );
@@ -298,16 +304,16 @@ mod tests {
     }
 
     #[test]
-    fn a_key_or_a_password_in_the_file_is_refused_and_not_repeated() {
+    fn secrets_in_the_file_are_rejected_and_not_repeated() {
         let key = "e2b_0123456789";
-        let said = resolve(vec![provider(|it| it.api_key_env = Some(key.into()))]).expect_err("a key").to_string();
-        assert!(said.contains("not a key") && !said.contains(key), "{said}");
+        let message = resolve(vec![provider(|it| it.api_key_env = Some(key.into()))]).expect_err("a key").to_string();
+        assert!(message.contains("not a key") && !message.contains(key), "{message}");
 
         let mut config = WorkspaceConfig::default();
         for url in ["postgres://me:hidden@host/db", "postgres://host/db?password=hidden"] {
             config.records.url = Some(url.into());
-            let said = config.resolve(Path::new("/data"), &nothing).expect_err("a password").to_string();
-            assert!(said.contains("url_env") && !said.contains("hidden"), "{said}");
+            let message = config.resolve(Path::new("/data"), &nothing).expect_err("a password").to_string();
+            assert!(message.contains("url_env") && !message.contains("hidden"), "{message}");
         }
         config.records = RecordsConfig { url: None, url_env: Some("DATABASE_URL".into()) };
         let resolved = config.resolve(Path::new("/data"), &nothing).expect("good");

@@ -1,5 +1,5 @@
-//! Providers that are this machine's own server under another name: the variables that `sandbar up`
-//! prints make it a second provider, `e2b`, whose sandboxes are the local one's.
+//! Detects providers that are this machine's own server under another name. The variables that
+//! `sandbar up` prints configure it a second time, as the provider `e2b`.
 
 use std::net::{IpAddr, TcpListener};
 
@@ -7,24 +7,24 @@ use url::{Host, Url};
 
 use super::{ProviderConfig, ProviderKind, WorkspaceConfig};
 
-/// Where the server of this machine is reached.
+/// The address of this machine's server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnServer {
     pub url: String,
-    /// What it appends to the names of sandboxes.
+    /// The domain under which it serves sandboxes.
     pub domain: Option<String>,
-    /// It listens on all addresses of this machine.
+    /// Whether it listens on all addresses of this machine.
     pub everywhere: bool,
 }
 
 impl WorkspaceConfig {
-    /// Makes one provider of those that are the same server: this machine's. The names of the
-    /// others stay as aliases, for records that were written under them.
+    /// Merges all providers that are this machine's server into one. The other names become
+    /// aliases, for records written under them.
     pub fn unify(&mut self, own: &OwnServer) {
         let is_own = |provider: &ProviderConfig| provider.kind == ProviderKind::E2b && own.serves(provider);
         let local = self.providers.iter().find(|provider| provider.kind == ProviderKind::Local);
         let Some(local) = local.map(|local| local.name.clone()) else {
-            // The first takes the local one's part.
+            // Without a local provider, the first match becomes it.
             let Some(first) = self.providers.iter_mut().find(|provider| is_own(provider)) else { return };
             *first = ProviderConfig {
                 template: first.template.take(),
@@ -61,7 +61,7 @@ impl OwnServer {
     pub fn is_at(&self, url: &str) -> bool {
         let (Ok(own), Ok(url)) = (Url::parse(&self.url), Url::parse(url)) else { return false };
         let (Some(own_host), Some(host)) = (own.host(), url.host()) else { return false };
-        // One port serves http and https.
+        // One port serves both http and https.
         own.port_or_known_default() == url.port_or_known_default()
             && (own_host == host
                 || (is_loopback(&own_host) && is_loopback(&host))
@@ -77,7 +77,7 @@ fn is_loopback(host: &Host<&str>) -> bool {
     }
 }
 
-/// Only addresses of this machine can be listened on.
+/// Tests by binding: only an address of this machine can be bound.
 fn is_address_of_this_machine(host: &Host<&str>) -> bool {
     let address: IpAddr = match host {
         Host::Domain(_) => return false,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_the_own_server_is_the_local_provider() {
+    fn every_url_of_the_own_server_is_the_local_provider() {
         let own = OwnServer {
             url: "http://127.0.0.1:4980".to_owned(),
             domain: Some("sandbox.example".to_owned()),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_of_the_file_takes_the_local_ones_part_where_there_is_none() {
+    fn first_match_becomes_the_missing_local_provider() {
         let own = OwnServer { url: "http://127.0.0.1:4980".to_owned(), domain: None, everywhere: false };
         let box_of = |name: &str| ProviderConfig {
             api_url: Some("http://localhost:4980".to_owned()),

@@ -1,5 +1,5 @@
-//! One provider in the configuration: where it is, what its plan allows and what it costs. What the file leaves open is filled
-//! in by what kind of service it is.
+//! One provider in the configuration: its address, the limits of its plan, and its prices. Defaults
+//! depend on the kind of service.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::ledger::Usd;
 use crate::name::ProviderName;
 use crate::provider::{Plan, Price};
 
-/// Where E2B's own clients look for a key.
+/// The variable from which E2B's own clients read the key.
 const KEY_VARIABLE: &str = "E2B_API_KEY";
 const TEMPLATE: &str = "base";
 
 const HOUR: u64 = 3600;
 pub(super) const DAY: u64 = 24 * HOUR;
 
-/// One place where sandboxes run.
+/// A service that runs sandboxes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
@@ -25,17 +25,18 @@ pub struct ProviderConfig {
     pub kind: ProviderKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_mode: Option<DeploymentMode>,
-    /// The variable that has the key.
+    /// The environment variable that holds the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_url: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// One URL for the traffic of all sandboxes; a server without a domain has it on its API URL.
+    /// One URL for the traffic of all sandboxes; a server without a domain serves it on its API
+    /// URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_url: Option<String>,
-    /// What a sandbox is made from unless a request names another.
+    /// The template of a sandbox unless a request names another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     #[serde(default, skip_serializing_if = "ResourcesConfig::is_empty")]
@@ -51,7 +52,7 @@ pub struct ProviderConfig {
 pub enum ProviderKind {
     /// A service that speaks E2B's protocol.
     E2b,
-    /// The server of this machine: found, or started.
+    /// The server of this machine, started on demand.
     Local,
 }
 
@@ -60,11 +61,11 @@ pub enum ProviderKind {
 pub enum DeploymentMode {
     /// E2B's own cloud.
     Managed,
-    /// A cluster or a Sandbar server of one's own.
+    /// A cluster or a Sandbar server of the user's own.
     SelfHosted,
 }
 
-/// What a sandbox gets unless a request says otherwise, and the most one may ask for.
+/// The default size of a sandbox, and the largest that a request may ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesConfig {
@@ -88,7 +89,7 @@ impl ResourcesConfig {
     }
 }
 
-/// Limits of what one has bought; what is absent comes from the preset, else is not limited.
+/// Limits of the plan. A missing limit comes from the preset; without a preset it is unlimited.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanConfig {
@@ -104,13 +105,13 @@ pub struct PlanConfig {
     pub minutes_per_month: Option<u64>,
 }
 
-/// E2B's plans as they are sold.
+/// E2B's plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// A sandbox lives an hour at most.
+    /// A sandbox lives for at most an hour.
     Base,
-    /// A sandbox lives a day at most.
+    /// A sandbox lives for at most a day.
     Pro,
 }
 
@@ -130,10 +131,10 @@ impl Preset {
     }
 }
 
-/// About what E2B's default size costs an hour.
+/// The approximate hourly price of E2B's default size.
 const E2B_USD_PER_HOUR: f64 = 0.10;
 
-/// What a running sandbox costs; the parts add up.
+/// The price of a running sandbox: the sum of these parts.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriceConfig {
@@ -141,7 +142,7 @@ pub struct PriceConfig {
     pub usd_per_hour: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_cpu_hour: Option<f64>,
-    /// For each GiB of memory.
+    /// Per GiB of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_hour: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +157,7 @@ impl PriceConfig {
 }
 
 impl ProviderConfig {
-    /// A provider with everything by default.
+    /// A provider with all defaults.
     pub fn new(name: ProviderName, kind: ProviderKind) -> Self {
         Self {
             name,
@@ -213,7 +214,7 @@ impl ProviderConfig {
                 && !name.starts_with("e2b_")
         };
         if self.api_key_env.as_ref().is_some_and(|name| !named(name)) {
-            // Not repeated: it may be a key.
+            // The error omits the value: it may be a key.
             return Err(mistake(at("api_key_env"), "it must be the name of an environment variable, not a key"));
         }
         if self.template.as_deref() == Some("") {
@@ -268,22 +269,23 @@ impl ProviderConfig {
         Ok(())
     }
 
-    /// With what the file left open.
-    pub(super) fn filled(&self) -> Self {
-        let mut filled = self.clone();
-        filled.template.get_or_insert_with(|| TEMPLATE.to_owned());
+    /// Fills in the defaults of this kind of service.
+    pub(super) fn with_defaults(&self) -> Self {
+        let mut with_defaults = self.clone();
+        with_defaults.template.get_or_insert_with(|| TEMPLATE.to_owned());
         let e2b = self.kind == ProviderKind::E2b;
         let mode = e2b.then(|| {
-            let elsewhere = self.api_url.is_some() || self.sandbox_url.is_some() || self.domain.is_some();
-            let guessed = if elsewhere { DeploymentMode::SelfHosted } else { DeploymentMode::Managed };
+            let self_hosted = self.api_url.is_some() || self.sandbox_url.is_some() || self.domain.is_some();
+            let guessed = if self_hosted { DeploymentMode::SelfHosted } else { DeploymentMode::Managed };
             self.deployment_mode.unwrap_or(guessed)
         });
-        filled.deployment_mode = mode;
+        with_defaults.deployment_mode = mode;
         if e2b {
-            filled.api_key_env.get_or_insert_with(|| KEY_VARIABLE.to_owned());
+            with_defaults.api_key_env.get_or_insert_with(|| KEY_VARIABLE.to_owned());
             if self.domain.is_none() {
-                // Such a server has everything on one listener, and tells sandboxes apart by headers.
-                filled.sandbox_url = self.sandbox_url.clone().or_else(|| self.api_url.clone());
+                // A server without a domain serves everything on one listener and routes to
+                // sandboxes by headers.
+                with_defaults.sandbox_url = self.sandbox_url.clone().or_else(|| self.api_url.clone());
             }
         }
         let managed = mode == Some(DeploymentMode::Managed);
@@ -294,7 +296,7 @@ impl ProviderConfig {
             (None, None) => PlanConfig { longest_lifetime_seconds: Some(30 * DAY), ..PlanConfig::default() },
         };
         let own = self.plan;
-        filled.plan = PlanConfig {
+        with_defaults.plan = PlanConfig {
             preset,
             longest_lifetime_seconds: own.longest_lifetime_seconds.or(bought.longest_lifetime_seconds),
             concurrent_sandboxes: own.concurrent_sandboxes.or(bought.concurrent_sandboxes),
@@ -303,9 +305,9 @@ impl ProviderConfig {
         };
         if self.price.is_empty() {
             let hour = if managed || preset.is_some() { E2B_USD_PER_HOUR } else { 0.0 };
-            filled.price.usd_per_hour = Some(hour);
+            with_defaults.price.usd_per_hour = Some(hour);
         }
-        filled
+        with_defaults
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -317,7 +319,7 @@ impl ProviderConfig {
         }
     }
 
-    /// What its sandboxes cost.
+    /// The price of its sandboxes.
     pub fn price(&self) -> Price {
         let usd = |dollars: Option<f64>| dollars.and_then(Usd::from_dollars).unwrap_or(Usd::ZERO);
         Price {
@@ -329,8 +331,9 @@ impl ProviderConfig {
     }
 }
 
-/// Without a file: the service that `E2B_*` variables name, then this machine.
-pub(super) fn by_variables(variables: Variables<'_>) -> Vec<ProviderConfig> {
+/// The providers without a configuration file: the service that `E2B_*` variables name, then this
+/// machine.
+pub(super) fn from_variables(variables: Variables<'_>) -> Vec<ProviderConfig> {
     let named = |name: &str| ProviderName::try_from(name.to_owned()).ok();
     let e2b = named("e2b").map(|name| ProviderConfig {
         api_url: variables("E2B_API_URL"),

@@ -1,11 +1,11 @@
-//! Finds out from a project's files what serves it, when nobody has said so.
+//! Detects the dev server of a project from its files when none is declared.
 //!
 //! ```text
-//! package.json with next, vite, or a script `dev` or `start`   →  that script, by the package manager of the lock file
-//! package.json without one                                     →  node, with the file it names or server.js, index.js, app.js
-//! FastAPI( or Flask( in the usual files                         →  uvicorn, flask
-//! a Python file that uses http.server                           →  python3 with it
-//! index.html                                                    →  python3 -m http.server
+//! package.json with next, vite, or a script `dev` or `start`  →  that script
+//! package.json without one                                    →  node with its entry file
+//! FastAPI( or Flask( in the usual files                       →  uvicorn, flask
+//! a Python file that uses http.server                         →  python3 with it
+//! index.html                                                  →  python3 -m http.server
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use sdk::{FileError, Sandbox};
 
 use super::{DevServer, DevServerError, node, python};
 
-/// What is read of a project: these, as far as they are there.
+/// The project files whose text is read, if present.
 const READ: &[&str] = &[
     "package.json",
     "requirements.txt",
@@ -38,8 +38,8 @@ const READ: &[&str] = &[
     "src/main.py",
     "src/app.py",
 ];
-/// These only need to be there.
-const NOTICED: &[&str] = &[
+/// The project files of which only the presence counts.
+const PRESENCE_ONLY: &[&str] = &[
     "index.html",
     "package-lock.json",
     "npm-shrinkwrap.json",
@@ -50,10 +50,10 @@ const NOTICED: &[&str] = &[
     "uv.lock",
     "poetry.lock",
 ];
-/// Whoever has more in one of these files has it from a program.
+/// Larger files are generated and are not read.
 const LONGEST: u64 = 1024 * 1024;
 
-/// The files of a project that tell what it is: names, and texts of those that are read.
+/// The files that identify a project: names, and the text of those in [`READ`].
 #[derive(Debug, Default)]
 pub(super) struct ProjectFiles(BTreeMap<String, String>);
 
@@ -67,20 +67,20 @@ impl ProjectFiles {
     }
 
     #[cfg(test)]
-    pub(super) fn of(files: &[(&str, &str)]) -> Self {
+    pub(super) fn from_texts(files: &[(&str, &str)]) -> Self {
         Self(files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect())
     }
 }
 
-/// What serves the project in `root`; [`None`] when its files do not tell.
+/// Detects the dev server of the project in `root`; [`None`] when the files do not reveal one.
 ///
 /// # Errors
-/// When the sandbox could not be asked.
+/// [`DevServerError::File`] when the sandbox cannot be read.
 pub async fn detect(sandbox: &Sandbox, root: &str) -> Result<Option<DevServer>, DevServerError> {
     Ok(decide(&read(sandbox, root).await?, None))
 }
 
-/// The same from files that were read, as if it were to listen `at` a port, if one is given.
+/// Decides from files already read. `at` overrides the port that the server listens on.
 pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer> {
     node::decide(files, at).or_else(|| python::decide(files, at))
 }
@@ -99,11 +99,11 @@ pub(super) async fn read(sandbox: &Sandbox, root: &str) -> Result<ProjectFiles, 
             let text = if READ.contains(&name.as_str()) {
                 match sandbox.files().read(&entry.path).await {
                     Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-                    // Somebody works in the project meanwhile.
+                    // Removed since the listing by a process in the sandbox.
                     Err(FileError::NotFound { .. }) => continue,
                     Err(error) => return Err(error.into()),
                 }
-            } else if NOTICED.contains(&name.as_str()) {
+            } else if PRESENCE_ONLY.contains(&name.as_str()) {
                 String::new()
             } else {
                 continue;

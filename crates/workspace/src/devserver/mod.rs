@@ -1,7 +1,7 @@
-//! The server that shows what is being built: found out, started so that it outlives whoever started it, waited for, and
-//! ended.
+//! The dev server of a project: detected, started detached from the caller, polled until it
+//! answers, and stopped.
 //!
-//! Needs nothing in the sandbox but bash and the usual small programs, and nothing of the server but commands and files.
+//! The sandbox needs only bash and coreutils; the sandbox server needs only commands and files.
 
 mod choose;
 mod detect;
@@ -17,20 +17,20 @@ use serde::{Deserialize, Serialize};
 
 pub use choose::{Choice, choose};
 pub use detect::detect;
-pub use start::{LOG, Patience, end_leftovers, start, start_within};
+pub use start::{LOG, StartTimeouts, start, start_within, stop_leftovers};
 
 use crate::shell;
 
-/// A server that a project declares: what starts it and how it is seen to run.
+/// A declared dev server: its command and its readiness probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DevServer {
-    /// A line for the login shell, run in the project's directory. It sees its port as `PORT`.
+    /// A line for the login shell, run in the project's directory with `PORT` set.
     pub command: String,
     pub port: u16,
-    /// Asked for until there is an answer, whatever it says.
+    /// The path that the readiness probe requests; any HTTP response counts.
     #[serde(default = "root")]
     pub ready_path: String,
-    /// Makes what snapshots leave out (`node_modules`, `.venv`). Run after a restore, and only then.
+    /// Generates what checkpoints exclude (`node_modules`, `.venv`). Runs only after a restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_command: Option<String>,
 }
@@ -40,63 +40,63 @@ fn root() -> String {
 }
 
 impl DevServer {
-    /// Asked for `/`, with nothing to install.
+    /// A server that is ready when it answers `/`, without an install command.
     pub fn new(command: impl Into<String>, port: u16) -> Self {
         Self { command: command.into(), port, ready_path: root(), install_command: None }
     }
 }
 
-/// What is known of the sandbox in which a server is started.
+/// The state of the sandbox in which a server is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// All files are there, generated ones included.
+    /// All files are present, including generated ones.
     Plain,
-    /// The files come from a snapshot: what generates the rest runs first.
+    /// The files come from a checkpoint, so the install command runs first.
     AfterRestore,
 }
 
-/// A server that answers.
+/// A dev server that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ready {
     pub port: u16,
-    /// How long that took, installation included.
+    /// How long the start took, including installation.
     pub took: Duration,
-    /// It was answering before.
+    /// Whether it answered before the start.
     pub ran_already: bool,
 }
 
 impl Ready {
-    /// Somebody else started it.
-    pub(crate) fn found(port: u16) -> Self {
+    /// A server that another process started.
+    pub(crate) fn already_running(port: u16) -> Self {
         Self { port, took: Duration::ZERO, ran_already: true }
     }
 }
 
-/// Why there is no server that answers.
+/// Why no dev server answers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevServerError {
-    /// The installation ran and failed.
-    #[error("`{command}` ended with {status}{}", shell::after_colon(tail))]
+    /// The install command failed.
+    #[error("`{command}` ended with {status}{}", shell::format_tail(tail))]
     Install { command: String, code: i32, status: String, tail: String },
-    /// The server ended before it answered.
+    /// The server exited before it answered.
     #[error(
         "the dev server `{command}` ended with exit status {code} before it answered on port {port}{}",
-        shell::after_colon(log)
+        shell::format_tail(log)
     )]
     Died { command: String, port: u16, code: i32, log: String },
-    /// It runs and does not answer; it was left running.
+    /// The server runs but does not answer; it is left running.
     #[error(
         "the dev server `{command}` did not answer on port {port} within {after:?} and was left running{}",
-        shell::after_colon(log)
+        shell::format_tail(log)
     )]
     NotReady { command: String, port: u16, after: Duration, log: String },
-    /// What ran before could not be ended.
+    /// A previous server could not be stopped.
     #[error("the dev server that ran before could not be ended: {message}")]
     NotEnded { message: String },
-    /// The script that starts it failed by itself.
-    #[error("the dev server could not be started in the sandbox{}", shell::after_colon(tail))]
+    /// The start script itself failed.
+    #[error("the dev server could not be started in the sandbox{}", shell::format_tail(tail))]
     NotStarted { tail: String },
     #[error(transparent)]
     File(#[from] FileError),
@@ -104,11 +104,11 @@ pub enum DevServerError {
     Sandbox(#[from] CommandError),
 }
 
-impl From<shell::EndError> for DevServerError {
-    fn from(error: shell::EndError) -> Self {
+impl From<shell::KillError> for DevServerError {
+    fn from(error: shell::KillError) -> Self {
         match error {
-            shell::EndError::StillRunning(message) => Self::NotEnded { message },
-            shell::EndError::Command(error) => Self::Sandbox(error),
+            shell::KillError::StillRunning(message) => Self::NotEnded { message },
+            shell::KillError::Command(error) => Self::Sandbox(error),
         }
     }
 }

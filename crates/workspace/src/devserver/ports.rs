@@ -1,7 +1,7 @@
-//! The port that a script or a source file names.
+//! Finds the port that a command line or a source file names.
 
-/// As an option or a variable on a command line: `--port 4000`, `-p=4000`, `PORT=4000`.
-pub(super) fn said_in(line: &str) -> Option<u16> {
+/// The port in a command line: `--port 4000`, `-p=4000`, `PORT=4000`.
+pub(super) fn in_command(line: &str) -> Option<u16> {
     let words: Vec<&str> = line.split([' ', '\t', '\'', '"']).filter(|word| !word.is_empty()).collect();
     words.iter().enumerate().find_map(|(index, word)| {
         if matches!(*word, "--port" | "-p" | "-P") {
@@ -12,8 +12,9 @@ pub(super) fn said_in(line: &str) -> Option<u16> {
     })
 }
 
-/// In the text of a program: `listen(4000`, `PORT || 4000`, `PORT ?? "4000"`, `port = 4000`, `("", 4000)`.
-pub(super) fn listened_on(text: &str) -> Option<u16> {
+/// The port in source text: `listen(4000`, `PORT || 4000`, `PORT ?? "4000"`, `port = 4000`, `("",
+/// 4000)`.
+pub(super) fn in_source(text: &str) -> Option<u16> {
     const BEFORE: &[&str] = &[
         "PORT ||",
         "PORT ??",
@@ -41,7 +42,7 @@ pub(super) fn listened_on(text: &str) -> Option<u16> {
     })
 }
 
-/// A port that somebody would choose.
+/// Parses a plausible port for a dev server.
 fn number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| *port >= 80)
 }
@@ -51,14 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_found_where_people_write_them() {
+    fn ports_are_found_in_commands_and_sources() {
         for line in
             ["vite --port 4000", "next dev -p 4000", "PORT=4000 node a.js", "x --port=4000", "c 'vite --port 4000'"]
         {
-            assert_eq!(said_in(line), Some(4000), "{line}");
+            assert_eq!(in_command(line), Some(4000), "{line}");
         }
         for line in ["vite", "node --port", "x --port abc", "tar -p 1"] {
-            assert_eq!(said_in(line), None, "{line}");
+            assert_eq!(in_command(line), None, "{line}");
         }
         for text in [
             "app.listen(4000, () => {})",
@@ -68,8 +69,8 @@ mod tests {
             "os.environ.get('PORT', 4000)",
             "app.run(port=4000)",
         ] {
-            assert_eq!(listened_on(text), Some(4000), "{text}");
+            assert_eq!(in_source(text), Some(4000), "{text}");
         }
-        assert_eq!(listened_on("server.listen(port)"), None);
+        assert_eq!(in_source("server.listen(port)"), None);
     }
 }

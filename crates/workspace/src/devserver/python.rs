@@ -1,4 +1,4 @@
-//! What serves a project of Python files, or of files alone.
+//! Detects the dev server of a Python project, or of static files.
 
 use super::DevServer;
 use super::detect::ProjectFiles;
@@ -7,7 +7,7 @@ use super::ports;
 const FASTAPI: u16 = 8000;
 const FLASK: u16 = 5000;
 const HTTP: u16 = 8000;
-/// Where people put the application.
+/// The usual files of the application.
 const FILES: &[&str] = &[
     "main.py",
     "app.py",
@@ -20,17 +20,17 @@ const FILES: &[&str] = &[
     "src/main.py",
     "src/app.py",
 ];
-/// Of the project's own environment where there is one. It is not in snapshots, so it may come and go.
+/// Prefers the project's own virtual environment. Checkpoints exclude it, so it may be missing.
 const OWN_FIRST: &str = "PATH=\"$PWD/.venv/bin:$PATH\" ";
 
-/// How dependencies are come by, and what is put before a command so that it sees them.
+/// How dependencies are installed, and the prefix that makes a command use them.
 struct Environment {
     install: Option<&'static str>,
     before: &'static str,
 }
 
 impl Environment {
-    fn of(files: &ProjectFiles) -> Self {
+    fn from_files(files: &ProjectFiles) -> Self {
         if files.has("uv.lock") {
             Self { install: Some("uv sync"), before: "uv run " }
         } else if files.has("poetry.lock") {
@@ -50,9 +50,9 @@ impl Environment {
     }
 }
 
-/// With `at`, as if it were to listen there.
+/// `at` overrides the port that the server listens on.
 pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer> {
-    let environment = Environment::of(files);
+    let environment = Environment::from_files(files);
     let made_by = |class: &str| {
         FILES.iter().find_map(|file| {
             let name = assigned(files.text(file)?, class)?;
@@ -64,7 +64,7 @@ pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer>
         let command = format!("python3 -m uvicorn {app} --host 0.0.0.0 --port {port} --reload");
         return Some(environment.server(&command, port));
     }
-    // A function that makes the application is found by flask itself.
+    // flask finds application factories by itself.
     let factory = || FILES.iter().find(|file| files.text(file).is_some_and(|it| it.contains("Flask(")));
     if let Some(app) = made_by("Flask").or_else(|| factory().map(|file| module(file))) {
         let port = at.unwrap_or(FLASK);
@@ -75,23 +75,23 @@ pub(super) fn decide(files: &ProjectFiles, at: Option<u16>) -> Option<DevServer>
         files.text(file).is_some_and(|text| text.contains("http.server") || text.contains("wsgiref.simple_server"))
     });
     if let Some(file) = serving {
-        let port = at.or_else(|| files.text(file).and_then(ports::listened_on)).unwrap_or(HTTP);
+        let port = at.or_else(|| files.text(file).and_then(ports::in_source)).unwrap_or(HTTP);
         return Some(environment.server(&format!("python3 {file}"), port));
     }
     files.has("index.html").then(|| {
-        // Only files: nothing to install.
+        // Static files need no installation.
         let port = at.unwrap_or(HTTP);
         DevServer::new(format!("python3 -m http.server {port} --bind 0.0.0.0"), port)
     })
 }
 
-/// `app/main.py` is `app.main`; the file that makes a package is the package.
+/// The module name of a file: `app/main.py` is `app.main`, `app/__init__.py` is `app`.
 fn module(file: &str) -> String {
     let path = file.strip_suffix(".py").unwrap_or(file);
     path.strip_suffix("/__init__").unwrap_or(path).replace('/', ".")
 }
 
-/// The name at the left of `NAME = Class(`, when it stands at the beginning of a line.
+/// The name left of `NAME = Class(` at the start of a line.
 fn assigned<'t>(text: &'t str, class: &str) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once('=')?;
@@ -111,13 +111,13 @@ mod tests {
 
     #[track_caller]
     fn check(files: &[(&str, &str)], command: &str, port: u16, installs: bool) {
-        let found = decide(&ProjectFiles::of(files), None).expect("a server");
+        let found = decide(&ProjectFiles::from_texts(files), None).expect("a server");
         let command = command.replace("OWN ", OWN_FIRST);
         assert_eq!((found.command, found.port, found.install_command.is_some()), (command, port, installs));
     }
 
     #[test]
-    fn applications_are_found_in_the_usual_files() {
+    fn applications_are_detected_in_the_usual_files() {
         let fastapi = "from fastapi import FastAPI\n\napi: FastAPI = FastAPI(title='x')\n";
         let run = "python3 -m uvicorn";
         let rest = "--host 0.0.0.0 --port 8000 --reload";
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn files_alone_are_served_as_they_are() {
+    fn static_files_are_served_by_http_server() {
         check(&[("index.html", "")], "python3 -m http.server 8000 --bind 0.0.0.0", 8000, false);
         let server = "from http.server import HTTPServer\nHTTPServer(('', 8123), H).serve_forever()";
         check(&[("server.py", server)], "OWN python3 server.py", 8123, false);
-        assert_eq!(decide(&ProjectFiles::of(&[("main.py", "print('hello')")]), None), None);
+        assert_eq!(decide(&ProjectFiles::from_texts(&[("main.py", "print('hello')")]), None), None);
     }
 }

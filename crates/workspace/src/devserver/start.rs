@@ -1,4 +1,4 @@
-//! Starts a server and waits until it answers; ends one.
+//! Starts a dev server, waits until it answers, and stops it.
 
 use std::time::{Duration, Instant};
 
@@ -8,74 +8,77 @@ use tracing::info;
 
 use super::{DevServer, DevServerError, Ready, Start};
 use crate::setup::PROJECT_DIRECTORY;
-use crate::shell::{self, Ending, run_to_end, script, tail_of};
+use crate::shell::{self, KillFilter, run_to_end, script, tail_of};
 
 const START: &str = include_str!("scripts/start.sh");
 const SERVE: &str = include_str!("scripts/serve.sh");
-/// Carried by the server, in `start.sh` with more after it, and by its installation.
+/// The task mark of the server (`start.sh` appends its digest) and of its installation.
 const MARK: &str = "devserver";
-/// How `start.sh` answers.
+/// The exit codes of `start.sh`.
 const DIED: i32 = 30;
 const NOT_READY: i32 = 31;
 const OTHER_RUNS: i32 = 32;
 
-/// What a server says, in the sandbox. Half a megabyte at most; what was before that is in a file with `.1` after its name.
+/// The log of the dev server in the sandbox, at most half a megabyte. The rotated log has the
+/// suffix `.1`.
 pub const LOG: &str = "/home/user/.sandbar/devserver.log";
 
-/// The script's own time beside the waiting: one question more, and a machine that is busy.
+/// Added to the deadline of the script for its last probe and a busy machine.
 const SCRIPT_GRACE: Duration = Duration::from_secs(60);
 
-/// How long is waited.
+/// Timeouts of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct StartTimeouts {
     pub install: Duration,
-    /// In whole seconds.
+    /// Rounded down to whole seconds.
     pub ready: Duration,
 }
 
-impl Default for Patience {
-    /// A large installation, and a server that compiles everything first.
+impl Default for StartTimeouts {
+    /// Allows for a large installation and a server that compiles everything first.
     fn default() -> Self {
         Self { install: Duration::from_secs(20 * 60), ready: Duration::from_secs(120) }
     }
 }
 
-/// Starts the server and returns when it answers. One that answers already is left as it is.
+/// Starts the server and returns when it answers. A server that already answers is left running.
 ///
-/// It runs in a session of its own, with its output in [`LOG`], until it is ended or the sandbox stops. Dropping the future
-/// may leave it started, which the next call finds.
+/// The server runs in a session of its own, with its output in [`LOG`], until it is stopped or the
+/// sandbox stops. Dropping the future may leave it running; the next call finds it.
 ///
 /// # Errors
-/// [`DevServerError::Died`] and [`DevServerError::NotReady`] carry the end of the log, as it is: who shows it hides secrets.
+/// [`DevServerError::Died`] and [`DevServerError::NotReady`] carry the unmasked end of the log: the
+/// caller masks secrets before it shows them.
 pub async fn start(sandbox: &Sandbox, server: &DevServer, start: Start) -> Result<Ready, DevServerError> {
-    start_within(sandbox, server, start, Patience::default()).await
+    start_within(sandbox, server, start, StartTimeouts::default()).await
 }
 
-/// As [`start`], with other deadlines.
+/// Like [`start`], with other timeouts.
 ///
 /// # Errors
-/// As there.
+/// Those of [`start`].
 #[tracing::instrument(skip_all, fields(sandbox = %sandbox.id(), port = server.port))]
 pub async fn start_within(
     sandbox: &Sandbox,
     server: &DevServer,
     start: Start,
-    patience: Patience,
+    timeouts: StartTimeouts,
 ) -> Result<Ready, DevServerError> {
     let begun = Instant::now();
     if let (Start::AfterRestore, Some(install)) = (start, &server.install_command) {
-        // It may be at the very files that are to be made, or be an installation that broke off.
-        end_leftovers(sandbox).await?;
-        run_install(sandbox, install, patience.install).await?;
+        // A running server may use the files that the installation replaces; an interrupted
+        // installation may still run.
+        stop_leftovers(sandbox).await?;
+        run_install(sandbox, install, timeouts.install).await?;
         info!(took = ?begun.elapsed(), "the project's dependencies are installed");
     }
-    let mut output = launch(sandbox, server, patience.ready).await?;
+    let mut output = launch(sandbox, server, timeouts.ready).await?;
     if output.exit.code == OTHER_RUNS {
-        end_leftovers(sandbox).await?;
-        output = launch(sandbox, server, patience.ready).await?;
+        stop_leftovers(sandbox).await?;
+        output = launch(sandbox, server, timeouts.ready).await?;
     }
-    let said = output.stdout_text();
-    let (first, log) = said.split_once('\n').unwrap_or((&said, ""));
+    let text = output.stdout_text();
+    let (first, log) = text.split_once('\n').unwrap_or((&text, ""));
     let (command, port, log) = (server.command.clone(), server.port, log.trim_end().to_owned());
     match output.exit.code {
         0 => {
@@ -84,18 +87,19 @@ pub async fn start_within(
             Ok(ready)
         }
         DIED => Err(DevServerError::Died { command, port, code: first.trim().parse().unwrap_or(-1), log }),
-        NOT_READY => Err(DevServerError::NotReady { command, port, after: patience.ready, log }),
+        NOT_READY => Err(DevServerError::NotReady { command, port, after: timeouts.ready, log }),
         _ => Err(DevServerError::NotStarted { tail: tail_of(&output) }),
     }
 }
 
-/// Ends the server that was started here, also before the sandbox was paused, with all it has started and with an
-/// installation that broke off. What others have started is left alone.
+/// Stops the server that this module started, also one from before a pause, with its children and
+/// with an interrupted installation. Servers that other processes started are left running.
 ///
 /// # Errors
-/// [`DevServerError::NotEnded`] when something resists.
-pub async fn end_leftovers(sandbox: &Sandbox) -> Result<(), DevServerError> {
-    Ok(shell::end(sandbox, Ending { mark: MARK, ..Ending::default() }).await?)
+/// [`DevServerError::NotEnded`] when a process survives its signals, [`DevServerError::Sandbox`]
+/// when the sandbox cannot be reached.
+pub async fn stop_leftovers(sandbox: &Sandbox) -> Result<(), DevServerError> {
+    Ok(shell::kill_marked(sandbox, KillFilter { mark: MARK, ..KillFilter::default() }).await?)
 }
 
 async fn launch(sandbox: &Sandbox, server: &DevServer, ready: Duration) -> Result<sdk::Output, DevServerError> {
@@ -111,7 +115,7 @@ async fn launch(sandbox: &Sandbox, server: &DevServer, ready: Duration) -> Resul
 }
 
 async fn run_install(sandbox: &Sandbox, line: &str, limit: Duration) -> Result<(), DevServerError> {
-    let command = shell::marked(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(limit), MARK);
+    let command = shell::mark(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(limit), MARK);
     let (exit, tail) = run_to_end(sandbox, command).await?;
     if exit.success() {
         return Ok(());
@@ -119,7 +123,7 @@ async fn run_install(sandbox: &Sandbox, line: &str, limit: Duration) -> Result<(
     Err(DevServerError::Install { command: line.to_owned(), code: exit.code, status: exit.status, tail })
 }
 
-/// Another command or another port is another server.
+/// Identifies a server by its command and port.
 fn digest(server: &DevServer) -> String {
     let digest = Sha256::digest(format!("{}\n{}", server.port, server.command));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! Limits on money and time, how much of each is used, and what follows. Pure.
+//! Limits on money and time, how much of each is used, and whether work may continue. Pure.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use super::months;
 use crate::config::BudgetPeriod;
 use crate::name::ProviderName;
 
-/// Shares of a limit at which somebody is told.
+/// The used percentages of a limit at which a warning is issued.
 pub const WARN_AT: [u8; 3] = [50, 80, 95];
 
-/// Something of which there is only so much.
+/// A spending limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Limit {
-    /// Of one project, or of all together.
+    /// A budget of one project, or of all together.
     Budget { project: Option<String>, usd: Usd, period: BudgetPeriod },
-    /// The minutes of a provider's plan in a month.
+    /// The monthly minutes of a provider's plan.
     PlanMinutes { provider: ProviderName, minutes: u64 },
 }
 
 impl Limit {
-    /// Whether what happens for a project on a provider counts towards it.
+    /// Whether work for a project on a provider counts towards this limit.
     pub fn covers(&self, project: &str, provider: &ProviderName) -> bool {
         match self {
             Self::Budget { project: None, .. } => true,
@@ -33,12 +33,13 @@ impl Limit {
         }
     }
 
-    /// Whether somebody who looks at a project wants to see it.
+    /// Whether a report on a project shows this limit.
     pub fn concerns(&self, project: &str) -> bool {
         !matches!(self, Self::Budget { project: Some(of), .. } if of != project)
     }
 
-    /// What warnings are told apart by. It has the figure, so that a limit that was raised warns again.
+    /// Identifies a limit in recorded warnings. It contains the figure, so that a raised limit
+    /// warns again.
     pub(super) fn key(&self) -> String {
         match self {
             Self::Budget { project: Some(project), usd, .. } => format!("budget {} {project}", usd.nanos()),
@@ -73,14 +74,14 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A limit and what is used of it.
+/// A limit and its current use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Meter {
     pub limit: Limit,
-    /// In units of the limit: billionths of a dollar, or minutes.
+    /// In units of the limit: nanodollars, or minutes.
     #[serde(skip)]
     pub(super) used: u64,
-    /// Of a hundred, rounded down; may be more.
+    /// Percent used, rounded down; may exceed 100.
     #[serde(rename = "used_percent")]
     percent: u64,
 }
@@ -99,7 +100,7 @@ impl Meter {
         self.percent
     }
 
-    /// What is used, for people.
+    /// The amount used, formatted for display.
     pub fn used(&self) -> String {
         match &self.limit {
             Limit::Budget { .. } => Usd::from_nanos(self.used).to_string(),
@@ -107,7 +108,7 @@ impl Meter {
         }
     }
 
-    /// The shares that are reached.
+    /// The warning thresholds that are reached.
     pub fn reached(&self) -> impl Iterator<Item = u8> + use<> {
         let percent = self.percent;
         WARN_AT.into_iter().filter(move |&share| percent >= u64::from(share))
@@ -118,18 +119,19 @@ impl Meter {
     }
 }
 
-/// Whether work may go on.
+/// Whether work may continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    GoOn,
-    /// A limit is used up. Never kill: the work is kept and can go on when there is money again.
-    SnapshotAndPause {
+    Continue,
+    /// A limit is used up. The sandbox is never killed: its work is kept and continues when there
+    /// is budget again.
+    CheckpointAndPause {
         limit: Limit,
     },
 }
 
-/// The budget that leaves a project no money, wherever it runs.
-pub(crate) fn budget_used_up(meters: &[Meter], project: &str) -> Option<Limit> {
+/// A used-up budget that stops a project on every provider.
+pub(crate) fn find_used_up_budget(meters: &[Meter], project: &str) -> Option<Limit> {
     let covers = |limit: &Limit| match limit {
         Limit::Budget { project: of, .. } => of.as_deref().is_none_or(|of| of == project),
         // Another provider may have minutes left.
@@ -138,10 +140,10 @@ pub(crate) fn budget_used_up(meters: &[Meter], project: &str) -> Option<Limit> {
     meters.iter().find(|meter| meter.is_used_up() && covers(&meter.limit)).map(|meter| meter.limit.clone())
 }
 
-/// What follows for a project on a provider.
+/// Decides whether a project's work on a provider may continue.
 pub fn verdict(meters: &[Meter], project: &str, provider: &ProviderName) -> Verdict {
     let over = meters.iter().find(|meter| meter.is_used_up() && meter.limit.covers(project, provider));
-    over.map_or(Verdict::GoOn, |meter| Verdict::SnapshotAndPause { limit: meter.limit.clone() })
+    over.map_or(Verdict::Continue, |meter| Verdict::CheckpointAndPause { limit: meter.limit.clone() })
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_reached_at_the_share_and_not_before() {
+    fn thresholds_are_reached_exactly() {
         for (used, reached) in [
             (0, &[][..]),
             (499, &[]),
@@ -174,20 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_work_it_covers_is_paused_and_no_other() {
+    fn a_used_up_limit_pauses_only_what_it_covers() {
         let meters = [Meter::new(budget(Some("shop")), cents(1000)), Meter::new(budget(None), cents(999))];
         let provider: ProviderName = "e2b".parse().expect("a name");
-        assert_eq!(verdict(&meters, "shop", &provider), Verdict::SnapshotAndPause { limit: budget(Some("shop")) });
-        assert_eq!(verdict(&meters, "blog", &provider), Verdict::GoOn);
+        assert_eq!(verdict(&meters, "shop", &provider), Verdict::CheckpointAndPause { limit: budget(Some("shop")) });
+        assert_eq!(verdict(&meters, "blog", &provider), Verdict::Continue);
         let plan = Limit::PlanMinutes { provider: provider.clone(), minutes: 60 };
         let meters = [Meter::new(plan.clone(), 60)];
-        assert_eq!(verdict(&meters, "blog", &provider), Verdict::SnapshotAndPause { limit: plan });
-        assert_eq!(verdict(&meters, "blog", &"local".parse().expect("a name")), Verdict::GoOn);
+        assert_eq!(verdict(&meters, "blog", &provider), Verdict::CheckpointAndPause { limit: plan });
+        assert_eq!(verdict(&meters, "blog", &"local".parse().expect("a name")), Verdict::Continue);
     }
 
     proptest! {
         #[test]
-        fn more_use_never_reaches_less(a in any::<u64>(), b in any::<u64>()) {
+        fn reached_thresholds_grow_with_use(a in any::<u64>(), b in any::<u64>()) {
             let shares = |used: u64| Meter::new(budget(None), used).reached().count();
             prop_assert!(shares(a.min(b)) <= shares(a.max(b)));
         }

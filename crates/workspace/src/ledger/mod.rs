@@ -1,7 +1,7 @@
-//! What was used, what it costs, and what follows from that.
+//! Usage, its cost, and the limits on it.
 //!
-//! The sums are pure functions over what the records hold; nothing is counted in memory, so a crash loses nothing and
-//! a repeat counts nothing twice.
+//! All sums are pure functions over recorded rows. Nothing is counted in memory, so a crash loses
+//! nothing and a retry counts nothing twice.
 
 mod budget;
 mod money;
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tracing::warn;
 
-pub(crate) use budget::budget_used_up;
+pub(crate) use budget::find_used_up_budget;
 pub use budget::{Limit, Meter, Verdict, WARN_AT, verdict};
 pub use money::Usd;
 pub use months::Period;
@@ -26,41 +26,41 @@ use crate::config::{BudgetPeriod, WorkspaceConfig};
 use crate::name::ProviderName;
 use crate::records::{Records, RecordsError, UsageQuery, UsageRows, Warning};
 
-/// The book of one set of records, or of several read together.
+/// Usage of one set of records, or of several read together.
 pub struct Ledger {
     records: Arc<dyn Records>,
-    /// Read, never written.
+    /// Further records, read only.
     also: Vec<Arc<dyn Records>>,
     prices: Prices,
     limits: Vec<Limit>,
 }
 
-/// Somebody should know. Each is reported once, by whichever process finds it first.
+/// A threshold that was crossed. Reported once, to the process that detects it first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LimitWarning {
     pub limit: Limit,
     pub percent: u8,
-    /// For people.
+    /// Formatted for display.
     pub used: String,
 }
 
-/// What a look at the book found.
+/// The result of a check of all limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
-    /// Those that nobody has been told of yet.
+    /// Warnings not reported before.
     pub warnings: Vec<LimitWarning>,
     pub meters: Vec<Meter>,
 }
 
 impl Findings {
-    /// Whether a project's work on a provider may go on.
+    /// Whether a project's work on a provider may continue.
     pub fn verdict(&self, project: &str, provider: &ProviderName) -> Verdict {
         verdict(&self.meters, project, provider)
     }
 }
 
 impl Ledger {
-    /// By a resolved configuration.
+    /// With the prices and limits of a resolved configuration.
     pub fn new(records: Arc<dyn Records>, config: &WorkspaceConfig) -> Self {
         let prices = Prices {
             providers: config.providers.iter().map(|provider| (provider.name.clone(), provider.price())).collect(),
@@ -77,7 +77,7 @@ impl Ledger {
         Self { records, also: Vec::new(), prices, limits: budgets.chain(plans).collect() }
     }
 
-    /// The same with what stands in other records: statements and limits count both.
+    /// Adds other records: statements and limits count both.
     #[must_use]
     pub fn and(mut self, records: Arc<dyn Records>) -> Self {
         self.also.push(records);
@@ -87,19 +87,19 @@ impl Ledger {
     async fn usage(&self, query: &UsageQuery) -> Result<UsageRows, RecordsError> {
         let mut rows = self.records.usage(query).await?;
         for records in &self.also {
-            let UsageRows { creations, intervals, stored, spoken } = records.usage(query).await?;
+            let UsageRows { creations, intervals, stored, token_usage } = records.usage(query).await?;
             rows.creations.extend(creations);
             rows.intervals.extend(intervals);
             rows.stored.extend(stored);
-            rows.spoken.extend(spoken);
+            rows.token_usage.extend(token_usage);
         }
         Ok(rows)
     }
 
-    /// What was used in a period, by all or by one project.
+    /// Usage in a period, of all projects or of one.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn statement(
         &self,
         period: Period,
@@ -110,10 +110,10 @@ impl Ledger {
         Ok(statement)
     }
 
-    /// The same for several periods, read once.
+    /// Like [`Ledger::statement`] for several periods, with one read.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn statements<const N: usize>(
         &self,
         periods: [Period; N],
@@ -130,14 +130,14 @@ impl Ledger {
         Ok(periods.map(|period| Statement::new(&rows, &self.prices, period, now)))
     }
 
-    /// How much of each limit is used. Tells nobody.
+    /// How much of each limit is used, without issuing warnings.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`RecordsError`] when the records cannot be read.
     pub async fn meters(&self, now: Timestamp) -> Result<Vec<Meter>, RecordsError> {
         let lasting =
             self.limits.iter().any(|limit| matches!(limit, Limit::Budget { period: BudgetPeriod::Total, .. }));
-        let month = months::this(now);
+        let month = months::current(now);
         let query = UsageQuery { since: (!lasting).then_some(month.from), ..UsageQuery::default() };
         let rows = if self.limits.is_empty() { UsageRows::default() } else { self.usage(&query).await? };
         let monthly = Statement::new(&rows, &self.prices, month, now);
@@ -163,17 +163,17 @@ impl Ledger {
         Ok(self.limits.iter().map(meter).collect())
     }
 
-    /// Looks at every limit, and reports each share that is reached to exactly one caller, ever.
+    /// Checks every limit, and reports each reached threshold to exactly one caller.
     ///
     /// # Errors
-    /// The records cannot be read or written.
+    /// [`RecordsError`] when the records cannot be read or written.
     pub async fn check(&self, now: Timestamp) -> Result<Findings, RecordsError> {
         let meters = self.meters(now).await?;
         let mut warnings = Vec::new();
         for meter in &meters {
             for percent in meter.reached() {
                 let (limit, period) = (meter.limit.key(), meter.limit.period(now));
-                if self.records.note_warning(&Warning { limit, period, percent, at: now }).await? {
+                if self.records.record_warning(&Warning { limit, period, percent, at: now }).await? {
                     warn!(percent, used = meter.used(), "{percent} % of {} are used", meter.limit);
                     warnings.push(LimitWarning { limit: meter.limit.clone(), percent, used: meter.used() });
                 }

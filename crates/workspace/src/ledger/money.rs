@@ -1,4 +1,4 @@
-//! Money in whole billionths of a dollar, so that sums are exact whatever their order.
+//! Money in whole billionths of a dollar, so that sums are exact in any order.
 
 use std::fmt;
 use std::iter::Sum;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 const NANOS: u64 = 1_000_000_000;
 
-/// An amount of US dollars, never negative. Sums stop at the largest amount rather than wrap.
+/// An amount of US dollars, never negative. Sums saturate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usd {
     nanos: u64,
@@ -25,7 +25,7 @@ impl Usd {
         Self { nanos: cents as u64 * (NANOS / 100) }
     }
 
-    /// The nearest amount; [`None`] for what is no price: negative, not finite, or beyond nine billion.
+    /// Rounds to the nearest amount; [`None`] if negative, not finite, or beyond nine billion.
     pub fn from_dollars(dollars: f64) -> Option<Self> {
         let nanos = (dollars * 1e9).round();
         let fits = dollars.is_finite() && (0.0..9.0e18).contains(&nanos);
@@ -42,7 +42,7 @@ impl Usd {
         self.nanos as f64 / 1e9
     }
 
-    /// What `amount` units cost when `per` of them cost this much; rounded to the nearest.
+    /// The cost of `amount` units when `per` units cost this much, rounded to the nearest.
     pub(crate) fn for_share(self, amount: u128, per: u128) -> Self {
         let nanos = (u128::from(self.nanos).saturating_mul(amount).saturating_add(per / 2)) / per;
         Self { nanos: u64::try_from(nanos).unwrap_or(u64::MAX) }
@@ -74,7 +74,7 @@ impl Sum for Usd {
     }
 }
 
-/// `$1.23`; small amounts with four places, so that they are not shown as nothing.
+/// `$1.23`; amounts below a dollar with four places, so that small ones do not show as zero.
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = if self.nanos > 0 && self.nanos < NANOS { 4 } else { 2 };
@@ -82,7 +82,7 @@ impl fmt::Display for Usd {
     }
 }
 
-/// Dollars as a number.
+/// Serialized as a number of dollars.
 impl Serialize for Usd {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(self.dollars())
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_exact_and_shown_short() {
+    fn amounts_are_exact_and_displayed_short() {
         let dime = Usd::from_dollars(0.1).expect("an amount");
         assert_eq!(dime, Usd::from_cents(10));
         assert_eq!((0..10).map(|_| dime).sum::<Usd>(), Usd::from_cents(100));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_refused() {
+    fn invalid_amounts_are_rejected() {
         for dollars in [-0.01, f64::NAN, f64::INFINITY, 1e30] {
             assert_eq!(Usd::from_dollars(dollars), None, "{dollars}");
         }

@@ -1,7 +1,7 @@
-//! How long sandboxes ran, by the intervals that were noted.
+//! Computes how long sandboxes ran from recorded intervals.
 //!
-//! Invariant: no moment of a sandbox counts twice, whatever was noted: a process that died may have left an interval
-//! open, and its successor may have opened another over it.
+//! Invariant: no moment of a sandbox counts twice. A crashed process may leave an interval open,
+//! and its successor may open another that overlaps it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use super::months::Period;
 use crate::records::Interval;
 
-/// Each interval with the time that counts of it, within `period` and until `now`. Where two of a sandbox overlap, the
-/// earlier one has the time.
-pub(crate) fn counted(intervals: &[Interval], period: Period, now: Timestamp) -> Vec<(&Interval, Duration)> {
+/// Each interval with the part of its time that counts, within `period` and until `now`. Where two
+/// intervals of a sandbox overlap, the earlier one gets the time.
+pub(crate) fn count_time(intervals: &[Interval], period: Period, now: Timestamp) -> Vec<(&Interval, Duration)> {
     let mut by_sandbox: BTreeMap<_, Vec<&Interval>> = BTreeMap::new();
     for interval in intervals {
         by_sandbox.entry((&interval.provider, &interval.sandbox)).or_default().push(interval);
@@ -25,7 +25,7 @@ pub(crate) fn counted(intervals: &[Interval], period: Period, now: Timestamp) ->
         for interval in of_one {
             let from = interval.started_at.max(covered);
             let until = interval.end_by(now).min(period.until);
-            // Negative where nothing is left of it.
+            // Negative when an earlier interval covers all of it.
             let time = Duration::try_from(until.duration_since(from)).unwrap_or_default();
             covered = covered.max(until);
             counted.push((interval, time));
@@ -34,9 +34,9 @@ pub(crate) fn counted(intervals: &[Interval], period: Period, now: Timestamp) ->
     counted
 }
 
-/// All of it together.
+/// The total running time.
 pub fn running_time(intervals: &[Interval], period: Period, now: Timestamp) -> Duration {
-    counted(intervals, period, now).into_iter().map(|(_, time)| time).sum()
+    count_time(intervals, period, now).into_iter().map(|(_, time)| time).sum()
 }
 
 #[cfg(test)]
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_a_crash_left_open_ends_with_its_sandbox() {
+    fn an_interval_left_open_ends_with_its_sandbox() {
         check(&[interval(1, 0, 100, None)], 40, 40);
         check(&[interval(1, 0, 100, None)], 100_000, 100);
         check(&[interval(1, 0, 100, Some(30))], 100_000, 30);
     }
 
     #[test]
-    fn what_two_processes_noted_counts_once() {
+    fn overlapping_intervals_count_once() {
         check(&[interval(1, 0, 100, None), interval(1, 20, 120, Some(90))], 1000, 100);
         check(&[interval(1, 0, 100, None), interval(1, 0, 100, None)], 1000, 100);
         check(&[interval(1, 0, 100, None), interval(2, 0, 100, None)], 1000, 200);
@@ -95,7 +95,7 @@ mod tests {
         })
     }
 
-    /// The seconds in which each sandbox ran, one by one.
+    /// Counts the seconds in which each sandbox ran, one by one.
     fn by_hand(intervals: &[Interval], from: i64, until: i64, now: i64) -> u64 {
         let runs = |sandbox: u8, second: i64| {
             intervals.iter().any(|interval| {
@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_number_of_seconds_in_which_sandboxes_ran(
+        fn running_time_equals_a_count_by_seconds(
             intervals in prop::collection::vec(any_interval(), 0..8), from in 0i64..200, length in 0i64..300, now in 0i64..500,
         ) {
             let period = Period { from: at(from), until: at(from + length) };
@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn periods_side_by_side_add_up(intervals in prop::collection::vec(any_interval(), 0..8), cut in 0i64..400) {
+        fn adjacent_periods_add_up(intervals in prop::collection::vec(any_interval(), 0..8), cut in 0i64..400) {
             let whole = running_time(&intervals, Period { from: at(0), until: at(400) }, at(500));
             let before = running_time(&intervals, Period { from: at(0), until: at(cut) }, at(500));
             let after = running_time(&intervals, Period { from: at(cut), until: at(400) }, at(500));

@@ -1,4 +1,4 @@
-//! What was used and what it costs, for a period. Pure: rows and prices in, sums out.
+//! Usage and cost in a period. Pure: rows and prices in, sums out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use serde::Serialize;
 
 use super::money::Usd;
 use super::months::Period;
-use super::running::counted;
+use super::running::count_time;
 use crate::name::ProviderName;
 use crate::provider::Price;
 use crate::records::{Size, Stored, UsageRows};
 
-/// What things cost. A provider without a price costs nothing here.
+/// Prices. A provider without a price is free.
 #[derive(Debug, Clone, Default)]
 pub struct Prices {
     pub providers: BTreeMap<ProviderName, Price>,
     pub stored_gib_month: Usd,
 }
 
-/// Sums of one group.
+/// The sums of one group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Sums {
     pub creations: u64,
     #[serde(rename = "running_seconds", serialize_with = "whole_seconds")]
     pub running: Duration,
-    /// One byte for one hour, as often as that was the case.
+    /// In byte-hours.
     #[serde(rename = "stored_byte_hours", serialize_with = "as_number")]
     pub stored: u128,
     pub input_tokens: u64,
@@ -54,19 +54,19 @@ impl Sums {
     }
 }
 
-/// What one payer used in one place.
+/// The usage of one payer from one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
     pub project: String,
     pub job: Option<String>,
     pub from: Source,
-    /// Of running time only.
+    /// Only on lines of running time.
     pub size: Option<Size>,
     #[serde(flatten)]
     pub sums: Sums,
 }
 
-/// Where something was used.
+/// The source of usage.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -75,7 +75,7 @@ pub enum Source {
     Model(String),
 }
 
-/// The lines of a period.
+/// The usage lines of a period.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Statement {
     pub lines: Vec<Line>,
@@ -94,27 +94,31 @@ impl Statement {
             let sums = groups.entry(of_provider(&creation.payer, &creation.provider, None)).or_default();
             sums.creations += 1;
         }
-        for (interval, time) in counted(&rows.intervals, period, now) {
+        for (interval, time) in count_time(&rows.intervals, period, now) {
             let key = of_provider(&interval.payer, &interval.provider, Some(interval.size));
             groups.entry(key).or_default().running += time;
         }
-        for (project, byte_hours) in stored(&rows.stored, period, now) {
+        for (project, byte_hours) in stored_byte_hours(&rows.stored, period, now) {
             groups.entry((project, None, Source::Objects, None)).or_default().stored += byte_hours;
         }
-        for spoken in rows.spoken.iter().filter(|spoken| within(spoken.at)) {
-            let key =
-                (spoken.payer.project.clone(), spoken.payer.job.clone(), Source::Model(spoken.model.clone()), None);
+        for token_usage in rows.token_usage.iter().filter(|token_usage| within(token_usage.at)) {
+            let key = (
+                token_usage.payer.project.clone(),
+                token_usage.payer.job.clone(),
+                Source::Model(token_usage.model.clone()),
+                None,
+            );
             let sums = groups.entry(key).or_default();
-            sums.input_tokens = sums.input_tokens.saturating_add(spoken.input);
-            sums.output_tokens = sums.output_tokens.saturating_add(spoken.output);
-            sums.cost += spoken.cost;
+            sums.input_tokens = sums.input_tokens.saturating_add(token_usage.input);
+            sums.output_tokens = sums.output_tokens.saturating_add(token_usage.output);
+            sums.cost += token_usage.cost;
         }
-        // Priced once all time is together, so that a sandbox in many pieces costs what it costs in one.
+        // Priced after summing, so that a sandbox in many intervals costs the same as in one.
         for ((_, _, source, size), sums) in &mut groups {
             sums.cost += match source {
                 Source::Provider(provider) => {
                     let price = prices.providers.get(provider).copied().unwrap_or_default();
-                    let running = size.map_or(Usd::ZERO, |size| price.of(size, sums.running));
+                    let running = size.map_or(Usd::ZERO, |size| price.cost(size, sums.running));
                     running + price.per_creation.times(sums.creations)
                 }
                 Source::Objects => prices.stored_gib_month.for_share(sums.stored, GIB * HOURS_A_MONTH),
@@ -133,12 +137,12 @@ impl Statement {
         self.sums(|line| Some(line.project.clone()))
     }
 
-    /// Providers, the object store and models.
+    /// By provider, object store and model.
     pub fn by_source(&self) -> BTreeMap<Source, Sums> {
         self.sums(|line| Some(line.from.clone()))
     }
 
-    /// Only what belongs to a job.
+    /// Only usage that belongs to a job.
     pub fn by_job(&self) -> BTreeMap<String, Sums> {
         self.sums(|line| line.job.clone())
     }
@@ -155,12 +159,12 @@ impl Statement {
 }
 
 const GIB: u128 = 1 << 30;
-/// Of the average month, as object stores reckon.
+/// The average month, as object stores bill.
 const HOURS_A_MONTH: u128 = 730;
 const MICROS_AN_HOUR: u128 = 3_600_000_000;
 
-/// Byte hours of each project: a level lasts until the next one.
-fn stored(levels: &[Stored], period: Period, now: Timestamp) -> BTreeMap<String, u128> {
+/// The byte-hours of each project: a recorded level holds until the next one.
+fn stored_byte_hours(levels: &[Stored], period: Period, now: Timestamp) -> BTreeMap<String, u128> {
     let mut by_project: BTreeMap<&str, Vec<&Stored>> = BTreeMap::new();
     for level in levels {
         by_project.entry(&level.project).or_default().push(level);
@@ -189,7 +193,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::records::{Creation, Interval, Payer, Spoken};
+    use crate::records::{Creation, Interval, Payer, TokenUsage};
 
     const SIZE: Size = Size { cpu_count: 2, memory_mb: 1024, disk_mb: 1024 };
 
@@ -241,7 +245,7 @@ mod tests {
                 Stored { project: "shop".into(), at: at(0), bytes: 1 << 30 },
                 Stored { project: "shop".into(), at: at(3600), bytes: 2 << 30 },
             ],
-            spoken: vec![Spoken {
+            token_usage: vec![TokenUsage {
                 at: at(10),
                 payer: payer("shop", Some("j1")),
                 model: "m".into(),
@@ -253,10 +257,10 @@ mod tests {
     }
 
     #[test]
-    fn costs_come_by_job_project_and_place() {
+    fn costs_are_summed_by_job_project_and_source() {
         let statement = Statement::new(&rows(), &prices(), Period::ALWAYS, at(7200));
         let jobs = statement.by_job();
-        // An hour at 10 cents, a creation at 1, tokens at 7; two hours of two processors at 5 cents.
+        // An hour at 10 cents, a creation at 1, tokens at 7; two hours of two CPUs at 5 cents.
         assert_eq!(jobs["j1"].cost, Usd::from_cents(18));
         assert_eq!(jobs["j2"].cost, Usd::from_cents(20));
         assert_eq!((jobs["j1"].creations, jobs["j1"].input_tokens, jobs["j1"].output_tokens), (1, 100, 10));
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_the_period_costs_nothing() {
+    fn usage_outside_the_period_costs_nothing() {
         let later = Period { from: at(10_000), until: at(20_000) };
         let mut rows = rows();
         rows.stored.clear();
@@ -280,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sandbox_in_pieces_costs_what_it_costs_in_one(cuts in prop::collection::btree_set(1i64..3600, 0..12)) {
+        fn splitting_an_interval_keeps_its_cost(cuts in prop::collection::btree_set(1i64..3600, 0..12)) {
             let ends: Vec<i64> = [0].into_iter().chain(cuts).chain([3600]).collect();
             let pieces = ends.windows(2).map(|pair| interval("p", None, "own", "i1", pair[0], pair[1])).collect();
             let rows = UsageRows { intervals: pieces, ..UsageRows::default() };
@@ -289,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn sums_agree_whichever_way_they_are_taken(
+        fn sums_agree_for_every_grouping(
             parts in prop::collection::vec((0usize..3, 0usize..2, 0u8..4, 0i64..5000, 1i64..5000), 0..12),
         ) {
             let piece = |(project, provider, sandbox, from, length): (usize, usize, u8, i64, i64)| {

@@ -1,8 +1,10 @@
 # Commits everything in a directory.
 #
-# Argument: the directory; then the names of folders that programs make, whose new files are not added. $SANDBAR_MESSAGE:
-# the message, which is no argument, since those are limited and shown to everybody.
-# Says `initialised` if there was no repository, then `commit ID FILES` or `nothing ID`.
+# Arguments: the directory; then the names of generated folders, whose new files are not added.
+# $SANDBAR_MESSAGE: the message. It is not an argument, since arguments are limited in size and
+# visible to all processes.
+#
+# Prints `initialised` if there was no repository, then `commit ID FILES` or `nothing ID`.
 root=$1
 shift
 set -o pipefail
@@ -15,7 +17,8 @@ if [[ -z $git_dir ]]; then
   echo initialised
 fi
 
-# Left by a git that was killed, perhaps in the sandbox that this one has its files from. One that runs removes its own.
+# A killed git left it, perhaps in the sandbox that these files come from. A running git removes its
+# own lock.
 for (( tries = 0; tries < 100; tries++ )); do
   [[ -e $git_dir/index.lock ]] || break
   if ! grep -qsx git /proc/[0-9]*/comm; then
@@ -25,7 +28,7 @@ for (( tries = 0; tries < 100; tries++ )); do
   sleep 0.1
 done
 
-# What is tracked already is anybody's choice; what is new in a generated folder is nobody's.
+# Changes of tracked files are always added, new files in generated folders never.
 excluded=()
 for name; do excluded+=(":(exclude,glob)**/$name/**"); done
 git add --update -- . || exit 1
@@ -38,10 +41,10 @@ fi
 
 identity=()
 if ! git -c user.useConfigOnly=true var GIT_COMMITTER_IDENT >/dev/null 2>&1; then
-  # For this commit alone: what somebody configures later counts then.
+  # For this commit only: an identity that the user configures later takes effect.
   identity=(-c user.name=Sandbar -c user.email=sandbar@localhost)
 fi
-# Nobody is there to answer a hook or to unlock a key.
+# Hooks and signing may prompt, and no user is there to answer.
 printf %s "$SANDBAR_MESSAGE" |
   git "${identity[@]}" -c commit.gpgSign=false -c gc.autoDetach=false commit --quiet --no-verify --cleanup=whitespace --file=- || exit 1
 id=$(git rev-parse HEAD) || exit 1

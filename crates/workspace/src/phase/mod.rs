@@ -1,28 +1,28 @@
-//! Phase commits: what a stage of the work has come to, kept in the project's own history.
+//! Phase commits: record the result of a stage of the work in the project's own git history.
 
 use std::time::Duration;
 
 use sdk::{Command, CommandError, Sandbox};
 
+use crate::checkpoint::Excludes;
 use crate::shell::{script, tail_of};
-use crate::snapshot::LeftOut;
 
 const COMMIT: &str = include_str!("commit.sh");
-/// A first commit of many files.
+/// Allows for a first commit of many files.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10 * 60);
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// A variable holds no more than twice that.
+/// Half of what an environment variable can hold (`MAX_ARG_STRLEN`).
 const LONGEST_MESSAGE: usize = 64 * 1024;
-/// For whoever has nothing to say.
+/// The message of a commit without one.
 const NO_MESSAGE: &str = "Phase";
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     Committed(Commit),
-    /// Everything was committed already.
+    /// There were no changes.
     NothingToCommit {
-        /// The commit that has it; none in a repository without any.
+        /// The current commit; [`None`] in a repository without commits.
         head: Option<String>,
     },
 }
@@ -34,33 +34,33 @@ pub struct Commit {
     pub id: String,
     /// How many files it changes.
     pub files: u64,
-    /// There was no repository before.
+    /// Whether the repository was created for this commit.
     pub initialised: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PhaseError {
-    /// Git refused: a conflict, a full disk, a directory that does not exist.
+    /// Git failed: a conflict, a full disk, a missing directory.
     #[error("the phase could not be committed in {root}: {message}")]
     Git { root: String, message: String },
     #[error(transparent)]
     Sandbox(#[from] CommandError),
 }
 
-/// Commits all that differs in the repository at `root`, new and deleted files included. Where there is no repository one is
-/// made, on a branch `main`.
+/// Commits all changes in the repository at `root`, including new and deleted files. Without a
+/// repository, creates one on a branch `main`.
 ///
-/// Files that git ignores stay out, and so do new ones in folders that snapshots leave out (`node_modules`, `.venv`). The
-/// author is the configured one, else Sandbar. Hooks do not run and nothing is signed, since nobody is there to ask. A lock
-/// that a killed git has left is removed.
+/// Ignored files stay out, and so do new files in folders that checkpoints exclude (`node_modules`,
+/// `.venv`). The author is the configured one, else Sandbar. Hooks and signing are disabled, since
+/// no user is there to answer a prompt. The lock of a killed git is removed.
 ///
-/// Dropping the future may leave the commit made or not; doing it again then finds nothing to commit.
+/// Dropping the future may or may not leave the commit made; a retry then finds nothing to commit.
 ///
 /// # Errors
-/// [`PhaseError::Git`] has what git said.
+/// [`PhaseError::Git`] with git's output, [`PhaseError::Sandbox`] when the command could not run.
 pub async fn commit(sandbox: &Sandbox, root: &str, message: &str) -> Result<Phase, PhaseError> {
-    let generated = LeftOut::default().certain;
+    let generated = Excludes::default().certain;
     let arguments = [root].into_iter().chain(generated.iter().map(|name| name.as_str()));
     let command = script(COMMIT, arguments).env("SANDBAR_MESSAGE", sendable(message)).timeout(COMMIT_DEADLINE);
     let output = sandbox.commands().run(command).await?;
@@ -68,9 +68,9 @@ pub async fn commit(sandbox: &Sandbox, root: &str, message: &str) -> Result<Phas
     if !output.success() {
         return Err(failed());
     }
-    let said = output.stdout_text();
-    let initialised = said.lines().next() == Some("initialised");
-    let words: Vec<&str> = said.lines().last().unwrap_or_default().split_whitespace().collect();
+    let text = output.stdout_text();
+    let initialised = text.lines().next() == Some("initialised");
+    let words: Vec<&str> = text.lines().last().unwrap_or_default().split_whitespace().collect();
     match words[..] {
         ["commit", id, files] => {
             let files = files.parse().map_err(|_| failed())?;
@@ -82,22 +82,23 @@ pub async fn commit(sandbox: &Sandbox, root: &str, message: &str) -> Result<Phas
     }
 }
 
-/// The commit that is checked out at `root`; [`None`] without a repository or a commit. Cheap enough to be asked often.
+/// The commit that is checked out at `root`; [`None`] without a repository or a commit. Cheap
+/// enough to poll.
 ///
 /// # Errors
-/// When the sandbox could not be asked.
+/// [`CommandError`] when the sandbox cannot be queried.
 pub async fn head(sandbox: &Sandbox, root: &str) -> Result<Option<String>, CommandError> {
     let arguments = ["-C", root, "rev-parse", "--verify", "--quiet", "HEAD"];
     let output = sandbox.commands().run(Command::exec("git", arguments).timeout(HEAD_DEADLINE)).await;
     match output {
         Ok(output) if output.success() => Ok(Some(output.stdout_text().trim().to_owned())),
-        // Also where there is no git at all.
+        // [`CommandError::NotStartable`] means that git is not installed.
         Ok(_) | Err(CommandError::NotStartable { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// A message as a variable can carry it, and as git takes it.
+/// Limits a message to what an environment variable can carry and git accepts.
 fn sendable(message: &str) -> String {
     let message = message.replace('\0', "\u{fffd}");
     if message.trim().is_empty() {

@@ -1,43 +1,44 @@
-//! When a provider is left alone: after failures in a row it is not asked for a while, then one request probes it.
+//! Circuit breaker per provider: after consecutive failures no request is sent for a while, then
+//! one request probes it.
 //!
 //! ```text
-//! closed --(3 failures in a row)--> open --(its time is over)--> half-open: one probe
-//!    ^                                ^                             |          |
-//!    |                                +------- it fails, twice as long -------+
-//!    +---------------------------- it succeeds --------------------------------+
+//! closed --(3 failures in a row)--> open --(backoff over)--> half-open: one probe
+//!    ^                               ^                         |          |
+//!    |                               +-- fails: double backoff +          |
+//!    +---------------------------------------- succeeds ------------------+
 //! ```
-//! Pure: the time is passed in, and the state is data, because every command of the program is a process of its own
-//! and they share what they learned through the records.
+//! Pure: the time is passed in, and the state is data. Every command of the program is a process of
+//! its own, and all share the state through the records.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Failures in a row that open it.
+/// Consecutive failures that open the breaker.
 const FAILURES: u32 = 3;
-const FIRST_REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(300);
-/// A probe that has not come back by then has died with its process. A create takes at most a minute.
-const PROBE_TIME: Duration = Duration::from_secs(90);
+const FIRST_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
+/// A probe without a result by then died with its process. A create takes at most a minute.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What is known of a provider's health.
+/// The health of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Breaker {
     #[default]
     Healthy,
-    /// Fails, but not yet often enough.
+    /// It fails, but not yet often enough to open.
     Failing { failures: u32 },
-    /// Left alone until then.
-    Open { until: Timestamp, rest: Duration },
-    /// One request is finding out; nobody else may until then.
-    Probing { until: Timestamp, rest: Duration },
+    /// No requests until then.
+    Open { until: Timestamp, backoff: Duration },
+    /// One request is probing; no others until then.
+    Probing { until: Timestamp, backoff: Duration },
 }
 
 /// Whether a request may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     Allowed,
-    /// This one finds out whether the provider is well again; the new state must be known before it is sent.
+    /// This request is the probe; the caller records the new state before it sends.
     Probe(Breaker),
     Refused {
         until: Timestamp,
@@ -49,28 +50,28 @@ impl Breaker {
         match self {
             Self::Healthy | Self::Failing { .. } => Admission::Allowed,
             Self::Open { until, .. } | Self::Probing { until, .. } if now < until => Admission::Refused { until },
-            Self::Open { rest, .. } | Self::Probing { rest, .. } => {
-                Admission::Probe(Self::Probing { until: later(now, PROBE_TIME), rest })
+            Self::Open { backoff, .. } | Self::Probing { backoff, .. } => {
+                Admission::Probe(Self::Probing { until: later(now, PROBE_TIMEOUT), backoff })
             }
         }
     }
 
-    /// After an answer, whatever it said: the service is there.
+    /// After any response: the service is reachable.
     #[must_use]
-    pub fn succeeded(self) -> Self {
+    pub fn after_success(self) -> Self {
         Self::Healthy
     }
 
-    /// After the service itself was the trouble.
+    /// After a failure of the service itself.
     #[must_use]
-    pub fn failed(self, now: Timestamp) -> Self {
-        let open = |rest: Duration| Self::Open { until: later(now, rest), rest };
+    pub fn after_failure(self, now: Timestamp) -> Self {
+        let open = |backoff: Duration| Self::Open { until: later(now, backoff), backoff };
         match self {
             Self::Healthy => Self::Failing { failures: 1 },
             Self::Failing { failures } if failures + 1 < FAILURES => Self::Failing { failures: failures + 1 },
-            Self::Failing { .. } => open(FIRST_REST),
-            Self::Probing { rest, .. } => open((rest * 2).min(LONGEST_REST)),
-            // One that was let in before it opened: nothing new.
+            Self::Failing { .. } => open(FIRST_BACKOFF),
+            Self::Probing { backoff, .. } => open((backoff * 2).min(MAX_BACKOFF)),
+            // A request admitted before the breaker opened: nothing new.
             Self::Open { .. } => self,
         }
     }
@@ -91,51 +92,51 @@ mod tests {
     }
 
     fn failed_times(times: u32, now: Timestamp) -> Breaker {
-        (0..times).fold(Breaker::Healthy, |breaker, _| breaker.failed(now))
+        (0..times).fold(Breaker::Healthy, |breaker, _| breaker.after_failure(now))
     }
 
     #[test]
-    fn it_opens_after_three_failures_in_a_row() {
+    fn three_consecutive_failures_open_it() {
         assert_eq!(failed_times(2, at(0)).admit(at(0)), Admission::Allowed);
-        assert_eq!(failed_times(2, at(0)).succeeded().failed(at(0)), Breaker::Failing { failures: 1 });
+        assert_eq!(failed_times(2, at(0)).after_success().after_failure(at(0)), Breaker::Failing { failures: 1 });
         assert_eq!(failed_times(3, at(0)).admit(at(29)), Admission::Refused { until: at(30) });
         assert_eq!(failed_times(4, at(0)), failed_times(3, at(0)));
     }
 
     #[test]
-    fn after_its_rest_one_probe_decides() {
+    fn one_probe_decides_after_the_backoff() {
         let Admission::Probe(probing) = failed_times(3, at(0)).admit(at(30)) else { panic!("its time is over") };
         assert_eq!(probing.admit(at(31)), Admission::Refused { until: at(120) });
-        assert_eq!(probing.succeeded().admit(at(31)), Admission::Allowed);
-        let again = probing.failed(at(31));
+        assert_eq!(probing.after_success().admit(at(31)), Admission::Allowed);
+        let again = probing.after_failure(at(31));
         assert_eq!(again.admit(at(90)), Admission::Refused { until: at(91) });
         assert!(matches!(again.admit(at(91)), Admission::Probe(_)));
     }
 
     #[test]
-    fn a_probe_that_died_does_not_close_the_door_for_good() {
+    fn a_probe_that_died_is_replaced() {
         let Admission::Probe(probing) = failed_times(3, at(0)).admit(at(30)) else { panic!("its time is over") };
         assert!(matches!(probing.admit(at(120)), Admission::Probe(_)));
     }
 
     proptest! {
         #[test]
-        fn whatever_happens_it_lets_somebody_in_within_five_minutes(steps in prop::collection::vec((any::<bool>(), 0i64..400), 0..60)) {
+        fn a_request_is_admitted_within_five_minutes(steps in prop::collection::vec((any::<bool>(), 0i64..400), 0..60)) {
             let mut now = at(0);
             let mut breaker = Breaker::Healthy;
             for (good, wait) in steps {
                 now = later(now, Duration::from_secs(wait.unsigned_abs()));
                 match breaker.admit(now) {
                     Admission::Refused { until } => {
-                        prop_assert!(until > now && until <= later(now, LONGEST_REST));
+                        prop_assert!(until > now && until <= later(now, MAX_BACKOFF));
                         continue;
                     }
                     Admission::Probe(next) => breaker = next,
                     Admission::Allowed => {}
                 }
-                breaker = if good { breaker.succeeded() } else { breaker.failed(now) };
+                breaker = if good { breaker.after_success() } else { breaker.after_failure(now) };
             }
-            let refused = matches!(breaker.admit(later(now, LONGEST_REST)), Admission::Refused { .. });
+            let refused = matches!(breaker.admit(later(now, MAX_BACKOFF)), Admission::Refused { .. });
             prop_assert!(!refused);
         }
     }

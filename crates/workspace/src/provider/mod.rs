@@ -1,5 +1,5 @@
-//! Where sandboxes run: an endpoint with a key, a plan and a price. The order of the configuration is the order of
-//! preference.
+//! Providers of sandboxes: an endpoint with a key, a plan and a price. The order of the
+//! configuration is the order of preference.
 
 mod breaker;
 mod local;
@@ -26,22 +26,22 @@ pub use resources::{Resources, ResourcesRefused};
 use crate::config::{ProviderConfig, ProviderKind, Variables};
 use crate::name::ProviderName;
 
-/// One place where sandboxes run.
+/// A service that runs sandboxes.
 pub struct Provider {
     config: ProviderConfig,
     plan: Plan,
     access: Access,
 }
 
-/// How a client is come by.
+/// How to get a client.
 enum Access {
-    /// Found out once: a key does not appear while the program runs.
+    /// Built once: the environment does not change while the program runs.
     Service(Result<Client, Unusable>),
-    /// Asked for each time, since a server that was started again may listen elsewhere.
+    /// Looked up for each use, since a restarted server may listen on another address.
     Local { server: Arc<dyn LocalServer>, last: Mutex<Option<(LocalEndpoint, Client)>> },
 }
 
-/// A provider that cannot even be asked.
+/// Why no request can be sent to a provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     #[error("E2B API key not configured")]
@@ -62,7 +62,7 @@ impl From<ConfigError> for Unusable {
 }
 
 impl Provider {
-    /// By a resolved configuration; its key comes from the variable that it names.
+    /// From a resolved configuration; the key comes from the variable that it names.
     pub fn new(config: ProviderConfig, variables: Variables<'_>, local: &Arc<dyn LocalServer>) -> Self {
         let plan = config.plan();
         let access = match config.kind {
@@ -76,7 +76,7 @@ impl Provider {
         &self.config.name
     }
 
-    /// It is the server of this machine.
+    /// Whether it is the server of this machine.
     pub fn is_local(&self) -> bool {
         self.config.kind == ProviderKind::Local
     }
@@ -89,12 +89,12 @@ impl Provider {
         self.config.price()
     }
 
-    /// What a sandbox is made from unless a request names another.
+    /// The template of a sandbox unless a request names another.
     pub fn template(&self) -> &str {
         self.config.template.as_deref().unwrap_or("base")
     }
 
-    /// Why it cannot even be asked, as far as that is known beforehand.
+    /// Why no request can be sent, if that is known without trying.
     pub fn unusable(&self) -> Option<&Unusable> {
         match &self.access {
             Access::Service(client) => client.as_ref().err(),
@@ -102,10 +102,10 @@ impl Provider {
         }
     }
 
-    /// A client of it.
+    /// A client for this provider.
     ///
     /// # Errors
-    /// Why there is none.
+    /// [`Unusable`] with the reason why there is none.
     pub async fn client(&self) -> Result<Client, Unusable> {
         let (server, last) = match &self.access {
             Access::Service(client) => return client.clone(),
@@ -128,7 +128,7 @@ impl Provider {
         Ok(client)
     }
 
-    /// What it does not keep, and for how long it keeps what it keeps.
+    /// What it keeps of a sandbox, and for how long.
     pub fn limits(&self) -> Limits {
         let Plan { longest_lifetime, concurrent_sandboxes, creations_per_minute, minutes_per_month } = self.plan;
         Limits {
@@ -164,7 +164,7 @@ fn service(config: &ProviderConfig, variables: Variables<'_>) -> Result<Client, 
     Ok(builder.build()?)
 }
 
-/// A provider's limits on what it keeps, told with every placement.
+/// What a provider keeps of a sandbox, reported with every placement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Limits {
     pub ephemeral: &'static str,
@@ -190,5 +190,5 @@ impl fmt::Display for Limits {
     }
 }
 
-/// For anything but making a sandbox: a service that is there answers by then.
-pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(8);
+/// The timeout of every request except creating a sandbox.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);

@@ -1,10 +1,11 @@
-//! Finds a place for a sandbox: providers are tried in order, and the answer says who took it and why others did not.
+//! Places a sandbox: tries providers in order, and reports which one took it and why others were
+//! skipped.
 //!
-//! Trouble of a provider (no key, out of reach, at a limit) leads to the next one. A request that a provider refuses as
-//! wrong is wrong: it is reported, not tried elsewhere.
+//! A failure of a provider (no key, unreachable, at a limit) leads to the next one. A request that
+//! a provider rejects as invalid is reported at once and not sent to others.
 //!
-//! Before a sandbox is asked for, the server must have answered something within [`ANSWER_TIME`]: making one may rightly
-//! take longer than people should wait for a host that swallows everything.
+//! Before a create, the server must answer a query within [`ANSWER_TIMEOUT`]. A create may take
+//! longer than a user should wait for a host that drops all packets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use uuid::Uuid;
 use super::breaker::Admission;
 use super::placement::{CreateRequest, OrchestratorError, Placed, Skipped};
 use super::resources::Sizing;
-use super::{ANSWER_TIME, PlanReached, Provider};
+use super::{ANSWER_TIMEOUT, PlanReached, Provider};
 use crate::config::{Mistake, ProviderKind, Variables, WorkspaceConfig};
 use crate::ledger::months;
 use crate::mask::Mask;
@@ -26,25 +27,25 @@ use crate::name::ProviderName;
 use crate::provider::LocalServer;
 use crate::records::{Creation, Interval, Records, RecordsError, Size, UsageQuery};
 
-/// The metadata by which a sandbox is known to be in our books.
+/// The metadata key that links a sandbox to its recorded creation.
 pub(crate) const CREATION: &str = "sandbar.creation";
-/// For the sandbox itself, of a service that somebody else can stand in for. One that answers drop by drop costs no more. What
-/// is made after that is found by its metadata.
-const CREATE_TIME: Duration = Duration::from_secs(9);
-/// A service that is full may ask for more; another one is asked instead.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Writers of one provider's health that may get in between.
-const HEALTH_TRIES: u32 = 5;
+/// The timeout of a create at a service that has a fallback, also when the response trickles in. A
+/// sandbox created after the timeout is found by its metadata.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(9);
+/// A service at its limit may ask for a longer delay; then the next provider is tried.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Attempts of a compare-and-swap on a provider's health.
+const HEALTH_ATTEMPTS: u32 = 5;
 
 /// Places sandboxes with providers.
 pub struct Orchestrator {
     providers: Vec<Provider>,
-    /// Further names of providers, for records that were written under them.
+    /// Other names of providers, for records written under them.
     aliases: BTreeMap<ProviderName, ProviderName>,
     records: Arc<dyn Records>,
 }
 
-/// What became of one try.
+/// The result of trying one provider.
 enum Outcome {
     Placed(Box<Placed>),
     Next(String),
@@ -55,15 +56,15 @@ impl Orchestrator {
         Self { providers, aliases: BTreeMap::new(), records }
     }
 
-    /// The name of the provider that a name stands for.
+    /// Resolves an alias.
     pub(crate) fn real_name(&self, name: ProviderName) -> ProviderName {
         self.aliases.get(&name).cloned().unwrap_or(name)
     }
 
-    /// By a resolved configuration.
+    /// From a resolved configuration.
     ///
     /// # Errors
-    /// A configuration without providers.
+    /// [`Mistake`] for a configuration without providers.
     pub fn from_config(
         config: &WorkspaceConfig,
         variables: Variables<'_>,
@@ -84,7 +85,7 @@ impl Orchestrator {
     }
 
     /// # Errors
-    /// There is none of that name.
+    /// [`OrchestratorError::UnknownProvider`].
     pub fn provider(&self, name: &ProviderName) -> Result<&Provider, OrchestratorError> {
         let name = self.aliases.get(name).unwrap_or(name);
         self.providers.iter().find(|provider| provider.name() == name).ok_or_else(|| {
@@ -93,13 +94,14 @@ impl Orchestrator {
         })
     }
 
-    /// Makes a sandbox with the first provider that can.
+    /// Creates a sandbox with the first provider that can.
     ///
-    /// Dropping the future gives up waiting: a sandbox that was made nonetheless ends by its lifetime, and its creation
-    /// stays in the books.
+    /// Dropping the future stops waiting: a sandbox created nevertheless ends with its lifetime,
+    /// and its creation stays recorded.
     ///
     /// # Errors
-    /// [`OrchestratorError::NobodyCould`] with every provider's reason; or the request is wrong.
+    /// [`OrchestratorError::NoProvider`] with every provider's reason;
+    /// [`OrchestratorError::Refused`] or [`OrchestratorError::Resources`] for an invalid request.
     pub async fn create(&self, request: &CreateRequest) -> Result<Placed, OrchestratorError> {
         let candidates: Vec<&Provider> = match &request.provider {
             Some(name) => vec![self.provider(name)?],
@@ -118,25 +120,25 @@ impl Orchestrator {
                     return Ok(Placed { skipped, ..*placed });
                 }
                 Outcome::Next(reason) => {
-                    warn!(provider = %provider.name(), reason, "passed over");
+                    warn!(provider = %provider.name(), reason, "skipped the provider");
                     skipped.push(Skipped { provider: provider.name().clone(), reason });
                 }
             }
         }
-        Err(OrchestratorError::NobodyCould { skipped })
+        Err(OrchestratorError::NoProvider { skipped })
     }
 
-    /// Whether the plan of a provider has room for one more sandbox.
+    /// Whether the plan of a provider allows one more sandbox.
     ///
     /// # Errors
-    /// The records cannot be read, or there is no such provider.
-    pub async fn room(&self, provider: &ProviderName) -> Result<Result<(), PlanReached>, OrchestratorError> {
-        Ok(self.admits(self.provider(provider)?).await?)
+    /// [`OrchestratorError::Records`] or [`OrchestratorError::UnknownProvider`].
+    pub async fn check_plan(&self, provider: &ProviderName) -> Result<Result<(), PlanReached>, OrchestratorError> {
+        Ok(self.check_capacity(self.provider(provider)?).await?)
     }
 
-    async fn admits(&self, provider: &Provider) -> Result<Result<(), PlanReached>, RecordsError> {
+    async fn check_capacity(&self, provider: &Provider) -> Result<Result<(), PlanReached>, RecordsError> {
         let query = UsageQuery {
-            since: Some(months::this(Timestamp::now()).from),
+            since: Some(months::current(Timestamp::now()).from),
             project: None,
             provider: Some(provider.name().clone()),
         };
@@ -148,10 +150,10 @@ impl Orchestrator {
         if let Some(unusable) = provider.unusable() {
             return Ok(Outcome::Next(unusable.to_string()));
         }
-        if let Err(reached) = self.admits(provider).await? {
+        if let Err(reached) = self.check_capacity(provider).await? {
             return Ok(Outcome::Next(reached.to_string()));
         }
-        if let Some(LeftAlone { until, reason }) = self.left_alone(provider.name()).await? {
+        if let Some(Tripped { until, reason }) = self.check_breaker(provider.name()).await? {
             let reason = format!("it failed repeatedly and is left alone until {until:.0}; the last time: {reason}");
             return Ok(Outcome::Next(reason));
         }
@@ -159,18 +161,19 @@ impl Orchestrator {
             Ok(client) => client,
             Err(unusable) => {
                 let reason = unusable.to_string();
-                self.note_health(provider.name(), Health::Bad(&reason)).await?;
+                self.record_health(provider.name(), Health::Bad(&reason)).await?;
                 return Ok(Outcome::Next(reason));
             }
         };
-        let (sizing, longest) = match Sizing::of(&client.within(ANSWER_TIME)).await {
+        let (sizing, longest) = match Sizing::query(&client.within(ANSWER_TIMEOUT)).await {
             Ok(answer) => answer,
-            Err(error) => return self.trouble(provider, error).await,
+            Err(error) => return self.skip_after_error(provider, error).await,
         };
         let template = request.template.as_deref().unwrap_or_else(|| provider.template());
         let lifetime = provider.plan().lifetime(request.lifetime);
         let lifetime = longest.map_or(lifetime, |longest| lifetime.min(Duration::from_secs(longest)));
-        // Its end may come while no process is there to extend it: a sandbox that is paused keeps what no snapshot has.
+        // The lifetime may end while no process runs to extend it: a paused sandbox keeps what no
+        // checkpoint has.
         let mut create = Create::template(template).timeout(lifetime).pause_on_timeout();
         for (name, value) in &request.env {
             create = create.env(name, value.expose());
@@ -182,14 +185,14 @@ impl Orchestrator {
             match sizing.apply(create, request.resources, &provider.config.resources, provider.name(), template) {
                 Ok(create) => create,
                 Err(refused) => {
-                    self.note_health(provider.name(), Health::Good).await?;
+                    self.record_health(provider.name(), Health::Good).await?;
                     return Err(refused.into());
                 }
             };
         self.ask(provider, &client, create, lifetime, request).await
     }
 
-    /// Asks for the sandbox itself. The creation is in the books before, so that none is forgotten.
+    /// Sends the create. The creation is recorded first, so that none is missed.
     async fn ask(
         &self,
         provider: &Provider,
@@ -208,32 +211,33 @@ impl Orchestrator {
         self.records.begin_creation(&creation).await?;
         let key = creation.id.simple().to_string();
         let create = create.metadata(CREATION, &key).idempotency_key(&key);
-        // Others can be asked, so that nobody waits for a service that wants to be asked later.
+        // Does not honour a long Retry-After: other providers can be tried.
         let client = match provider.config.kind {
-            ProviderKind::E2b => client.within(CREATE_TIME),
-            // The first one on a machine that is busy may take longer, and is the last that can be asked.
+            ProviderKind::E2b => client.within(CREATE_TIMEOUT),
+            // The first sandbox on a busy machine may take longer, and the local server is the last
+            // fallback.
             ProviderKind::Local => client.clone(),
         };
-        let sandbox = match client.waiting_at_most(LONGEST_WAIT).create(create).await {
+        let sandbox = match client.with_max_backoff(MAX_RETRY_DELAY).create(create).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 if certainly_not_made(&error) {
                     self.records.drop_creation(creation.id).await?;
                 }
                 return match error {
-                    CreateError::Call(error) if !is_wrong(&error) => {
-                        let outcome = self.trouble(provider, error).await?;
-                        Ok(outcome.masked(request))
+                    CreateError::Call(error) if !is_invalid(&error) => {
+                        let outcome = self.skip_after_error(provider, error).await?;
+                        Ok(outcome.mask(request))
                     }
                     source => {
-                        let source = masked(source, request);
-                        self.note_health(provider.name(), Health::Good).await?;
+                        let source = mask_error(source, request);
+                        self.record_health(provider.name(), Health::Good).await?;
                         Err(OrchestratorError::Refused { provider: provider.name().clone(), source })
                     }
                 };
             }
         };
-        let placed = placed(provider, sandbox, creation.at, lifetime, request).await;
+        let placed = describe(provider, sandbox, creation.at, lifetime, request).await;
         let interval = Interval {
             provider: provider.name().clone(),
             sandbox: placed.sandbox.id().clone(),
@@ -244,27 +248,27 @@ impl Orchestrator {
             ended_at: None,
         };
         self.records.finish_creation(creation.id, &interval).await?;
-        self.note_health(provider.name(), Health::Good).await?;
+        self.record_health(provider.name(), Health::Good).await?;
         Ok(Outcome::Placed(Box::new(placed)))
     }
 
-    /// A call that failed for a reason that lies with the provider.
-    async fn trouble(&self, provider: &Provider, error: CallError) -> Result<Outcome, OrchestratorError> {
+    /// Handles a failed call whose cause lies with the provider.
+    async fn skip_after_error(&self, provider: &Provider, error: CallError) -> Result<Outcome, OrchestratorError> {
         let reason = error.to_string();
-        let health = if is_ill(&error) { Health::Bad(&reason) } else { Health::Good };
-        self.note_health(provider.name(), health).await?;
+        let health = if is_outage(&error) { Health::Bad(&reason) } else { Health::Good };
+        self.record_health(provider.name(), health).await?;
         Ok(Outcome::Next(reason))
     }
 
-    /// Until when the breaker keeps everybody away. Taking the part of the probe is noted before anything is sent.
-    async fn left_alone(&self, provider: &ProviderName) -> Result<Option<LeftAlone>, RecordsError> {
+    /// Until when the breaker rejects requests. Becoming the probe is recorded before any request.
+    async fn check_breaker(&self, provider: &ProviderName) -> Result<Option<Tripped>, RecordsError> {
         let mut last = String::new();
-        for _ in 0..HEALTH_TRIES {
+        for _ in 0..HEALTH_ATTEMPTS {
             let now = Timestamp::now();
             let seen = self.records.health(provider).await?;
             match seen.breaker.admit(now) {
                 Admission::Allowed => return Ok(None),
-                Admission::Refused { until } => return Ok(Some(LeftAlone { until, reason: seen.reason })),
+                Admission::Refused { until } => return Ok(Some(Tripped { until, reason: seen.reason })),
                 Admission::Probe(probing) => {
                     if self.records.change_health(provider, &seen, probing, &seen.reason).await? {
                         debug!(%provider, "probing");
@@ -274,22 +278,22 @@ impl Orchestrator {
             }
             last = seen.reason;
         }
-        // So many are trying at once that one of them has the probe.
-        Ok(Some(LeftAlone { until: Timestamp::now(), reason: last }))
+        // Under such contention another process has become the probe.
+        Ok(Some(Tripped { until: Timestamp::now(), reason: last }))
     }
 
-    async fn note_health(&self, provider: &ProviderName, health: Health<'_>) -> Result<(), RecordsError> {
-        for _ in 0..HEALTH_TRIES {
+    async fn record_health(&self, provider: &ProviderName, health: Health<'_>) -> Result<(), RecordsError> {
+        for _ in 0..HEALTH_ATTEMPTS {
             let seen = self.records.health(provider).await?;
             let (breaker, reason) = match health {
-                Health::Good => (seen.breaker.succeeded(), ""),
-                Health::Bad(reason) => (seen.breaker.failed(Timestamp::now()), reason),
+                Health::Good => (seen.breaker.after_success(), ""),
+                Health::Bad(reason) => (seen.breaker.after_failure(Timestamp::now()), reason),
             };
             if breaker == seen.breaker || self.records.change_health(provider, &seen, breaker, reason).await? {
                 return Ok(());
             }
         }
-        // Others note the same at the same time; one of many is enough.
+        // Concurrent writers record the same result; one of them suffices.
         Ok(())
     }
 }
@@ -300,14 +304,15 @@ enum Health<'a> {
     Bad(&'a str),
 }
 
-/// Nobody is sent to a provider until then.
-struct LeftAlone {
+/// The breaker is open until then.
+struct Tripped {
     until: Timestamp,
     reason: String,
 }
 
-/// With what the provider says of it; a provider that is silent now has still made it.
-async fn placed(
+/// Completes the placement with the provider's details of the sandbox. It exists even if the
+/// provider does not answer now.
+async fn describe(
     provider: &Provider,
     sandbox: Sandbox,
     asked_at: Timestamp,
@@ -321,17 +326,19 @@ async fn placed(
         disk_mb: wanted.disk_mb.unwrap_or_default(),
     };
     let mut ends_at = Timestamp::now().checked_add(lifetime).unwrap_or(Timestamp::MAX);
-    match sandbox.within(ANSWER_TIME).info().await {
+    match sandbox.within(ANSWER_TIMEOUT).info().await {
         Ok(detail) => {
             let listed = detail.listed;
             size = Size { cpu_count: listed.cpu_count, memory_mb: listed.memory_mb, disk_mb: listed.disk_size_mb };
-            // Only the length is taken from the provider: its clock is not ours.
+            // Takes only the duration from the provider: its clock may differ.
             let moment = |text: &str| text.parse::<Timestamp>().ok();
             if let (Some(start), Some(end)) = (moment(&listed.started_at), moment(&listed.end_at)) {
                 ends_at = asked_at.saturating_add(end.duration_since(start)).unwrap_or(ends_at);
             }
         }
-        Err(error) => warn!(sandbox = %sandbox.id(), %error, "its size and end are guessed"),
+        Err(error) => {
+            warn!(sandbox = %sandbox.id(), %error, "sandbox size and end unknown, assuming the requested ones");
+        }
     }
     Placed {
         sandbox,
@@ -344,13 +351,13 @@ async fn placed(
     }
 }
 
-/// What a service says of a request may repeat the values in it.
+/// A service's error message may repeat values of the request.
 fn mask(request: &CreateRequest) -> Mask {
-    Mask::of_variables(request.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
+    Mask::for_variables(request.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
 }
 
 impl Outcome {
-    fn masked(self, request: &CreateRequest) -> Self {
+    fn mask(self, request: &CreateRequest) -> Self {
         match self {
             Self::Next(reason) => Self::Next(mask(request).mask(&reason).into_owned()),
             placed @ Self::Placed(_) => placed,
@@ -358,7 +365,7 @@ impl Outcome {
     }
 }
 
-fn masked(error: CreateError, request: &CreateRequest) -> CreateError {
+fn mask_error(error: CreateError, request: &CreateRequest) -> CreateError {
     let mask = |message: String| mask(request).mask(&message).into_owned();
     match error {
         CreateError::TemplateNotFound { template, message } => {
@@ -372,14 +379,14 @@ fn masked(error: CreateError, request: &CreateRequest) -> CreateError {
     }
 }
 
-/// The request itself is at fault, so that others would refuse it too. A key that is not accepted, and a call that a
-/// server does not have, are the provider's.
-fn is_wrong(error: &CallError) -> bool {
+/// Whether the request itself is invalid, so that other providers would reject it too. A rejected
+/// key or an unsupported call is the provider's fault.
+fn is_invalid(error: &CallError) -> bool {
     matches!(error, CallError::Invalid { .. })
 }
 
-/// The service is not well, rather than full or unwilling.
-fn is_ill(error: &CallError) -> bool {
+/// Whether the service is failing, rather than at a limit or rejecting.
+fn is_outage(error: &CallError) -> bool {
     match error {
         CallError::Unreachable { .. }
         | CallError::ConnectionLost { .. }
@@ -390,7 +397,7 @@ fn is_ill(error: &CallError) -> bool {
     }
 }
 
-/// Whether the provider can have made no sandbox. After a lost answer nobody knows.
+/// Whether the provider cannot have created a sandbox. After a lost response this is unknown.
 fn certainly_not_made(error: &CreateError) -> bool {
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! What is asked of providers, and what comes of it.
+//! Requests for sandboxes, and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,19 @@ use super::resources::{Resources, ResourcesRefused};
 use crate::name::ProviderName;
 use crate::records::{Payer, RecordsError, Size};
 
-/// A sandbox that is wanted. Its `Debug` shows no values of variables.
+/// A request for a sandbox. Its `Debug` omits values of variables.
 #[derive(Clone)]
 pub struct CreateRequest {
-    /// None: each provider's own default.
+    /// [`None`]: each provider's default.
     pub template: Option<String>,
     pub resources: Resources,
     pub env: BTreeMap<String, Secret>,
     pub metadata: BTreeMap<String, String>,
-    /// What is wanted; the plan may allow less.
+    /// The wanted lifetime; the plan may allow less.
     pub lifetime: Duration,
-    /// Only this one: a run stays where it is unless it is moved.
+    /// Only this provider: a workspace stays with its provider unless it is moved.
     pub provider: Option<ProviderName>,
-    /// Asked before all others; those follow in their order.
+    /// Tried first; the others follow in their order.
     pub prefer: Option<ProviderName>,
     pub payer: Payer,
 }
@@ -43,35 +43,35 @@ impl fmt::Debug for CreateRequest {
     }
 }
 
-/// A sandbox that was made.
+/// A created sandbox.
 #[derive(Debug)]
 pub struct Placed {
     pub sandbox: Sandbox,
     pub provider: ProviderName,
-    /// Those that come first and did not take it.
+    /// The preferred providers that were skipped.
     pub skipped: Vec<Skipped>,
     pub limits: Limits,
     pub size: Size,
     pub started_at: Timestamp,
-    /// By this machine's clock, as the provider lets it live; extending it is the keeper's work.
+    /// By this machine's clock and the provider's lifetime; the supervisor extends it.
     pub ends_at: Timestamp,
 }
 
-/// A provider that was passed over.
+/// A provider that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     pub provider: ProviderName,
     pub reason: String,
 }
 
-/// No sandbox was made.
+/// Why no sandbox was created.
 #[derive(Debug, thiserror::Error)]
 pub enum OrchestratorError {
     #[error("no provider could make a sandbox: {}", list(.skipped))]
-    NobodyCould { skipped: Vec<Skipped> },
+    NoProvider { skipped: Vec<Skipped> },
     #[error("there is no provider {name}; the configuration has {}", known.join(", "))]
     UnknownProvider { name: ProviderName, known: Vec<String> },
-    /// The request is wrong; nobody else was asked.
+    /// The request is invalid; no other provider was tried.
     #[error("provider {provider} refused")]
     Refused { provider: ProviderName, source: CreateError },
     #[error(transparent)]

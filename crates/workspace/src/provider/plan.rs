@@ -1,4 +1,4 @@
-//! What one has bought of a provider: limits, and what has been used of them.
+//! A provider's plan: limits, and how much of them is used.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use crate::ledger::{Usd, months, running_time};
 use crate::records::{Size, UsageRows};
 
-/// Limits; an absent one limits nothing.
+/// Limits; an absent one does not apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Of one sandbox, from its start.
+    /// Per sandbox, from its start.
     pub longest_lifetime: Option<Duration>,
     pub concurrent_sandboxes: Option<u32>,
     pub creations_per_minute: Option<u32>,
-    /// Of all sandboxes together, in a calendar month.
+    /// Of all sandboxes together, per calendar month.
     pub minutes_per_month: Option<u64>,
 }
 
@@ -29,22 +29,22 @@ pub enum PlanReached {
     Minutes { most: u64 },
 }
 
-/// A creation that nobody has finished by then died with its process.
-const CREATION_TIME: Duration = Duration::from_secs(120);
+/// A creation unfinished by then died with its process.
+const CREATION_TIMEOUT: Duration = Duration::from_secs(120);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Plan {
-    /// Whether there is room for one more sandbox, by the usage of this provider since the month began.
+    /// Whether one more sandbox is allowed, by the usage of this provider since the start of the
+    /// month.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// [`PlanReached`] names the limit.
     pub fn admits(&self, used: &UsageRows, now: Timestamp) -> Result<(), PlanReached> {
         if let Some(most) = self.concurrent_sandboxes {
             let running = used.intervals.iter().filter(|interval| interval.runs_at(now)).count();
-            let begun = used
-                .creations
-                .iter()
-                .filter(|creation| creation.sandbox.is_none() && now.duration_since(creation.at) < span(CREATION_TIME));
+            let begun = used.creations.iter().filter(|creation| {
+                creation.sandbox.is_none() && now.duration_since(creation.at) < span(CREATION_TIMEOUT)
+            });
             if running + begun.count() >= most as usize {
                 return Err(PlanReached::Concurrency { most });
             }
@@ -56,7 +56,7 @@ impl Plan {
             }
         }
         if let Some(most) = self.minutes_per_month {
-            let minutes = running_time(&used.intervals, months::this(now), now).as_secs() / 60;
+            let minutes = running_time(&used.intervals, months::current(now), now).as_secs() / 60;
             if minutes >= most {
                 return Err(PlanReached::Minutes { most });
             }
@@ -64,7 +64,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What a new sandbox may ask for, out of what is wanted.
+    /// The wanted lifetime, capped by the plan.
     pub fn lifetime(&self, wanted: Duration) -> Duration {
         self.longest_lifetime.map_or(wanted, |longest| wanted.min(longest))
     }
@@ -74,19 +74,19 @@ fn span(time: Duration) -> jiff::SignedDuration {
     jiff::SignedDuration::try_from(time).unwrap_or(jiff::SignedDuration::MAX)
 }
 
-/// What a running sandbox costs; the parts add up.
+/// The price of a running sandbox: the sum of these parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Price {
     pub per_hour: Usd,
     pub per_cpu_hour: Usd,
-    /// For each GiB of memory.
+    /// Per GiB of memory.
     pub per_gib_hour: Usd,
     pub per_creation: Usd,
 }
 
 impl Price {
-    /// Of `time` at `size`.
-    pub fn of(&self, size: Size, time: Duration) -> Usd {
+    /// The cost of running `size` for `time`.
+    pub fn cost(&self, size: Size, time: Duration) -> Usd {
         const HOUR: u128 = 3_600_000_000;
         const MIB_A_GIB: u128 = 1024;
         let memory = self.per_gib_hour.for_share(u128::from(size.memory_mb), MIB_A_GIB);
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn sandboxes_that_run_or_are_being_made_fill_the_plan() {
+    fn running_and_pending_sandboxes_count_towards_the_plan() {
         let plan = Plan { concurrent_sandboxes: Some(2), ..Plan::default() };
         let used =
             UsageRows { creations: vec![creation(1000)], intervals: vec![interval(0, 5000)], ..UsageRows::default() };
         assert_eq!(plan.admits(&used, at(1010)), Err(PlanReached::Concurrency { most: 2 }));
-        // A creation that nobody finished is forgotten, and what has ended leaves room.
+        // An unfinished creation expires, and an ended interval frees its slot.
         assert_eq!(plan.admits(&used, at(1200)), Ok(()));
         assert_eq!(plan.admits(&used, at(5000)), Ok(()));
         assert_eq!(Plan::default().admits(&used, at(1010)), Ok(()));
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn minutes_count_in_their_month() {
         let plan = Plan { minutes_per_month: Some(60), ..Plan::default() };
-        let first = months::this(at(1_700_000_000)).from.as_second();
-        // Of an hour and a half, half an hour lies in the month before.
+        let first = months::current(at(1_700_000_000)).from.as_second();
+        // Half an hour of the hour and a half lies in the previous month.
         let used = UsageRows { intervals: vec![interval(first - 1800, first + 3600)], ..UsageRows::default() };
         assert_eq!(plan.admits(&used, at(first + 3599)), Ok(()));
         assert_eq!(plan.admits(&used, at(first + 3600)), Err(PlanReached::Minutes { most: 60 }));
@@ -168,7 +168,7 @@ mod tests {
             per_creation: Usd::ZERO,
         };
         let size = Size { cpu_count: 2, memory_mb: 512, disk_mb: 0 };
-        assert_eq!(price.of(size, Duration::from_secs(3600)), Usd::from_cents(21));
-        assert_eq!(price.of(size, Duration::from_secs(1800)), Usd::from_nanos(105_000_000));
+        assert_eq!(price.cost(size, Duration::from_secs(3600)), Usd::from_cents(21));
+        assert_eq!(price.cost(size, Duration::from_secs(1800)), Usd::from_nanos(105_000_000));
     }
 }

@@ -1,5 +1,5 @@
-//! How big a sandbox shall be, and what a provider can do about it: Sandbar's servers take sizes, on E2B they come with
-//! the template.
+//! The size of a sandbox, and which sizes a provider accepts: Sandbar's servers take sizes with a
+//! create, on E2B the template fixes them.
 
 use sdk::{CallError, Client, Create};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::config::ResourcesConfig;
 use crate::name::ProviderName;
 
-/// Sizes that are wanted; what is absent is left to the provider.
+/// Wanted sizes; an absent one is the provider's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_count: Option<u32>,
@@ -17,7 +17,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// What is not asked for, by default.
+    /// Fills in absent sizes.
     fn or(self, defaults: Self) -> Self {
         Self {
             cpu_count: self.cpu_count.or(defaults.cpu_count),
@@ -31,7 +31,7 @@ impl Resources {
     }
 }
 
-/// A size that the provider cannot give. Ask for another, or another provider.
+/// A size that the provider cannot give. Use another size or provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResourcesRefused {
     #[error(
@@ -44,19 +44,19 @@ pub enum ResourcesRefused {
     OutOfRange { provider: ProviderName, resource: &'static str, wanted: u32, least: u64, most: u64 },
 }
 
-/// What a provider's server takes with a create.
+/// Which sizes a provider's server accepts with a create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sizing {
-    /// Plain E2B.
+    /// Plain E2B: the template fixes the size.
     ByTemplate,
-    /// The least and most of each, in the order of [`Resources::named`].
+    /// The minimum and maximum of each, in the order of [`Resources::named`].
     Taken([(u64, u64); 3]),
 }
 
 impl Sizing {
-    /// Asks the server what it takes, and for its longest lifetime. Whatever it answers shows that it is there: only a
-    /// server that gives no answer is an error.
-    pub(super) async fn of(client: &Client) -> Result<(Self, Option<u64>), CallError> {
+    /// Asks the server for the sizes it accepts and for its longest lifetime. Any response proves
+    /// that the server is reachable; only a missing response is an error.
+    pub(super) async fn query(client: &Client) -> Result<(Self, Option<u64>), CallError> {
         let found = match client.capabilities().await {
             Ok(Some(found)) => found,
             Err(
@@ -75,7 +75,7 @@ impl Sizing {
         Ok((Self::Taken([range("cpuCount"), range("memoryMB"), range("diskSizeMB")]), longest))
     }
 
-    /// The request with the sizes in it that the server takes.
+    /// Adds the sizes to the request.
     pub(super) fn apply(
         &self,
         mut create: Create,
@@ -137,22 +137,22 @@ mod tests {
         let done = done.map(|_| ()).map_err(|error| error.to_string());
         match (done, expected) {
             (Ok(()), Ok(())) => {}
-            (Err(said), Err(part)) if said.contains(part) => {}
+            (Err(message), Err(part)) if message.contains(part) => {}
             (done, expected) => panic!("{done:?} is not {expected:?}"),
         }
     }
 
     #[test]
-    fn what_a_provider_cannot_give_is_refused_with_the_reason() {
+    fn unavailable_sizes_are_rejected_with_the_reason() {
         let big = Resources { cpu_count: Some(8), ..Resources::default() };
         let none = ResourcesConfig::default();
         let taken = Sizing::Taken([(1, 64), (128, 65536), (512, 262_144)]);
         check(&Sizing::ByTemplate, Resources::default(), none, Ok(()));
         check(&Sizing::ByTemplate, big, none, Err("its sizes come with the template, and \"base\" has its own"));
-        // Who says in the configuration what the template has may ask for that.
-        let said = ResourcesConfig { cpu_count: Some(8), ..none };
-        check(&Sizing::ByTemplate, big, said, Ok(()));
-        check(&Sizing::ByTemplate, Resources { cpu_count: Some(4), ..big }, said, Err("\"base\" has 8"));
+        // The configuration declares the template's size, so a request may ask for exactly that.
+        let declared = ResourcesConfig { cpu_count: Some(8), ..none };
+        check(&Sizing::ByTemplate, big, declared, Ok(()));
+        check(&Sizing::ByTemplate, Resources { cpu_count: Some(4), ..big }, declared, Err("\"base\" has 8"));
         check(&taken, big, none, Ok(()));
         check(&taken, big, ResourcesConfig { max_cpu_count: Some(4), ..none }, Err("at most 4 is configured"));
         let huge = Resources { memory_mb: Some(100_000), ..Resources::default() };

@@ -1,7 +1,8 @@
-//! Records in a database: one SQLite file for one machine, Postgres for a team. What is acknowledged is on the disk.
+//! Records in a database: one SQLite file for one machine, Postgres for a team. A write is durable
+//! when it is acknowledged.
 //!
-//! Every transaction begins with a write. On SQLite that takes the write lock at once, where waiting is possible; a
-//! transaction that reads first may find later that it cannot write any more.
+//! Every transaction starts with a write. On SQLite that takes the write lock immediately, where
+//! the busy timeout applies; a transaction that reads first may fail later to upgrade its lock.
 
 use std::error::Error;
 
@@ -19,22 +20,23 @@ pub struct DatabaseRecords {
 }
 
 pub(super) fn cannot<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl Fn(E) -> RecordsError {
-    move |error| RecordsError { what, source: database::cause(error.into()) }
+    move |error| RecordsError { what, source: database::unwrap_cause(error.into()) }
 }
 
 impl DatabaseRecords {
-    /// Opens what a URL names, `sqlite:///FILE` or `postgres://…`, and brings it to the newest form. A file that is absent
-    /// is made, for its owner's eyes only.
+    /// Opens the database of a URL, `sqlite:///FILE` or `postgres://…`, and migrates it. A missing
+    /// file is created, readable by its owner only.
     ///
     /// # Errors
-    /// It cannot be reached, or is not what the URL says.
+    /// [`RecordsError`] when it cannot be reached, is not a database of that kind, or cannot be
+    /// migrated.
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
         Ok(Self { database, set_aside: SetAside::default() })
     }
 
-    /// Ends its connections. Dropping it does so too, without waiting.
+    /// Closes its connections. Dropping it does so too, without waiting.
     pub async fn close(self) -> Result<(), RecordsError> {
         self.database.close().await.map_err(cannot("close"))
     }

@@ -1,5 +1,5 @@
-//! The rows of the database, the same on SQLite and Postgres. Times are microseconds since the epoch, structured values
-//! are JSON texts, money is billionths of a dollar.
+//! The rows of the database, the same on SQLite and Postgres. Times are microseconds since the
+//! epoch, structured values are JSON texts, money is in billionths of a dollar.
 #![expect(unreachable_pub, reason = "the derive macros refer to these as public")]
 
 pub(super) mod workspace {
@@ -23,7 +23,7 @@ pub(super) mod workspace {
         pub details: String,
     }
 
-    /// Nothing but the name: a row has the values of variables.
+    /// Only the name: a row contains the values of variables.
     impl std::fmt::Debug for Model {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Model").field("name", &self.name).finish_non_exhaustive()
@@ -36,7 +36,7 @@ pub(super) mod workspace {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// A row stays when the lease is given back, so that numbers only grow.
+/// A row stays when the lease is released, so that fencing numbers only grow.
 pub(super) mod lease {
     use sea_orm::entity::prelude::*;
 
@@ -47,7 +47,7 @@ pub(super) mod lease {
         pub workspace: String,
         pub owner: String,
         pub fence: i64,
-        /// 0 when it was given back.
+        /// 0 when it is released.
         pub until_us: i64,
     }
 
@@ -57,7 +57,7 @@ pub(super) mod lease {
     impl ActiveModelBehavior for ActiveModel {}
 }
 
-/// A sandbox that no record of a workspace names.
+/// A sandbox that no workspace record names.
 pub(super) mod orphan {
     use sea_orm::entity::prelude::*;
 

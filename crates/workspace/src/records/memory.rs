@@ -1,4 +1,4 @@
-//! Records that end with the process, for tests.
+//! Records in memory, for tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use sdk::SandboxId;
 use uuid::Uuid;
 
 use super::model::{
-    Creation, Health, Interval, Lease, OrphanRecord, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning,
+    Creation, Health, Interval, Lease, OrphanRecord, Stored, TokenUsage, Tokens, UsageQuery, UsageRows, Warning,
     WorkspaceRecord,
 };
 use super::port::{
@@ -20,14 +20,14 @@ use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Breaker;
 
-/// A memory in this process.
+/// In-memory records of one process.
 #[derive(Debug, Default)]
 pub struct MemoryRecords {
-    held: Mutex<Held>,
+    held: Mutex<Tables>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Tables {
     workspaces: BTreeMap<WorkspaceName, WorkspaceRecord>,
     leases: BTreeMap<WorkspaceName, Lease>,
     creations: Vec<Creation>,
@@ -45,18 +45,18 @@ impl MemoryRecords {
         self.held().leases.get(workspace).cloned()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Tables> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl Tables {
     fn check(&self, lease: &Lease) -> Result<(), ChangeError> {
         let newest = self.leases.get(&lease.workspace).map(|held| held.fence);
         if newest == Some(lease.fence) { Ok(()) } else { Err(ChangeError::LeaseLost(lease.workspace.clone())) }
     }
 
-    fn open_of(&mut self, provider: &ProviderName, sandbox: &SandboxId) -> impl Iterator<Item = &mut Interval> {
+    fn open_intervals(&mut self, provider: &ProviderName, sandbox: &SandboxId) -> impl Iterator<Item = &mut Interval> {
         self.intervals.iter_mut().filter(move |interval| {
             interval.ended_at.is_none() && interval.provider == *provider && interval.sandbox == *sandbox
         })
@@ -69,7 +69,7 @@ impl Held {
         if self.intervals.iter().any(same) {
             return;
         }
-        for interval in self.open_of(&new.provider, &new.sandbox) {
+        for interval in self.open_intervals(&new.provider, &new.sandbox) {
             interval.ended_at = Some(interval.until.min(new.started_at).max(interval.started_at));
         }
         self.intervals.push(new.clone());
@@ -167,7 +167,7 @@ impl OrphanRecords for MemoryRecords {
         Ok(self.held().orphans.values().cloned().collect())
     }
 
-    async fn note_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError> {
+    async fn record_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError> {
         self.held().orphans.insert(orphan.sandbox.to_string(), orphan.clone());
         Ok(())
     }
@@ -213,7 +213,7 @@ impl UsageRecords for MemoryRecords {
         sandbox: &SandboxId,
         until: Timestamp,
     ) -> Result<(), RecordsError> {
-        for interval in self.held().open_of(provider, sandbox) {
+        for interval in self.held().open_intervals(provider, sandbox) {
             interval.until = until;
         }
         Ok(())
@@ -225,18 +225,18 @@ impl UsageRecords for MemoryRecords {
         sandbox: &SandboxId,
         at: Timestamp,
     ) -> Result<(), RecordsError> {
-        for interval in self.held().open_of(provider, sandbox) {
+        for interval in self.held().open_intervals(provider, sandbox) {
             interval.ended_at = Some(at.min(interval.until).max(interval.started_at));
         }
         Ok(())
     }
 
-    async fn note_stored(&self, stored: &Stored) -> Result<(), RecordsError> {
+    async fn record_stored(&self, stored: &Stored) -> Result<(), RecordsError> {
         self.held().stored.insert((stored.project.clone(), stored.at), stored.bytes);
         Ok(())
     }
 
-    async fn note_tokens(&self, tokens: &Tokens) -> Result<(), RecordsError> {
+    async fn record_tokens(&self, tokens: &Tokens) -> Result<(), RecordsError> {
         let mut held = self.held();
         if !held.tokens.iter().any(|known| known.id == tokens.id) {
             held.tokens.push(tokens.clone());
@@ -269,13 +269,19 @@ impl UsageRecords for MemoryRecords {
         };
         let whole = query.provider.is_none();
         let tokens = held.tokens.iter().filter(|tokens| tokens.at >= since && of_project(&tokens.payer.project));
-        let mut spoken = BTreeMap::new();
+        let mut token_usage = BTreeMap::new();
         for Tokens { id: _, at, payer, model, input, output, cost } in tokens.filter(|_| whole) {
-            let hour = at.as_microsecond().div_euclid(Spoken::TOGETHER);
-            let first =
-                || Spoken { at: *at, payer: payer.clone(), model: model.clone(), input: 0, output: 0, cost: Usd::ZERO };
+            let hour = at.as_microsecond().div_euclid(TokenUsage::BUCKET_US);
+            let first = || TokenUsage {
+                at: *at,
+                payer: payer.clone(),
+                model: model.clone(),
+                input: 0,
+                output: 0,
+                cost: Usd::ZERO,
+            };
             let key = (payer.project.clone(), payer.job.clone(), model.clone(), hour);
-            let together = spoken.entry(key).or_insert_with(first);
+            let together = token_usage.entry(key).or_insert_with(first);
             together.at = together.at.min(*at);
             together.input += input;
             together.output += output;
@@ -285,16 +291,16 @@ impl UsageRecords for MemoryRecords {
             creations: creations.cloned().collect(),
             intervals: intervals.cloned().collect(),
             stored: held.stored.iter().map(level).filter(counts).filter(|_| whole).collect(),
-            spoken: spoken.into_values().collect(),
+            token_usage: token_usage.into_values().collect(),
         };
         rows.creations.sort_by_key(|creation| (creation.at, creation.id));
         rows.intervals.sort_by_key(|interval| (interval.started_at, interval.sandbox.clone()));
         rows.stored.sort_by_key(|stored| (stored.at, stored.project.clone()));
-        rows.spoken.sort_by_key(|spoken| spoken.at);
+        rows.token_usage.sort_by_key(|token_usage| token_usage.at);
         Ok(rows)
     }
 
-    async fn note_warning(&self, warning: &Warning) -> Result<bool, RecordsError> {
+    async fn record_warning(&self, warning: &Warning) -> Result<bool, RecordsError> {
         let mut held = self.held();
         let same = |known: &Warning| {
             (&known.limit, &known.period, known.percent) == (&warning.limit, &warning.period, warning.percent)

@@ -1,8 +1,8 @@
-//! The database's form, one step after the other. Steps are only ever added: a released one never changes, and none goes
-//! back.
+//! The database schema as a list of migrations. Migrations are only appended: a released one never
+//! changes, and there are no down migrations.
 //!
-//! SQLite does not undo half a step when the process is killed, and two processes may start at once: every statement
-//! says `IF NOT EXISTS`, so that a step can be done again.
+//! SQLite does not roll back half a migration when the process is killed, and two processes may
+//! start at once. So every statement says `IF NOT EXISTS` and a migration can be retried.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{big_integer, big_integer_null, boolean, string, string_null, text};
@@ -16,13 +16,13 @@ impl MigratorTrait for Migrator {
         vec![Box::new(First), Box::new(Orphans)]
     }
 
-    /// The table may be shared with other parts of the program.
+    /// Each part of the program has a migration table of its own, since the database may be shared.
     fn migration_table_name() -> DynIden {
         "workspace_migration".into_iden()
     }
 }
 
-/// Workspaces, leases, usage, the health of providers.
+/// Workspaces, leases, usage, health of providers.
 struct First;
 
 impl MigrationName for First {
@@ -129,7 +129,7 @@ impl MigrationTrait for First {
     }
 }
 
-/// Since when a sandbox is known to be an orphan.
+/// When a sandbox was first seen to be an orphan.
 struct Orphans;
 
 impl MigrationName for Orphans {

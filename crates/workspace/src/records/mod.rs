@@ -1,5 +1,5 @@
-//! What outlives the process: workspaces, who may act on them, what was used, how providers are doing. In memory for
-//! tests, in SQLite on one machine, in Postgres for a team.
+//! State that outlives the process: workspaces, leases, usage, and health of providers. In memory
+//! for tests, in SQLite on one machine, in Postgres for a team.
 
 mod database;
 mod entity;
@@ -14,7 +14,7 @@ mod workspaces;
 pub use database::DatabaseRecords;
 pub use memory::MemoryRecords;
 pub use model::{
-    Creation, Health, Interval, Lease, OrphanRecord, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows,
+    Creation, Health, Interval, Lease, OrphanRecord, Payer, Size, Stored, TokenUsage, Tokens, UsageQuery, UsageRows,
     Warning, WorkspaceRecord, WorkspaceState,
 };
 pub use port::{

@@ -1,4 +1,4 @@
-//! What is remembered, in this crate's own words.
+//! The domain types of the records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::checkpoint::ProjectId;
 use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::snapshot::ProjectId;
 
-/// A workspace, as it must be known to the process that comes after this one.
+/// A workspace, with all that the next process needs to continue it.
 #[derive(Clone, PartialEq)]
 pub struct WorkspaceRecord {
     pub name: WorkspaceName,
-    /// Whose snapshots are its own.
+    /// The project that owns its checkpoints.
     pub project: ProjectId,
-    /// Where it runs, and stays unless it is moved.
+    /// The current provider; it changes only by a move.
     pub provider: ProviderName,
-    /// The sandbox it is in; none while there is none.
+    /// The current sandbox, if there is one.
     pub sandbox: Option<SandboxId>,
     pub state: WorkspaceState,
     pub paused: bool,
@@ -30,24 +30,24 @@ pub struct WorkspaceRecord {
     pub created_at: Timestamp,
     /// The end of the workspace itself, not of its sandbox.
     pub expires_at: Timestamp,
-    /// What must run again in every new sandbox, by name.
+    /// The services to start in every new sandbox, by name.
     pub services: Value,
-    /// What every new sandbox gets again. The values are secrets.
+    /// The variables that every new sandbox gets. The values are secrets.
     pub env: BTreeMap<String, Secret>,
-    /// What those who keep it need to know after a restart, in their own words.
+    /// The persisted state of the workspace module, opaque to the records.
     pub details: Value,
 }
 
-/// Where a workspace is in its life.
+/// The lifecycle state of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkspaceState {
-    /// Some steps of the set-up are still to be done.
+    /// Setup is not complete.
     SettingUp,
     Ready,
-    /// Between two sandboxes: rotation or a change of provider.
+    /// A handover is under way: a rotation or a change of provider.
     Moving,
-    /// Without a sandbox; a snapshot brings it back.
+    /// It has no sandbox; resuming restores a checkpoint.
     Stopped,
 }
 
@@ -64,7 +64,7 @@ impl WorkspaceState {
     }
 }
 
-/// Names of variables, not their values.
+/// Shows names of variables, not their values.
 impl fmt::Debug for WorkspaceRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkspaceRecord")
@@ -80,18 +80,18 @@ impl fmt::Debug for WorkspaceRecord {
     }
 }
 
-/// The right to act on a workspace, for a while. Later leases have higher numbers, and what carries an older number than
-/// the newest lease is refused.
+/// The right to act on a workspace, for a limited time. Each lease has a higher fencing number than
+/// those before it, and a write that carries an older number is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     pub workspace: WorkspaceName,
-    /// Who has it, for people: a process and its machine.
+    /// The owning process and its machine, readable.
     pub owner: String,
     pub fence: i64,
     pub until: Timestamp,
 }
 
-/// How big a sandbox is.
+/// The size of a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Size {
     pub cpu_count: u32,
@@ -99,14 +99,14 @@ pub struct Size {
     pub disk_mb: u32,
 }
 
-/// Who pays.
+/// The account of usage.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Payer {
     pub project: String,
     pub job: Option<String>,
 }
 
-/// A sandbox that was asked for. Noted before the provider is asked, so that a crash forgets none.
+/// A requested sandbox. Recorded before the request is sent, so that a crash loses none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creation {
     pub id: Uuid,
@@ -117,7 +117,7 @@ pub struct Creation {
     pub sandbox: Option<SandboxId>,
 }
 
-/// A stretch of time in which a sandbox ran.
+/// A time interval in which a sandbox ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interval {
     pub provider: ProviderName,
@@ -125,14 +125,14 @@ pub struct Interval {
     pub payer: Payer,
     pub size: Size,
     pub started_at: Timestamp,
-    /// When the provider ends it if nobody does anything: a process that dies leaves this as the latest possible end.
+    /// When the provider ends the sandbox by itself: the latest possible end if the process dies.
     pub until: Timestamp,
-    /// When it stopped; none while nobody has seen that.
+    /// When it stopped; [`None`] until a process has seen that.
     pub ended_at: Option<Timestamp>,
 }
 
 impl Interval {
-    /// The end as far as it is known: an interval nobody closed did not outlast its sandbox.
+    /// The end as far as it is known: an interval that was never closed ends with its sandbox.
     pub fn end_by(&self, now: Timestamp) -> Timestamp {
         self.ended_at.unwrap_or(self.until.min(now)).min(now)
     }
@@ -142,7 +142,7 @@ impl Interval {
     }
 }
 
-/// How much a project keeps in the object store from `at` on.
+/// How many bytes a project stores from `at` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     pub project: String,
@@ -150,10 +150,10 @@ pub struct Stored {
     pub bytes: u64,
 }
 
-/// What a model was given and gave. The caller knows what it costs.
+/// The tokens of one model call. The caller computes the cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens {
-    /// Noting the same twice counts once.
+    /// Recording the same id twice counts once.
     pub id: Uuid,
     pub at: Timestamp,
     pub payer: Payer,
@@ -163,10 +163,10 @@ pub struct Tokens {
     pub cost: Usd,
 }
 
-/// What a payer had of a model within an hour, together: a run notes every turn, and nobody wants them one by one.
+/// The tokens of a payer and model within an hour, summed: a run records every call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spoken {
-    /// The first time.
+pub struct TokenUsage {
+    /// The first call.
     pub at: Timestamp,
     pub payer: Payer,
     pub model: String,
@@ -175,42 +175,42 @@ pub struct Spoken {
     pub cost: Usd,
 }
 
-impl Spoken {
-    /// So many microseconds are put together. Periods begin and end with an hour.
-    pub(super) const TOGETHER: i64 = 3_600_000_000;
+impl TokenUsage {
+    /// The bucket size in microseconds. Billing periods start and end on the hour.
+    pub(super) const BUCKET_US: i64 = 3_600_000_000;
 }
 
-/// Which usage is wanted.
+/// Filters a usage query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageQuery {
-    /// What touches the time from here on; none: everything.
+    /// Only usage that touches the time from here on; [`None`]: all.
     pub since: Option<Timestamp>,
     pub project: Option<String>,
     pub provider: Option<ProviderName>,
 }
 
-/// Usage as it was noted. Of [`Stored`] there is also, for each project, the last level from before the query's time.
+/// Recorded usage. [`Stored`] includes, for each project, the last level before the query's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageRows {
     pub creations: Vec<Creation>,
     pub intervals: Vec<Interval>,
     pub stored: Vec<Stored>,
-    pub spoken: Vec<Spoken>,
+    pub token_usage: Vec<TokenUsage>,
 }
 
 /// A sandbox that was made for a workspace and that no record names, with how long that has been
-/// known.
+/// observed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OrphanRecord {
     #[serde(rename = "sandboxID", serialize_with = "sandbox_text")]
     pub sandbox: SandboxId,
-    /// Whose sandbox it is.
+    /// The provider that runs it.
     pub provider: ProviderName,
     /// The workspace that its metadata names.
     pub workspace: String,
     /// When a sweep found it first, by the wall clock.
     pub seen_at: Timestamp,
-    /// How long sweeps have seen it since, by the steady clocks of their processes.
+    /// How long sweeps have observed it since, by the monotonic clocks of their processes.
     #[serde(skip)]
     pub watched: Duration,
 }
@@ -219,10 +219,10 @@ fn sandbox_text<S: serde::Serializer>(id: &SandboxId, serializer: S) -> Result<S
     serializer.serialize_str(id.as_str())
 }
 
-/// Somebody was told that a share of a limit is used. Each is noted once.
+/// A reported limit warning. Each is recorded once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// What the limit is of, with its figure: a limit that was raised warns again.
+    /// The limit with its figure: a raised limit warns again.
     pub limit: String,
     /// The month, or `total`.
     pub period: String,
@@ -230,11 +230,11 @@ pub struct Warning {
     pub at: Timestamp,
 }
 
-/// What is known of a provider's health, with a number that changes with every write.
+/// The health of a provider, with a version for compare-and-swap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     pub breaker: crate::provider::Breaker,
-    /// The last failure, for people.
+    /// The last failure, readable.
     pub reason: String,
     pub version: i64,
 }

@@ -19,12 +19,12 @@ impl OrphanRecords for DatabaseRecords {
     async fn orphans(&self) -> Result<Vec<OrphanRecord>, RecordsError> {
         let rows = orphan::Entity::find().all(&self.database).await.map_err(cannot("read"))?;
         let mut orphans: Vec<OrphanRecord> =
-            rows.into_iter().map(|row| from_row(row).map_err(cannot("understand"))).collect::<Result<_, _>>()?;
+            rows.into_iter().map(|row| from_row(row).map_err(cannot("decode"))).collect::<Result<_, _>>()?;
         orphans.sort_by(|a, b| a.sandbox.as_str().cmp(b.sandbox.as_str()));
         Ok(orphans)
     }
 
-    async fn note_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError> {
+    async fn record_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError> {
         let OrphanRecord { sandbox, provider, workspace, seen_at, watched } = orphan;
         let row = orphan::Model {
             sandbox: sandbox.to_string(),
@@ -46,8 +46,8 @@ impl OrphanRecords for DatabaseRecords {
     }
 
     async fn forget_orphan(&self, sandbox: &SandboxId) -> Result<(), RecordsError> {
-        let forgotten = orphan::Entity::delete_by_id(sandbox.as_str()).exec(&self.database).await;
-        forgotten.map(drop).map_err(cannot("change"))
+        let find_missing = orphan::Entity::delete_by_id(sandbox.as_str()).exec(&self.database).await;
+        find_missing.map(drop).map_err(cannot("change"))
     }
 }
 

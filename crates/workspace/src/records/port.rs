@@ -1,4 +1,4 @@
-//! What this crate needs of a memory that outlives the process. Every implementation passes the contract in
+//! The storage ports of this crate. Every implementation passes the contract tests in
 //! `tests/records`.
 
 use std::error::Error;
@@ -16,7 +16,7 @@ use super::model::{
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Breaker;
 
-/// The memory itself failed. Nothing is known to be written.
+/// The storage failed. Whether a write took effect is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} the records of workspaces")]
 pub struct RecordsError {
@@ -24,10 +24,10 @@ pub struct RecordsError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// A change to a workspace that was not made.
+/// Why a change to a workspace was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// Somebody else has taken the workspace since. Stop acting on it.
+    /// Another process took the workspace. Stop acting on it.
     #[error("the lease of workspace {0} was lost to another process")]
     LeaseLost(WorkspaceName),
     #[error("there is a workspace {0} already")]
@@ -36,10 +36,10 @@ pub enum ChangeError {
     Records(#[from] RecordsError),
 }
 
-/// A lease that was not given.
+/// Why a lease was not granted.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// Wait until then, or leave it to them.
+    /// Another process holds it: retry after `until`, or leave the workspace to that process.
     #[error("workspace {workspace} is in use by {owner} until {until}")]
     Held { workspace: WorkspaceName, owner: String, fence: i64, until: Timestamp },
     #[error("the lease of workspace {0} was lost to another process")]
@@ -51,36 +51,36 @@ pub enum LeaseError {
 /// Workspaces. A change needs the newest lease.
 #[async_trait]
 pub trait WorkspaceRecords: Send + Sync {
-    /// Why changes are refused, while they are. Does no I/O.
+    /// Why changes are rejected at the moment, if they are. Does no I/O.
     fn fault(&self) -> Option<Unwritable> {
         None
     }
 
     async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError>;
 
-    /// By name, without the rows that this version cannot read.
+    /// Sorted by name, without rows that this version cannot decode.
     async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>, RecordsError> {
         Ok(self.workspaces_and_unreadable().await?.0)
     }
 
-    /// The same, with the names of the rows that this version cannot read: their workspaces exist,
-    /// and their sandboxes are in use.
+    /// Like [`WorkspaceRecords::workspaces`], with the names of rows that this version cannot
+    /// decode: their workspaces exist, and their sandboxes are in use.
     async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError>;
 
     async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
 
-    /// Replaces the record whole.
+    /// Replaces the whole record.
     async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
 
-    /// Removing what is absent succeeds.
+    /// Removing an absent workspace succeeds.
     async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError>;
 }
 
-/// Who may act on a workspace: one at a time.
+/// Leases: at most one process acts on a workspace.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes the lease if nobody has it. From then on, no older lease changes the workspace's record. The workspace need not
-    /// exist yet.
+    /// Takes the lease if no process holds it. From then on, writes under older leases are
+    /// rejected. The workspace need not exist yet.
     async fn take_lease(
         &self,
         workspace: &WorkspaceName,
@@ -89,32 +89,31 @@ pub trait Leases: Send + Sync {
         time: Duration,
     ) -> Result<Lease, LeaseError>;
 
-    /// Moves its end; also of one that has run out, as long as nobody else took it.
+    /// Extends a lease, also an expired one as long as no other process took it.
     async fn renew_lease(&self, lease: &Lease, now: Timestamp, time: Duration) -> Result<Lease, LeaseError>;
 
-    /// Takes away this very lease, which is known to be void. One that was renewed or taken since
-    /// is not touched.
+    /// Revokes exactly this lease, known to be void. A lease that was renewed or taken since stays.
     async fn break_lease(&self, lease: &Lease) -> Result<(), RecordsError>;
 
-    /// Gives it back. Giving back what was lost succeeds.
+    /// Releases a lease. Releasing a lost lease succeeds.
     async fn release_lease(&self, lease: &Lease) -> Result<(), RecordsError>;
 }
 
-/// What was used. Noting the same thing again changes nothing, so that after a crash it can be noted again.
+/// Usage. All writes are idempotent, so that they can be retried after a crash.
 #[async_trait]
 pub trait UsageRecords: Send + Sync {
     async fn begin_creation(&self, creation: &Creation) -> Result<(), RecordsError>;
 
-    /// The provider made it: names the sandbox and opens its interval, both or neither.
+    /// The provider created the sandbox: atomically names it and opens its interval.
     async fn finish_creation(&self, id: Uuid, interval: &Interval) -> Result<(), RecordsError>;
 
-    /// The provider certainly made none.
+    /// The provider certainly created no sandbox.
     async fn drop_creation(&self, id: Uuid) -> Result<(), RecordsError>;
 
-    /// A sandbox runs (again). What was open of it ends by the new start.
+    /// A sandbox runs (again). An interval still open for it ends at the new start.
     async fn open_interval(&self, interval: &Interval) -> Result<(), RecordsError>;
 
-    /// The provider will end it then.
+    /// Sets the time at which the provider will end the sandbox.
     async fn extend_interval(
         &self,
         provider: &ProviderName,
@@ -122,7 +121,7 @@ pub trait UsageRecords: Send + Sync {
         until: Timestamp,
     ) -> Result<(), RecordsError>;
 
-    /// It stopped, at the latest when the provider would have ended it.
+    /// The sandbox stopped, at the latest when the provider would have ended it.
     async fn close_interval(
         &self,
         provider: &ProviderName,
@@ -130,27 +129,27 @@ pub trait UsageRecords: Send + Sync {
         at: Timestamp,
     ) -> Result<(), RecordsError>;
 
-    /// Of two levels at one moment the later noted counts.
-    async fn note_stored(&self, stored: &Stored) -> Result<(), RecordsError>;
+    /// Of two levels at the same time, the later write wins.
+    async fn record_stored(&self, stored: &Stored) -> Result<(), RecordsError>;
 
-    async fn note_tokens(&self, tokens: &Tokens) -> Result<(), RecordsError>;
+    async fn record_tokens(&self, tokens: &Tokens) -> Result<(), RecordsError>;
 
-    /// In order of time.
+    /// Ordered by time.
     async fn usage(&self, query: &UsageQuery) -> Result<UsageRows, RecordsError>;
 
-    /// True for the one that noted it first.
-    async fn note_warning(&self, warning: &Warning) -> Result<bool, RecordsError>;
+    /// Returns true to the first writer only.
+    async fn record_warning(&self, warning: &Warning) -> Result<bool, RecordsError>;
 
-    /// In order of time.
+    /// Ordered by time.
     async fn warnings(&self) -> Result<Vec<Warning>, RecordsError>;
 }
 
-/// How providers are doing, shared by all processes.
+/// Health of providers, shared by all processes.
 #[async_trait]
 pub trait HealthRecords: Send + Sync {
     async fn health(&self, provider: &ProviderName) -> Result<Health, RecordsError>;
 
-    /// Writes if nobody has since `seen` was read; else false.
+    /// Compare-and-swap: returns false if another writer changed it since `seen` was read.
     async fn change_health(
         &self,
         provider: &ProviderName,
@@ -160,20 +159,20 @@ pub trait HealthRecords: Send + Sync {
     ) -> Result<bool, RecordsError>;
 }
 
-/// Orphans, from when a sweep finds them until they are ended.
+/// Orphans, from when a sweep finds them until they are killed.
 #[async_trait]
 pub trait OrphanRecords: Send + Sync {
-    /// By sandbox.
+    /// Sorted by sandbox.
     async fn orphans(&self) -> Result<Vec<OrphanRecord>, RecordsError>;
 
-    /// Writes one, in place of what was known of the same sandbox.
-    async fn note_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError>;
+    /// Inserts or replaces the record of a sandbox.
+    async fn record_orphan(&self, orphan: &OrphanRecord) -> Result<(), RecordsError>;
 
-    /// Forgetting what is absent succeeds.
+    /// Forgetting an absent orphan succeeds.
     async fn forget_orphan(&self, sandbox: &SandboxId) -> Result<(), RecordsError>;
 }
 
-/// All of it.
+/// All ports of the records.
 pub trait Records: WorkspaceRecords + Leases + UsageRecords + HealthRecords + OrphanRecords {}
 
 impl<T: WorkspaceRecords + Leases + UsageRecords + HealthRecords + OrphanRecords> Records for T {}

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::database::{DatabaseRecords, cannot};
 use super::entity::{creation, health, interval, stored, tokens, warning};
 use super::model::{
-    Creation, Health, Interval, Payer, Size, Spoken, Stored, Tokens, UsageQuery, UsageRows, Warning, micros,
+    Creation, Health, Interval, Payer, Size, Stored, TokenUsage, Tokens, UsageQuery, UsageRows, Warning, micros,
 };
 use super::port::{HealthRecords, RecordsError, UsageRecords};
 use crate::ledger::Usd;
@@ -26,15 +26,15 @@ use crate::provider::Breaker;
 
 type Damage = Box<dyn Error + Send + Sync>;
 
-/// The open intervals of a sandbox.
-fn open_of(provider: &ProviderName, sandbox: &SandboxId) -> Condition {
+/// Matches the open intervals of a sandbox.
+fn open_intervals(provider: &ProviderName, sandbox: &SandboxId) -> Condition {
     Condition::all()
         .add(interval::Column::Provider.eq(provider.as_str()))
         .add(interval::Column::Sandbox.eq(sandbox.as_str()))
         .add(interval::Column::EndedAtUs.is_null())
 }
 
-/// `at`, but neither before the interval's start nor after its latest end. In words that both databases know.
+/// `at`, clamped to the interval's start and latest end, in SQL that both databases support.
 fn end_at(at: Timestamp) -> CaseStatement {
     let at = at.as_microsecond();
     CaseStatement::new()
@@ -56,7 +56,7 @@ async fn open<C: ConnectionTrait>(database: &C, new: &Interval) -> Result<(), Db
     }
     interval::Entity::update_many()
         .col_expr(interval::Column::EndedAtUs, end_at(new.started_at).into())
-        .filter(open_of(&new.provider, &new.sandbox))
+        .filter(open_intervals(&new.provider, &new.sandbox))
         .filter(interval::Column::StartedAtUs.ne(new.started_at.as_microsecond()))
         .exec(database)
         .await?;
@@ -120,7 +120,7 @@ impl UsageRecords for DatabaseRecords {
     ) -> Result<(), RecordsError> {
         let extended = interval::Entity::update_many()
             .col_expr(interval::Column::UntilUs, Expr::value(until.as_microsecond()))
-            .filter(open_of(provider, sandbox))
+            .filter(open_intervals(provider, sandbox))
             .exec(&self.database)
             .await;
         extended.map(|_| ()).map_err(cannot("write"))
@@ -134,13 +134,13 @@ impl UsageRecords for DatabaseRecords {
     ) -> Result<(), RecordsError> {
         let closed = interval::Entity::update_many()
             .col_expr(interval::Column::EndedAtUs, end_at(at).into())
-            .filter(open_of(provider, sandbox))
+            .filter(open_intervals(provider, sandbox))
             .exec(&self.database)
             .await;
         closed.map(|_| ()).map_err(cannot("write"))
     }
 
-    async fn note_stored(&self, noted: &Stored) -> Result<(), RecordsError> {
+    async fn record_stored(&self, noted: &Stored) -> Result<(), RecordsError> {
         let row = stored::Model {
             project: noted.project.clone(),
             at_us: noted.at.as_microsecond(),
@@ -153,7 +153,7 @@ impl UsageRecords for DatabaseRecords {
         insert.exec_without_returning(&self.database).await.map(|_| ()).map_err(cannot("write"))
     }
 
-    async fn note_tokens(&self, noted: &Tokens) -> Result<(), RecordsError> {
+    async fn record_tokens(&self, noted: &Tokens) -> Result<(), RecordsError> {
         let Tokens { id, at, payer: Payer { project, job }, model, input, output, cost } = noted;
         let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let row = tokens::Model {
@@ -205,8 +205,8 @@ impl UsageRecords for DatabaseRecords {
         let mut rows = UsageRows::default();
         let creations: Result<_, Damage> = creations.into_iter().map(read_creation).collect();
         let intervals: Result<_, Damage> = intervals.into_iter().map(read_interval).collect();
-        rows.creations = creations.map_err(cannot("understand"))?;
-        rows.intervals = intervals.map_err(cannot("understand"))?;
+        rows.creations = creations.map_err(cannot("decode"))?;
+        rows.intervals = intervals.map_err(cannot("decode"))?;
         if query.provider.is_some() {
             return Ok(rows);
         }
@@ -217,16 +217,16 @@ impl UsageRecords for DatabaseRecords {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        // Rows come in order of time, so the last one entered is the latest.
+        // Rows are ordered by time, so the last insert is the latest level.
         let before = levels.iter().filter(|level| level.at_us <= since);
         let latest: BTreeMap<&str, i64> = before.map(|level| (level.project.as_str(), level.at_us)).collect();
         let counts =
             |level: &&stored::Model| latest.get(level.project.as_str()).is_none_or(|&latest| level.at_us >= latest);
         let levels: Result<_, Damage> = levels.iter().filter(counts).map(read_stored).collect();
         let first = || Expr::col(tokens::Column::AtUs).min();
-        // A sum has another type than what is added up, and not the same on both databases.
+        // The type of a sum differs from its column's, and between the databases.
         let sum = |column: tokens::Column| Expr::col(column).sum().cast_as("bigint");
-        let spoken: Vec<SpokenRow> = tokens::Entity::find()
+        let token_usage: Vec<TokenUsageRow> = tokens::Entity::find()
             .select_only()
             .column_as(first(), "first")
             .columns([tokens::Column::Project, tokens::Column::Job, tokens::Column::Model])
@@ -238,19 +238,19 @@ impl UsageRecords for DatabaseRecords {
             .group_by(tokens::Column::Project)
             .group_by(tokens::Column::Job)
             .group_by(tokens::Column::Model)
-            .group_by(Expr::col(tokens::Column::AtUs).div(Spoken::TOGETHER))
+            .group_by(Expr::col(tokens::Column::AtUs).div(TokenUsage::BUCKET_US))
             .order_by_asc(first())
             .into_tuple()
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let spoken: Result<_, Damage> = spoken.into_iter().map(read_spoken).collect();
-        rows.stored = levels.map_err(cannot("understand"))?;
-        rows.spoken = spoken.map_err(cannot("understand"))?;
+        let token_usage: Result<_, Damage> = token_usage.into_iter().map(read_token_usage).collect();
+        rows.stored = levels.map_err(cannot("decode"))?;
+        rows.token_usage = token_usage.map_err(cannot("decode"))?;
         Ok(rows)
     }
 
-    async fn note_warning(&self, noted: &Warning) -> Result<bool, RecordsError> {
+    async fn record_warning(&self, noted: &Warning) -> Result<bool, RecordsError> {
         let Warning { limit, period, percent, at } = noted;
         let row = warning::Model {
             limit_name: limit.clone(),
@@ -282,7 +282,7 @@ impl UsageRecords for DatabaseRecords {
                 at: Timestamp::from_microsecond(row.at_us)?,
             })
         };
-        rows.into_iter().map(|row| read(row).map_err(cannot("understand"))).collect()
+        rows.into_iter().map(|row| read(row).map_err(cannot("decode"))).collect()
     }
 }
 
@@ -290,7 +290,7 @@ impl UsageRecords for DatabaseRecords {
 impl HealthRecords for DatabaseRecords {
     async fn health(&self, provider: &ProviderName) -> Result<Health, RecordsError> {
         let row = health::Entity::find_by_id(provider.as_str()).one(&self.database).await.map_err(cannot("read"))?;
-        row.map_or_else(|| Ok(Health::default()), |row| read_health(row).map_err(cannot("understand")))
+        row.map_or_else(|| Ok(Health::default()), |row| read_health(row).map_err(cannot("decode")))
     }
 
     async fn change_health(
@@ -300,13 +300,13 @@ impl HealthRecords for DatabaseRecords {
         breaker: Breaker,
         reason: &str,
     ) -> Result<bool, RecordsError> {
-        let (state, failures, until, rest) = match breaker {
+        let (state, failures, until, backoff) = match breaker {
             Breaker::Healthy => ("healthy", 0, Timestamp::UNIX_EPOCH, Duration::ZERO),
             Breaker::Failing { failures } => ("failing", failures, Timestamp::UNIX_EPOCH, Duration::ZERO),
-            Breaker::Open { until, rest } => ("open", 0, until, rest),
-            Breaker::Probing { until, rest } => ("probing", 0, until, rest),
+            Breaker::Open { until, backoff } => ("open", 0, until, backoff),
+            Breaker::Probing { until, backoff } => ("probing", 0, until, backoff),
         };
-        let (until, rest) = (until.as_microsecond(), micros(rest));
+        let (until, backoff) = (until.as_microsecond(), micros(backoff));
         let write = Query::insert()
             .into_table(health::Entity)
             .columns([
@@ -323,7 +323,7 @@ impl HealthRecords for DatabaseRecords {
                 state.into(),
                 i64::from(failures).into(),
                 until.into(),
-                rest.into(),
+                backoff.into(),
                 reason.into(),
                 (seen.version + 1).into(),
             ])
@@ -392,11 +392,11 @@ fn read_stored(row: &stored::Model) -> Result<Stored, Damage> {
     Ok(Stored { project: row.project.clone(), at, bytes: row.bytes.try_into()? })
 }
 
-/// When, project, job, model, input, output, cost.
-type SpokenRow = (i64, String, Option<String>, String, i64, i64, i64);
+/// Time, project, job, model, input, output, cost.
+type TokenUsageRow = (i64, String, Option<String>, String, i64, i64, i64);
 
-fn read_spoken((at, project, job, model, input, output, cost): SpokenRow) -> Result<Spoken, Damage> {
-    Ok(Spoken {
+fn read_token_usage((at, project, job, model, input, output, cost): TokenUsageRow) -> Result<TokenUsage, Damage> {
+    Ok(TokenUsage {
         at: Timestamp::from_microsecond(at)?,
         payer: Payer { project, job },
         model,
@@ -408,12 +408,12 @@ fn read_spoken((at, project, job, model, input, output, cost): SpokenRow) -> Res
 
 fn read_health(row: health::Model) -> Result<Health, Damage> {
     let until = Timestamp::from_microsecond(row.until_us)?;
-    let rest = Duration::from_micros(row.rest_us.try_into()?);
+    let backoff = Duration::from_micros(row.rest_us.try_into()?);
     let breaker = match row.state.as_str() {
         "healthy" => Breaker::Healthy,
         "failing" => Breaker::Failing { failures: row.failures.try_into()? },
-        "open" => Breaker::Open { until, rest },
-        "probing" => Breaker::Probing { until, rest },
+        "open" => Breaker::Open { until, backoff },
+        "probing" => Breaker::Probing { until, backoff },
         other => return Err(format!("unknown health `{other}`").into()),
     };
     Ok(Health { breaker, reason: row.reason, version: row.version })

@@ -22,8 +22,8 @@ use super::port::{ChangeError, LeaseError, Leases, RecordsError, WorkspaceRecord
 use crate::name::WorkspaceName;
 
 impl DatabaseRecords {
-    /// A transaction in which `lease` is the newest one and stays it: nobody can take the workspace meanwhile.
-    async fn under(&self, held: &Lease) -> Result<Transaction, ChangeError> {
+    /// Starts a transaction in which `lease` stays the newest: the update locks its row.
+    async fn begin_under_lease(&self, held: &Lease) -> Result<Transaction, ChangeError> {
         let transaction = self.database.begin().await.map_err(cannot("change"))?;
         let kept = lease::Entity::update_many()
             .col_expr(lease::Column::Fence, Expr::value(held.fence))
@@ -47,7 +47,7 @@ impl WorkspaceRecords for DatabaseRecords {
 
     async fn workspace(&self, name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError> {
         let row = workspace::Entity::find_by_id(name.as_str()).one(&self.database).await.map_err(cannot("read"))?;
-        row.map(|row| from_row(row).map_err(cannot("understand"))).transpose()
+        row.map(|row| from_row(row).map_err(cannot("decode"))).transpose()
     }
 
     async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError> {
@@ -61,14 +61,14 @@ impl WorkspaceRecords for DatabaseRecords {
                 None => unreadable.push(name),
             }
         }
-        // Databases have orders of their own.
+        // Databases collate differently.
         read.sort_by(|a, b| a.name.cmp(&b.name));
         Ok((read, unreadable))
     }
 
     async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
         let row = to_row(record).map_err(cannot("write"))?.into_active_model();
-        let transaction = self.under(lease).await?;
+        let transaction = self.begin_under_lease(lease).await?;
         let inserted = workspace::Entity::insert(row).exec_without_returning(&transaction).await;
         match inserted {
             Err(error) if matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))) => {
@@ -83,7 +83,7 @@ impl WorkspaceRecords for DatabaseRecords {
     async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
         let mut change = to_row(record).map_err(cannot("write"))?.into_active_model().reset_all();
         change.name = sea_orm::ActiveValue::NotSet;
-        let transaction = self.under(lease).await?;
+        let transaction = self.begin_under_lease(lease).await?;
         let updated = workspace::Entity::update_many()
             .set(change)
             .filter(workspace::Column::Name.eq(record.name.as_str()))
@@ -97,11 +97,12 @@ impl WorkspaceRecords for DatabaseRecords {
     }
 
     async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError> {
-        let transaction = self.under(lease).await?;
+        let transaction = self.begin_under_lease(lease).await?;
         let removed = workspace::Entity::delete_by_id(lease.workspace.as_str()).exec(&transaction).await;
         removed.map_err(cannot("change"))?;
         transaction.commit().await.map_err(|error| ChangeError::from(cannot("change")(error)))?;
-        // What it was still stands in SQLite's log. Whoever reads now keeps it from being cut; a later one does it.
+        // The deleted row is still in SQLite's write-ahead log. A concurrent reader prevents
+        // truncation; then a later checkpoint truncates it.
         if self.database.get_database_backend() == DbBackend::Sqlite {
             let _later = self.database.execute_unprepared("PRAGMA wal_checkpoint(TRUNCATE)").await;
         }
@@ -119,7 +120,7 @@ impl Leases for DatabaseRecords {
         time: Duration,
     ) -> Result<Lease, LeaseError> {
         let until = later(now, time);
-        // One statement, so that of those who try at once exactly one succeeds.
+        // One statement, so that exactly one of several concurrent callers succeeds.
         let claim = Query::insert()
             .into_table(lease::Entity)
             .columns([lease::Column::Workspace, lease::Column::Owner, lease::Column::Fence, lease::Column::UntilUs])
@@ -136,13 +137,13 @@ impl Leases for DatabaseRecords {
             .to_owned();
         let claimed = self.database.query_one(&claim).await.map_err(cannot("change"))?;
         if let Some(row) = claimed {
-            let fence = row.try_get::<i64>("", "fence").map_err(cannot("understand"))?;
+            let fence = row.try_get::<i64>("", "fence").map_err(cannot("decode"))?;
             return Ok(Lease { workspace: workspace.clone(), owner: owner.to_owned(), fence, until });
         }
         let held = lease::Entity::find_by_id(workspace.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let (owner, fence, until_us) =
             held.map_or_else(|| ("another process".to_owned(), 0, 0), |row| (row.owner, row.fence, row.until_us));
-        let until = Timestamp::from_microsecond(until_us).map_err(cannot("understand"))?;
+        let until = Timestamp::from_microsecond(until_us).map_err(cannot("decode"))?;
         Err(LeaseError::Held { workspace: workspace.clone(), owner, fence, until })
     }
 

@@ -1,4 +1,5 @@
-//! A repository of this machine as a git bundle: what is committed on one branch, with its history and the tags in it.
+//! Sends a repository of this machine as a git bundle: one branch with its history and the tags in
+//! it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::repo::reachable_remote;
 
-/// For what git answers at once, also in a large repository on a busy machine.
+/// The timeout of a git query, also in a large repository on a busy machine.
 const ANSWER: Duration = Duration::from_secs(60);
 const PIECE: usize = 256 * 1024;
 
@@ -40,43 +41,45 @@ fn list(branches: &[String]) -> String {
     if branches.is_empty() { "none".into() } else { branches.join(", ") }
 }
 
-/// What of a repository is sent.
+/// What is sent of a repository.
 #[derive(Debug)]
 pub(super) struct Bundle {
     path: PathBuf,
-    /// Absent when a commit is checked out and no branch.
+    /// [`None`] on a detached HEAD.
     pub(super) branch: Option<String>,
-    /// The names of commits at which the history was cut off when the repository was cloned.
+    /// The commits at which the history of a shallow clone ends.
     pub(super) shallow: Option<Bytes>,
-    /// Where the repository itself came from, if the sandbox can get there, too.
+    /// The remote of the repository, if the sandbox can reach it too.
     pub(super) origin: Option<String>,
-    /// Files that differ from what is committed, new ones included.
+    /// The number of uncommitted files, including new ones.
     pub(super) uncommitted: usize,
 }
 
 impl Bundle {
-    /// Looks at the repository.
-    pub(super) async fn of(path: &Path, branch: Option<&str>) -> Result<Self, BundleError> {
+    /// Inspects the repository.
+    pub(super) async fn inspect(path: &Path, branch: Option<&str>) -> Result<Self, BundleError> {
         if !path.is_dir() {
             return Err(BundleError::NoDirectory { path: path.to_owned() });
         }
         let top = git(path, &["rev-parse", "--git-dir"]).await?;
         if !top.status.success() {
             return Err(match text(&top.stderr) {
-                said if said.contains("not a git repository") => BundleError::NotARepository { path: path.to_owned() },
+                message if message.contains("not a git repository") => {
+                    BundleError::NotARepository { path: path.to_owned() }
+                }
                 message => BundleError::Git { path: path.to_owned(), message },
             });
         }
         let branch = match branch {
             Some(branch) => {
-                if !holds(path, &format!("refs/heads/{branch}")).await? {
+                if !resolves(path, &format!("refs/heads/{branch}")).await? {
                     let branches = lines(path, &["for-each-ref", "--format=%(refname:short)", "refs/heads"]).await?;
                     return Err(BundleError::NoBranch { path: path.to_owned(), branch: branch.to_owned(), branches });
                 }
                 Some(branch.to_owned())
             }
             None => {
-                if !holds(path, "HEAD").await? {
+                if !resolves(path, "HEAD").await? {
                     return Err(BundleError::NothingCommitted { path: path.to_owned() });
                 }
                 lines(path, &["symbolic-ref", "--quiet", "--short", "HEAD"]).await?.into_iter().next()
@@ -98,12 +101,12 @@ impl Bundle {
         })
     }
 
-    /// What is checked out in the sandbox, as the bundle names it.
+    /// The reference that is checked out in the sandbox.
     pub(super) fn reference(&self) -> String {
         self.branch.as_ref().map_or_else(|| "HEAD".to_owned(), |branch| format!("refs/heads/{branch}"))
     }
 
-    /// The bundle as git writes it. Nothing of it is kept on this machine. Dropping the stream ends git.
+    /// Streams the bundle from git without a temporary file. Dropping the stream kills git.
     pub(super) async fn stream(
         &self,
     ) -> Result<impl Stream<Item = Result<Bytes, BundleError>> + Send + 'static, BundleError> {
@@ -111,14 +114,14 @@ impl Bundle {
         let tags = ["for-each-ref", "--format=%(refname)", "--merged", &reference, "refs/tags"];
         let names = lines(&self.path, &tags).await?.into_iter().chain([reference]);
         let names: String = names.map(|name| name + "\n").collect();
-        // Read from standard input, since there may be more tags than fit on a command line.
+        // Names go through stdin, since there may be more tags than fit on a command line.
         let mut command = command(&self.path, &["bundle", "create", "--quiet", "-", "--stdin"]);
         let mut git = command.stdin(Stdio::piped()).spawn().map_err(BundleError::NoGit)?;
         let (input, output) = (git.stdin.take(), git.stdout.take());
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(BundleError::NoGit(io::Error::other("git has no pipes")));
         };
-        // It ends early only if git does, whose reason is then read below.
+        // Fails only if git exits, whose error is read below.
         let _ = input.write_all(names.as_bytes()).await;
         drop(input);
         let writing = Writing { git, output, path: self.path.clone() };
@@ -131,7 +134,7 @@ impl Bundle {
     }
 }
 
-/// Git while it writes a bundle.
+/// A git process that writes a bundle.
 struct Writing {
     git: Child,
     output: ChildStdout,
@@ -156,7 +159,7 @@ impl Writing {
 fn command(path: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(path).args(arguments).envs([("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0")]);
-    // What a hook of somebody else's repository has set is about that one.
+    // These variables, set by a hook of another repository, would redirect git to that one.
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
         command.env_remove(name);
     }
@@ -169,16 +172,16 @@ async fn git(path: &Path, arguments: &[&str]) -> Result<Output, BundleError> {
     output.map_err(|_| BundleError::Silent { path: path.to_owned() })?.map_err(BundleError::NoGit)
 }
 
-/// Whether a name leads to a commit.
-async fn holds(path: &Path, name: &str) -> Result<bool, BundleError> {
+/// Whether a name resolves to a commit.
+async fn resolves(path: &Path, name: &str) -> Result<bool, BundleError> {
     Ok(git(path, &["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).await?.status.success())
 }
 
-/// What git says; nothing when it has nothing to say about it.
+/// The output lines of git; empty when it fails.
 async fn lines(path: &Path, arguments: &[&str]) -> Result<Vec<String>, BundleError> {
     let output = git(path, arguments).await?;
-    let said = if output.status.success() { text(&output.stdout) } else { String::new() };
-    Ok(said.lines().map(str::to_owned).collect())
+    let stdout = if output.status.success() { text(&output.stdout) } else { String::new() };
+    Ok(stdout.lines().map(str::to_owned).collect())
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,7 +1,9 @@
-//! Brings a repository into a sandbox: cloned from a URL, or unpacked from a bundle of this machine's.
+//! Brings a repository into a sandbox: cloned from a URL, or unpacked from a bundle of this
+//! machine.
 //!
-//! It is made beside the place where it belongs and put there by renaming, so that what is there is whole. A file in its
-//! `.git` says which set-up it is of; that is how an attempt knows its own work from files that somebody needs.
+//! The clone is staged in another directory and moved into place by an atomic rename, so the
+//! project directory is always complete. A file in its `.git` identifies the setup that made it; so
+//! a retry can tell its own work from files of the user or the template.
 
 use std::time::Duration;
 
@@ -16,16 +18,17 @@ use crate::shell::{STAGE, STATE_DIRECTORY, script, tail_of};
 const STAGE_SCRIPT: &str = include_str!("scripts/stage.sh");
 const UNBUNDLE: &str = include_str!("scripts/unbundle.sh");
 const PLACE: &str = include_str!("scripts/place.sh");
-/// How `stage.sh` answers.
+/// The exit codes of `stage.sh`.
 const THERE_ALREADY: i32 = 20;
 const OCCUPIED: i32 = 21;
 
-/// A large repository on a slow line. One that takes longer hangs.
+/// Allows for a large repository on a slow line; a longer clone hangs.
 const CLONE_DEADLINE: Duration = Duration::from_secs(30 * 60);
-/// For removing what an attempt left, and for renaming.
+/// For removing leftovers of an attempt, and for renaming.
 const TIDY_DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// Makes the project's directory, with the repository in it if there is one. Says what somebody should know.
+/// Makes the project directory, with the repository in it if there is one. Returns notes for the
+/// user.
 pub(super) async fn run(sandbox: &Sandbox, repo: Option<&Repo>, digest: &str) -> Result<Vec<String>, StepError> {
     let Some(repo) = repo else {
         let output = sandbox.commands().run(sdk::Command::exec("mkdir", ["-p", "--", PROJECT_DIRECTORY])).await?;
@@ -60,14 +63,14 @@ pub(super) async fn run(sandbox: &Sandbox, repo: Option<&Repo>, digest: &str) ->
         notes.push(format!(
             "the repository names {} that are not fetched; their directories are empty until \
              `git submodule update --init --recursive`",
-            counted(submodules as usize, "submodule")
+            pluralize(submodules as usize, "submodule")
         ));
     }
     Ok(notes)
 }
 
 async fn from_url(sandbox: &Sandbox, url: &str, repo: &Repo, stage: &str) -> Result<Vec<String>, StepError> {
-    // Whoever made the source by hand may have left credentials in it.
+    // A source that was not parsed may contain credentials.
     let Repo { source, credentials, .. } = Repo::parse(url);
     let url = match &source {
         RepoSource::Url(clean) => clean,
@@ -91,7 +94,7 @@ async fn from_directory(
     repo: &Repo,
     stage: &str,
 ) -> Result<Vec<String>, StepError> {
-    let bundle = Bundle::of(path, repo.branch.as_deref()).await?;
+    let bundle = Bundle::inspect(path, repo.branch.as_deref()).await?;
     let sent = format!("{STATE_DIRECTORY}/setup.bundle");
     sandbox.files().write_stream(&sent, bundle.stream().await?).await?;
     let origin = bundle.origin.as_deref().unwrap_or_default();
@@ -108,7 +111,7 @@ async fn from_directory(
     if bundle.uncommitted > 0 {
         notes.push(format!(
             "{} in {} not committed, and not sent: commit them and set up again to have them in the workspace",
-            counted(bundle.uncommitted, "change"),
+            pluralize(bundle.uncommitted, "change"),
             path.display()
         ));
     }
@@ -118,6 +121,6 @@ async fn from_directory(
     Ok(notes)
 }
 
-fn counted(number: usize, of: &str) -> String {
+fn pluralize(number: usize, of: &str) -> String {
     if number == 1 { format!("1 {of}") } else { format!("{number} {of}s") }
 }

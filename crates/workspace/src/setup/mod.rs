@@ -1,13 +1,13 @@
-//! Makes a fresh sandbox the workspace that somebody asked for: the repository at its branch, files, commands.
+//! Turns a fresh sandbox into the wanted workspace: the repository at its branch, files, commands.
 //!
 //! ```text
 //! clone ── files ── command 1 ── command 2 … ── finished
 //! ```
 //!
-//! After each step the caller stores the [`Progress`]. Whatever breaks off, the next attempt goes on with the step that was
-//! not done; what that one left half made, and what of it still runs, is removed first. A command may therefore run twice
-//! when the connection broke while it ran, and should bear it. The environment is none of the steps: a sandbox is created
-//! with it.
+//! The caller stores the [`Progress`] after each step. After an interruption, the next attempt
+//! continues with the first step that is not done, after removing its leftovers and killing its
+//! processes. So a command may run twice when the connection broke while it ran, and must be
+//! idempotent. The environment is not a step: a sandbox is created with it.
 
 mod bundle;
 mod clone;
@@ -28,43 +28,44 @@ pub use bundle::BundleError;
 pub use progress::{Progress, Step};
 pub use repo::{Repo, RepoSource};
 
+use crate::checkpoint::ProjectId;
 use crate::devserver::DevServer;
 use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::Resources;
-use crate::shell::{self, Ending, STAGE};
-use crate::snapshot::ProjectId;
+use crate::shell::{self, KillFilter, STAGE};
 
-/// Where the project is in every workspace.
+/// The project directory in every workspace.
 pub const PROJECT_DIRECTORY: &str = "/home/user/project";
 
-/// Carried by what a set-up starts, with the step after it.
+/// The task mark of processes that a setup starts, followed by the step.
 const MARK: &str = "setup";
 
-/// What a workspace shall be.
+/// The wanted workspace.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// What is in the project's directory; unless set it is empty.
+    /// The content of the project directory; empty if unset.
     pub repo: Option<Repo>,
-    /// The files of another project's newest whole snapshot stand in for repository and preparation. A snapshot of the
-    /// workspace's own goes first. Without any that can be restored, creating fails.
+    /// Another project whose newest complete checkpoint replaces repository and preparation. A
+    /// checkpoint of the workspace's own project takes precedence. Without one that can be
+    /// restored, creation fails.
     pub from: Option<ProjectId>,
     pub prepare: Prepare,
-    /// Variables that everything in the sandbox sees. The values are secrets, and hidden in all that is shown.
+    /// Variables for all processes in the sandbox. The values are secrets and masked in all output.
     pub env: BTreeMap<String, Secret>,
     pub template: Option<String>,
     pub resources: Resources,
-    /// This provider and no other.
+    /// Only this provider.
     pub provider: Option<ProviderName>,
-    /// Found out from the project's files unless set.
+    /// Detected from the project's files if unset.
     pub dev_server: Option<DevServer>,
-    /// How long the workspace itself lives.
+    /// The lifetime of the workspace itself.
     pub ttl: Option<Duration>,
-    /// On whose account it is.
+    /// The job that pays.
     pub job: Option<String>,
 }
 
-/// Names of variables, not their values.
+/// Shows names of variables, not their values.
 impl fmt::Debug for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Setup")
@@ -82,26 +83,26 @@ impl fmt::Debug for Setup {
     }
 }
 
-/// What is done to the sandbox before somebody works in it.
+/// The preparation of a sandbox before first use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prepare {
     pub files: Vec<PreparedFile>,
-    /// Lines for the login shell, run in the project's directory one after the other. Each must succeed, and should bear
-    /// to be run again.
+    /// Lines for the login shell, run in the project directory one after the other. Each must
+    /// succeed and be idempotent.
     pub commands: Vec<String>,
 }
 
-/// A file that is put into the sandbox.
+/// A file to write into the sandbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PreparedFile {
-    /// Relative ones are below the project's directory.
+    /// Relative paths are below the project directory.
     pub path: String,
     pub content: Bytes,
-    /// Permission bits, when others are wanted than a new file has.
+    /// Permission bits; [`None`] for the default of a new file.
     pub mode: Option<u32>,
 }
 
-/// The content is left out.
+/// Omits the content.
 impl fmt::Debug for PreparedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.mode.map(|mode| format!("{mode:o}"));
@@ -113,7 +114,7 @@ impl fmt::Debug for PreparedFile {
     }
 }
 
-/// A step that failed. Setting up again goes on from it.
+/// A failed step. A retry continues with it.
 #[derive(Debug, thiserror::Error)]
 #[error("set-up failed at step {step}")]
 pub struct StepFailed {
@@ -128,30 +129,30 @@ pub enum StepError {
     /// The directory on this machine cannot be sent.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// Something that is no set-up's work is where the project belongs: a template may have put it there.
+    /// The project directory holds files that no setup made; the template may contain them.
     #[error("{path} is not empty and not from this set-up; nothing was changed")]
     Occupied { path: String },
     #[error(transparent)]
     Git(#[from] GitError),
     #[error(transparent)]
     File(#[from] FileError),
-    /// A command ran and failed.
-    #[error("`{line}` ended with {status}{}", shell::after_colon(tail))]
+    /// A user's command failed.
+    #[error("`{line}` ended with {status}{}", shell::format_tail(tail))]
     CommandFailed { line: String, code: i32, status: String, tail: String },
-    /// What the set-up itself does in the sandbox failed.
-    #[error("{what} failed in the sandbox{}", shell::after_colon(tail))]
+    /// A script of the setup itself failed.
+    #[error("{what} failed in the sandbox{}", shell::format_tail(tail))]
     Script { what: &'static str, tail: String },
-    /// The sandbox could not be asked, or did not answer to the end.
+    /// The sandbox cannot be reached, or the connection broke.
     #[error(transparent)]
     Sandbox(#[from] CommandError),
-    /// What was done could not be stored, so the next attempt would not know of it.
+    /// The progress could not be stored, so a retry would not know of the step.
     #[error("the progress could not be stored: {0}")]
     NotStored(String),
 }
 
-/// Does what is not done yet, and gives the progress to `save` after each step.
+/// Runs the steps that are not done, and passes the progress to `save` after each.
 ///
-/// Dropping the future, or killing the process, leaves a step half done; the next call does it again.
+/// Dropping the future, or killing the process, leaves a step half done; the next call repeats it.
 ///
 /// # Errors
 /// [`StepFailed`] names the step; those before it are done.
@@ -172,24 +173,24 @@ where
     let mask = mask(setup);
     let steps = steps(setup);
     let Some(next) = (0..steps.len()).find(|&index| !progress.has(index, &steps[index].digest)) else {
-        // Something was taken out of the set-up since.
+        // Steps were removed from the setup since.
         progress.finish();
         return save(progress.clone()).await.map_err(|error| not_stored(steps[0].step, &error));
     };
     let (done, left) = steps.split_at(next);
-    end_earlier_attempts(sandbox, done).await.map_err(|source| StepFailed { step: left[0].step, source })?;
+    kill_earlier_attempts(sandbox, done).await.map_err(|source| StepFailed { step: left[0].step, source })?;
     for (index, planned) in left.iter().enumerate() {
         let Planned { step, digest } = planned;
         let done = match step {
             Step::Clone => clone::run(sandbox, setup.repo.as_ref(), digest).await,
-            Step::Files => prepare::files(sandbox, &setup.prepare.files).await.map(|()| Vec::new()),
+            Step::Files => prepare::write_files(sandbox, &setup.prepare.files).await.map(|()| Vec::new()),
             Step::Command(number) => {
                 let line = &setup.prepare.commands[number - 1];
-                prepare::command(sandbox, line, &planned.mark(), &mask).await.map(|()| Vec::new())
+                prepare::run_command(sandbox, line, &planned.mark(), &mask).await.map(|()| Vec::new())
             }
         };
         let notes = done.map_err(|source| StepFailed { step: *step, source })?;
-        info!(%step, "a step of the set-up is done");
+        info!(%step, "setup step done");
         progress.add(digest.clone(), notes);
         if index + 1 == left.len() {
             progress.finish();
@@ -203,27 +204,27 @@ fn not_stored(step: Step, error: &impl fmt::Display) -> StepFailed {
     StepFailed { step, source: StepError::NotStored(error.to_string()) }
 }
 
-/// What an attempt before this one left running would work against it. What steps that are done have left in the background,
-/// a database perhaps, is what they were for.
-async fn end_earlier_attempts(sandbox: &Sandbox, done: &[Planned]) -> Result<(), StepError> {
+/// Kills processes that an earlier attempt left running. Background processes of completed steps,
+/// such as a database, are kept.
+async fn kill_earlier_attempts(sandbox: &Sandbox, done: &[Planned]) -> Result<(), StepError> {
     let except = done.iter().map(Planned::mark).collect();
     let text = if done.is_empty() { STAGE } else { "" };
-    Ok(shell::end(sandbox, Ending { mark: MARK, except, text }).await?)
+    Ok(shell::kill_marked(sandbox, KillFilter { mark: MARK, except, text }).await?)
 }
 
-/// What errors must not repeat.
+/// Masks values of variables in errors.
 fn mask(setup: &Setup) -> Mask {
-    Mask::of_variables(setup.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
+    Mask::for_variables(setup.env.iter().map(|(name, value)| (name.as_str(), value.expose())))
 }
 
-/// A step and what it is known by.
+/// A step and its digest.
 struct Planned {
     step: Step,
     digest: String,
 }
 
 impl Planned {
-    /// Carried by its processes.
+    /// The task mark of its processes.
     fn mark(&self) -> String {
         let step = match self.step {
             Step::Clone => 0,

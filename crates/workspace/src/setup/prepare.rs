@@ -1,4 +1,4 @@
-//! Puts files into a fresh sandbox and runs commands in it.
+//! Writes files into a fresh sandbox and runs commands in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::{PROJECT_DIRECTORY, PreparedFile, StepError};
 use crate::mask::Mask;
 use crate::shell::{self, run_to_end, tail_of};
 
-/// An installation may take long; one that takes longer hangs.
+/// Allows for a long installation; a longer command hangs.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
-/// Writes the files. Doing so again changes nothing.
-pub(super) async fn files(sandbox: &Sandbox, files: &[PreparedFile]) -> Result<(), StepError> {
+/// Writes the files. Idempotent.
+pub(super) async fn write_files(sandbox: &Sandbox, files: &[PreparedFile]) -> Result<(), StepError> {
     let files: Vec<(String, &PreparedFile)> = files.iter().map(|file| (absolute(&file.path), file)).collect();
     sandbox.files().write_many(files.iter().map(|(path, file)| (path.clone(), file.content.clone()))).await?;
     let mut by_mode: BTreeMap<u32, Vec<String>> = BTreeMap::new();
@@ -36,9 +36,9 @@ fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("{PROJECT_DIRECTORY}/{path}") }
 }
 
-/// Runs a line in the project's directory. What it leaves in the background carries the mark.
-pub(super) async fn command(sandbox: &Sandbox, line: &str, mark: &str, mask: &Mask) -> Result<(), StepError> {
-    let command = shell::marked(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(COMMAND_DEADLINE), mark);
+/// Runs a line in the project directory. Its background processes carry the mark.
+pub(super) async fn run_command(sandbox: &Sandbox, line: &str, mark: &str, mask: &Mask) -> Result<(), StepError> {
+    let command = shell::mark(Command::new(line).cwd(PROJECT_DIRECTORY).timeout(COMMAND_DEADLINE), mark);
     let (exit, tail) = run_to_end(sandbox, command).await?;
     if exit.success() {
         return Ok(());
@@ -47,11 +47,11 @@ pub(super) async fn command(sandbox: &Sandbox, line: &str, mark: &str, mask: &Ma
     Err(StepError::CommandFailed { line, code: exit.code, status: exit.status, tail })
 }
 
-impl From<shell::EndError> for StepError {
-    fn from(error: shell::EndError) -> Self {
+impl From<shell::KillError> for StepError {
+    fn from(error: shell::KillError) -> Self {
         match error {
-            shell::EndError::Command(error) => Self::Sandbox(error),
-            shell::EndError::StillRunning(tail) => Self::Script { what: "ending an earlier attempt", tail },
+            shell::KillError::Command(error) => Self::Sandbox(error),
+            shell::KillError::StillRunning(tail) => Self::Script { what: "ending an earlier attempt", tail },
         }
     }
 }

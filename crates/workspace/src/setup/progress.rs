@@ -1,19 +1,19 @@
-//! How far a set-up has come, kept by the caller so that the next attempt goes on from there.
+//! The progress of a setup, stored by the caller so that the next attempt continues from there.
 
 use std::fmt;
 
 use sdk::{Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
-/// A step of a set-up, for people and programs: `clone`, `files`, `command 2`.
+/// A step of a setup, displayed as `clone`, `files`, `command 2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
-    /// The project's directory, with the repository in it if there is one.
+    /// The project directory, with the repository if there is one.
     Clone,
-    /// The files that were given.
+    /// The given files.
     Files,
-    /// A command that was given; the first is 1.
+    /// A given command, counted from 1.
     Command(usize),
 }
 
@@ -29,8 +29,8 @@ impl fmt::Display for Step {
 
 /// Which steps are done, in which sandbox.
 ///
-/// Each is known by a digest of what it was to do. So whoever corrects a command and tries again gets the corrected one and
-/// those after it, and none of those before it a second time.
+/// Each step is identified by a digest of its input. A retry with a corrected command runs that one
+/// and those after it, and repeats none before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
@@ -42,17 +42,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// There is nothing left to do.
+    /// Whether all steps are done.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// What somebody should know: changes that were not sent, submodules that are absent.
+    /// Notes for the user: changes that were not sent, submodules that are missing.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Takes up what was done in this sandbox.
+    /// Resets the progress if it belongs to another sandbox.
     pub(super) fn begin(&mut self, sandbox: &Sandbox) {
         let id = Some(SandboxId::to_string(sandbox.id()));
         if self.sandbox != id {
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Whether the step at `index` was done as `digest` says. If not, none after it counts.
+    /// Whether the step at `index` was done with this digest. If not, all later ones are discarded.
     pub(super) fn has(&mut self, index: usize, digest: &str) -> bool {
         if self.done.get(index).is_some_and(|done| done == digest) {
             return true;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_was_changed_is_done_again_with_all_after_it() {
+    fn a_changed_step_repeats_with_all_after_it() {
         let mut progress = Progress::default();
         for digest in ["clone", "files", "command"] {
             progress.add(digest.into(), Vec::new());

@@ -1,4 +1,5 @@
-//! Where a workspace's project comes from: a URL that the sandbox can reach, or a directory of this machine.
+//! The source of a workspace's project: a URL that the sandbox can reach, or a directory of this
+//! machine.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -7,46 +8,49 @@ use std::str::FromStr;
 use sdk::Credentials;
 use url::Url;
 
-/// A repository to begin with.
+/// The repository of a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repo {
     pub source: RepoSource,
-    /// What is checked out: a branch or, of a URL, also a tag. Unless set, what the source itself has checked out.
+    /// The branch to check out or, from a URL, a tag. [`None`]: the source's current branch.
     pub branch: Option<String>,
-    /// For a URL that asks for them. They are with the one git process that needs them, and kept nowhere.
+    /// For a URL that needs them. Only the one git process that needs them sees them; they are not
+    /// stored.
     pub credentials: Option<Credentials>,
 }
 
-/// Where a repository is.
+/// The location of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RepoSource {
     /// Cloned from within the sandbox.
     Url(String),
-    /// A repository of this machine, or a directory in one. What is committed is sent; what is not stays, and is counted
-    /// in a note.
+    /// A repository of this machine, or a directory in one. Commits are sent; uncommitted changes
+    /// are not, and a note counts them.
     Directory(PathBuf),
 }
 
 impl Repo {
-    /// By what somebody wrote: a URL (`https://…`, `git@host:path`) or a directory (`.`, `../shop`, `file:///srv/shop`).
+    /// Parses a user's text: a URL (`https://…`, `git@host:path`) or a directory (`.`, `../shop`,
+    /// `file:///srv/shop`).
     ///
-    /// A user name and a password in a URL are taken out of it, since git would keep them: they become the credentials.
+    /// A user name and password are moved from the URL into the credentials, since git would store
+    /// them.
     pub fn parse(text: &str) -> Self {
         if let Some(path) = text.strip_prefix("file://") {
-            return Self::of(RepoSource::Directory(path.into()));
+            return Self::new(RepoSource::Directory(path.into()));
         }
         if let Ok(mut url) = Url::parse(text)
             && matches!(url.scheme(), "http" | "https")
         {
             let credentials = take_credentials(&mut url);
-            return Self { credentials, ..Self::of(RepoSource::Url(url.into())) };
+            return Self { credentials, ..Self::new(RepoSource::Url(url.into())) };
         }
-        // `host:path`, as ssh has it, is told from a file by the colon that comes before any slash.
+        // ssh's `host:path` has a colon before the first slash; a file path has not.
         let remote = text.contains("://") || text.split('/').next().is_some_and(|first| first.contains(':'));
-        Self::of(if remote { RepoSource::Url(text.to_owned()) } else { RepoSource::Directory(text.into()) })
+        Self::new(if remote { RepoSource::Url(text.to_owned()) } else { RepoSource::Directory(text.into()) })
     }
 
-    fn of(source: RepoSource) -> Self {
+    fn new(source: RepoSource) -> Self {
         Self { source, branch: None, credentials: None }
     }
 
@@ -69,20 +73,20 @@ impl FromStr for Repo {
     }
 }
 
-/// Percent signs in them are what they stand for.
+/// Decodes percent-encoding.
 fn take_credentials(url: &mut Url) -> Option<Credentials> {
     let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
     let (user, password) = (decoded(url.username()), url.password().map(decoded));
     if user.is_empty() && password.is_none() {
         return None;
     }
-    // Both cannot fail for a URL with a host, which http and https have.
+    // Neither fails for a URL with a host, which http and https have.
     let _ = (url.set_username(""), url.set_password(None));
     Some(Credentials::new(user, password.unwrap_or_default()))
 }
 
-/// A remote as it may stand in the sandbox: one that can be reached from there, without what opens it. Paths of another
-/// machine mean nothing there.
+/// A remote URL without credentials that the sandbox can reach; [`None`] for a path of this
+/// machine.
 pub(super) fn reachable_remote(text: &str) -> Option<String> {
     match Repo::parse(text.trim()) {
         Repo { source: RepoSource::Url(url), .. } => Some(url),
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_told_from_directories() {
+    fn urls_are_distinguished_from_directories() {
         for url in ["https://host/a.git", "git://127.0.0.1:9418/a", "ssh://git@host/a", "git@host:a/b.git", "host:a"] {
             assert_eq!(Repo::parse(url).source, RepoSource::Url(url.to_owned()));
         }
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_do_not_stay_in_a_url() {
+    fn credentials_are_removed_from_urls() {
         let repo = Repo::parse("https://me:p%40ss@host:8443/a.git");
         assert_eq!(repo.source, RepoSource::Url("https://host:8443/a.git".into()));
         assert_eq!(repo.credentials, Some(Credentials::new("me", "p@ss")));

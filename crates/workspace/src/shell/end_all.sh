@@ -1,9 +1,9 @@
-# Ends every process of the user it runs as, but itself.
+# Kills every process of the calling user except itself.
 #
-# The sandbox's daemon belongs to root and is left alone by this; as root, it would not be.
+# The sandbox's daemon belongs to root and survives this; run as root, it would not.
 if (( EUID == 0 )); then echo 'not as root' >&2; exit 1; fi
 
-# Whether another process of this user runs; one that has ended and was not waited for does not.
+# Succeeds if another process of this user runs; zombies do not count.
 others() {
   local status line
   for status in /proc/[0-9]*/status; do

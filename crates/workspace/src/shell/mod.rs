@@ -1,5 +1,5 @@
-//! Scripts and commands of ours in a sandbox, as its own user: run to their end, with the last of what they say, and found
-//! again when nobody waits for them any more.
+//! Runs internal scripts and commands in a sandbox as its user, keeps the tail of their output, and
+//! finds their processes again after the caller is gone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,66 +9,70 @@ use tracing::debug;
 
 use crate::label;
 
-/// Directory for what we keep in a sandbox beside the project.
+/// The directory for Sandbar's files in a sandbox, next to the project.
 pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
-/// Carried by what we start, and by what that starts.
+/// The environment variable that marks internal processes; children inherit it.
 const MARK: &str = "SANDBAR_TASK";
 const END: &str = include_str!("end.sh");
 const END_ALL: &str = include_str!("end_all.sh");
-/// Two times five seconds of waiting, on a machine that is busy.
+/// Allows for two waits of five seconds on a busy machine.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How directories begin in which a clone is made. Git is started by the client, which gives it no mark: it is known by
-/// this text on its command line.
+/// The prefix of directories in which a clone is staged. The client starts git without a mark, so
+/// git is found by this text in its command line.
 pub(crate) const STAGE: &str = "/home/user/.sandbar/clone.";
 
-/// What the end of processes may fail with.
+/// Why processes could not be killed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EndError {
+pub(crate) enum KillError {
     #[error("processes of an earlier attempt could not be ended: {0}")]
     StillRunning(String),
     #[error(transparent)]
     Command(#[from] CommandError),
 }
 
-/// The command, so that it and all it starts can be found by [`end`]. Marks are plain: letters, digits, `:` and `-`.
-pub(crate) fn marked(command: Command, mark: &str) -> Command {
+/// Marks the command, so that [`kill_marked`] finds it and its children. Marks consist of letters,
+/// digits, `:` and `-`.
+pub(crate) fn mark(command: Command, mark: &str) -> Command {
     command.env(MARK, mark)
 }
 
-/// Which processes are to be ended.
+/// Selects processes to kill.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ending<'a> {
-    /// Those whose mark begins so.
+pub(crate) struct KillFilter<'a> {
+    /// Processes whose mark has this prefix.
     pub(crate) mark: &'a str,
-    /// But none of those that carry one of these.
+    /// Except those with one of these marks.
     pub(crate) except: Vec<String>,
-    /// And those that have this on their command line, if it is anything.
+    /// And processes with this text in their command line, unless it is empty.
     pub(crate) text: &'a str,
 }
 
-/// Ends processes, and returns when they are gone.
-pub(crate) async fn end(sandbox: &Sandbox, Ending { mark, except, text }: Ending<'_>) -> Result<(), EndError> {
+/// Kills processes, and returns when they have exited.
+pub(crate) async fn kill_marked(
+    sandbox: &Sandbox,
+    KillFilter { mark, except, text }: KillFilter<'_>,
+) -> Result<(), KillError> {
     let except = except.iter().map(|mark| format!("{MARK}={mark}$")).collect::<Vec<_>>().join("|");
     let command = script(END, [format!("{MARK}={mark}"), except]).env("SANDBAR_END", text).timeout(END_DEADLINE);
     let output = sandbox.commands().run(command).await?;
-    if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
+    if output.success() { Ok(()) } else { Err(KillError::StillRunning(tail_of(&output))) }
 }
 
-/// Ends everything that runs as the sandbox's user.
-pub(crate) async fn end_all(sandbox: &Sandbox) -> Result<(), EndError> {
+/// Kills all processes of the sandbox's user.
+pub(crate) async fn kill_all(sandbox: &Sandbox) -> Result<(), KillError> {
     let output = sandbox.commands().run(script(END_ALL, [""; 0]).timeout(END_DEADLINE)).await?;
-    if output.success() { Ok(()) } else { Err(EndError::StillRunning(tail_of(&output))) }
+    if output.success() { Ok(()) } else { Err(KillError::StillRunning(tail_of(&output))) }
 }
 
-/// Has the sandbox write its files to its disk, so that a power cut after this takes none of them. A sandbox that cannot
-/// is used all the same: its files are in the snapshot too, or can be set up again.
+/// Flushes the sandbox's files to its disk, so that a power cut after this loses none. A failure is
+/// only logged: the files are also in the checkpoint, or can be set up again.
 pub(crate) async fn sync_files(sandbox: &Sandbox) {
-    let command = label::own(Command::exec("sync", ["-f", "/home/user"]).timeout(SYNC_TIMEOUT));
+    let command = label::tag_internal(Command::exec("sync", ["-f", "/home/user"]).timeout(SYNC_TIMEOUT));
     match sandbox.commands().run(command).await {
         Ok(output) if output.success() => {}
-        Ok(output) => debug!(said = tail_of(&output), "the sandbox's files were not synced"),
+        Ok(output) => debug!(output = tail_of(&output), "the sandbox's files were not synced"),
         Err(error) => debug!(%error, "the sandbox's files were not synced"),
     }
 }
@@ -76,45 +80,45 @@ pub(crate) async fn sync_files(sandbox: &Sandbox) {
 /// A bash script with its arguments.
 pub(crate) fn script<A: Into<String>>(text: &str, arguments: impl IntoIterator<Item = A>) -> Command {
     let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments.into_iter().map(Into::into));
-    label::own(Command::exec("/bin/bash", arguments))
+    label::tag_internal(Command::exec("/bin/bash", arguments))
 }
 
-/// Runs a command to its end and keeps the last of what it says.
+/// Runs a command to its end and returns the tail of its output.
 pub(crate) async fn run_to_end(sandbox: &Sandbox, command: Command) -> Result<(Exit, String), CommandError> {
-    let (mut said, mut complained) = (Tail::default(), Tail::default());
+    let (mut stdout, mut stderr) = (Tail::default(), Tail::default());
     let each = |chunk: Chunk| match &chunk {
-        Chunk::Stdout(bytes) | Chunk::Pty(bytes) => said.push(bytes),
-        Chunk::Stderr(bytes) => complained.push(bytes),
+        Chunk::Stdout(bytes) | Chunk::Pty(bytes) => stdout.push(bytes),
+        Chunk::Stderr(bytes) => stderr.push(bytes),
     };
     let exit = sandbox.commands().run_with(command, each).await?;
-    Ok((exit, joined(&said, &complained)))
+    Ok((exit, join_tails(&stdout, &stderr)))
 }
 
-/// The last of what a script said.
+/// The tail of a script's output.
 pub(crate) fn tail_of(output: &Output) -> String {
-    let (mut said, mut complained) = (Tail::default(), Tail::default());
-    said.push(&output.stdout);
-    complained.push(&output.stderr);
-    joined(&said, &complained)
+    let (mut stdout, mut stderr) = (Tail::default(), Tail::default());
+    stdout.push(&output.stdout);
+    stderr.push(&output.stderr);
+    join_tails(&stdout, &stderr)
 }
 
-/// Complaints last. Each has room of its own: however much is said, the reason is not pushed out.
-fn joined(said: &Tail, complained: &Tail) -> String {
-    let parts = [said.text(), complained.text()];
+/// stderr comes last. Each has its own limit, so that stdout cannot push out the error.
+fn join_tails(stdout: &Tail, stderr: &Tail) -> String {
+    let parts = [stdout.text(), stderr.text()];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// For an error that has something to add.
-pub(crate) fn after_colon(tail: &str) -> String {
+/// Formats a tail for the end of an error message.
+pub(crate) fn format_tail(tail: &str) -> String {
     if tail.is_empty() { String::new() } else { format!(":\n{tail}") }
 }
 
-/// The end of an output.
+/// The last bytes of an output.
 #[derive(Debug, Default)]
 pub(crate) struct Tail(VecDeque<u8>);
 
 impl Tail {
-    /// A screen of a terminal.
+    /// About a screen of a terminal.
     const MOST: usize = 2 * 1024;
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
@@ -124,7 +128,7 @@ impl Tail {
         self.0.extend(bytes);
     }
 
-    /// As text, beginning with a whole line where something was dropped.
+    /// As text, starting with a whole line if earlier output was dropped.
     pub(crate) fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);

@@ -1,4 +1,5 @@
-//! Commits: made for a phase, or by the agent in a command of its own. Either way the files are saved and somebody is told.
+//! Commits: made for a phase, or by a command in the sandbox. Either way the workspace is
+//! checkpointed and an event is emitted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,20 +7,21 @@ use std::sync::atomic::Ordering;
 use sdk::Sandbox;
 use tracing::debug;
 
-use super::core::{Core, SavedFor, Turn};
+use super::core::{Core, OpGuard, SavedFor};
 use super::error::WorkspaceError;
+use crate::checkpoint::Saved;
 use crate::events::EventKind;
 use crate::phase::{self, Phase};
 use crate::records::ChangeError;
 use crate::setup::PROJECT_DIRECTORY;
-use crate::snapshot::Saved;
 
-/// What came of a phase's commit.
+/// The result of a phase's commit.
 #[derive(Debug, Clone)]
 pub struct PhaseCommit {
     pub phase: Phase,
-    /// None when there was nothing to commit, or when no snapshot could be stored, of which an event tells.
-    pub snapshot: Option<Saved>,
+    /// [`None`] when there was nothing to commit, or when the checkpoint failed, which an event
+    /// reports.
+    pub checkpoint: Option<Saved>,
 }
 
 impl Core {
@@ -27,57 +29,57 @@ impl Core {
         let pass = self.enter().await?;
         let phase = phase::commit(pass.sandbox(), PROJECT_DIRECTORY, message).await?;
         drop(pass);
-        let snapshot = match &phase {
+        let checkpoint = match &phase {
             Phase::NothingToCommit { .. } => None,
             Phase::Committed(commit) => {
-                let turn = self.turn().await;
-                self.committed(&turn, &commit.id, Some(message)).await?
+                let op = self.begin_op().await;
+                self.record_commit(&op, &commit.id, Some(message)).await?
             }
         };
-        Ok(PhaseCommit { phase, snapshot })
+        Ok(PhaseCommit { phase, checkpoint })
     }
 
-    /// Whether somebody committed since the last look; treated like a phase's commit.
-    pub(super) async fn look_for_commit(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
+    /// Detects a commit made since the last check, and handles it like a phase's commit.
+    pub(super) async fn detect_commit(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
         let Some(attached) = self.attached() else { return Ok(()) };
         if !self.touched.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let sandbox = attached.sandbox.within(self.settings().commit_patience);
+        let sandbox = attached.sandbox.within(self.settings().commit_timeout);
         match phase::head(&sandbox, PROJECT_DIRECTORY).await {
-            Ok(Some(head)) if self.seat().details.head.as_ref() != Some(&head) => {
-                if !self.store_answers().await {
-                    // It is found again by the next look.
+            Ok(Some(head)) if self.state().details.head.as_ref() != Some(&head) => {
+                if !self.store_responds().await {
+                    // The next check finds it again.
                     self.touched.store(true, Ordering::Release);
                     return Ok(());
                 }
-                self.committed(turn, &head, None).await?;
+                self.record_commit(op, &head, None).await?;
             }
             Ok(_) => {}
-            // It is looked for again after the next work.
-            Err(error) => debug!(workspace = %self.name, %error, "no look for a commit"),
+            // Retried after the next use.
+            Err(error) => debug!(workspace = %self.name, %error, "could not check for a commit"),
         }
         Ok(())
     }
 
-    /// The commit that came with files from a snapshot, which nobody has just made.
+    /// The commit that came with restored files; it is not new.
     pub(super) async fn head(&self, sandbox: &Sandbox) -> Option<String> {
-        phase::head(&sandbox.within(self.settings().commit_patience), PROJECT_DIRECTORY).await.ok().flatten()
+        phase::head(&sandbox.within(self.settings().commit_timeout), PROJECT_DIRECTORY).await.ok().flatten()
     }
 
-    async fn committed(
+    async fn record_commit(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         commit: &str,
         message: Option<&str>,
     ) -> Result<Option<Saved>, ChangeError> {
-        self.update(turn, |_, details| details.head = Some(commit.to_owned())).await?;
+        self.update(op, |_, details| details.head = Some(commit.to_owned())).await?;
         let saved = match self.attached() {
-            Some(attached) => self.save(turn, &attached.sandbox, SavedFor::Phase).await.ok(),
+            Some(attached) => self.save(op, &attached.sandbox, SavedFor::Phase).await.ok(),
             None => None,
         };
-        let message = message.map(|message| self.hidden(message));
-        self.tell(EventKind::PhaseCommitted { commit: commit.to_owned(), message }).await;
+        let message = message.map(|message| self.mask_text(message));
+        self.emit(EventKind::PhaseCommitted { commit: commit.to_owned(), message }).await;
         Ok(saved)
     }
 }

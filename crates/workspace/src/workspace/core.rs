@@ -1,7 +1,8 @@
-//! What all handles to a workspace share in this process: its record, its fence, its lease, and whose turn it is.
+//! The state that all handles to a workspace share in this process: record, sandbox gate, lease and
+//! operation lock.
 //!
-//! Invariant: whatever changes the record or the sandbox has the [`Turn`]. Those who work in the sandbox do not need it;
-//! they pass the fence, which whoever has the turn may close.
+//! Invariant: a change of the record or the sandbox holds the [`OpGuard`]. Commands in the sandbox
+//! do not need it; they pass the sandbox gate, which the holder of the lock may close.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,88 +16,97 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::create::read_details;
-use super::details::{Details, Place, Run};
+use super::details::{Details, Run, SandboxRef};
 use super::error::{OpenError, Unavailable, WorkspaceError};
-use super::fence::Fence;
-use super::lease::Holding;
-use super::news::News;
-use super::notice::some;
+use super::gate::SandboxGate;
+use super::lease::HeldLease;
+use super::notice_text::list_some;
+use super::notices::Notices;
 use super::remaining::LastAnswer;
 use crate::chain::chain;
+use crate::checkpoint::{CheckpointOptions, EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, Stamp};
 use crate::clock::later;
+use crate::context::WorkspaceContext;
 use crate::devserver::DevServer;
 use crate::events::{EventKind, WorkspaceEvent};
-use crate::house::House;
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Placed;
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use crate::snapshot::{EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, SnapshotOptions, Stamp};
 
-/// Under which the dev server stands in a record's services.
+/// The key of the dev server in a record's services.
 const DEV_SERVER: &str = "dev_server";
 
-/// The metadata by which a workspace's sandboxes are found.
+/// The metadata key that identifies a workspace's sandboxes.
 pub const METADATA: &str = "sandbar.workspace";
 
-/// For a store to answer a small question.
-const STORE_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The timeout of a probe of the object store.
+const STORE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-const REGAINED: &str = "Another process worked in this workspace while this one was held up: files may have changed.";
+const LEASE_RETAKEN: &str =
+    "Another process worked in this workspace while this one was held up: files may have changed.";
 
 pub(crate) struct Core {
-    pub(super) house: Arc<House>,
+    pub(super) context: Arc<WorkspaceContext>,
     pub(super) name: WorkspaceName,
     pub(super) project: ProjectId,
-    pub(super) holding: Holding,
-    pub(super) fence: Fence,
-    turn: tokio::sync::Mutex<()>,
-    seat: Mutex<Seat>,
+    pub(super) held_lease: HeldLease,
+    pub(super) gate: SandboxGate,
+    op_lock: tokio::sync::Mutex<()>,
+    state: Mutex<LocalState>,
     mask: Mask,
     env_values: EnvValues,
-    /// Somebody worked in the sandbox since the last look for a commit.
+    /// Whether the sandbox was used since the last check for a commit.
     pub(super) touched: AtomicBool,
-    /// And since the files were saved.
+    /// Whether it was used since the last checkpoint.
     pub(super) unsaved: AtomicBool,
     pub(super) closed: AtomicBool,
-    /// A first snapshot was tried in this process.
+    /// Whether this process already tried a first checkpoint.
     first_tried: AtomicBool,
-    /// Tells the keeper that something is different.
+    /// Wakes the supervisor after a change.
     pub(super) changed: Notify,
 }
 
-/// What is known in this process.
-pub(super) struct Seat {
+/// The in-memory state of a workspace.
+pub(super) struct LocalState {
     pub(super) record: WorkspaceRecord,
     pub(super) details: Details,
-    /// Apart from the details, since those who work take them without having the turn.
-    news: News,
-    stored_news: News,
-    /// Known to run, as far as anybody has looked.
+    /// Separate from the details, since callers take notices without the operation lock.
+    notices: Notices,
+    stored_notices: Notices,
+    /// The sandbox, if the last inspection found it running.
     pub(super) attached: Option<Attached>,
     pub(super) last_answer: Option<LastAnswer>,
-    /// The last save of this process, by the wall clock, as in the details, and by
+    /// The last save of this process, by the wall clock as in the details, and by
     /// [`Core::stable_now`].
     pub(super) saved: Option<(Timestamp, Timestamp)>,
 }
 
-impl Seat {
+impl LocalState {
     fn new(mut record: WorkspaceRecord, mut details: Details) -> Self {
-        let news = std::mem::take(&mut details.news);
+        let notices = std::mem::take(&mut details.notices);
         record.details = Value::Null;
-        Self { record, details, stored_news: news.clone(), news, attached: None, last_answer: None, saved: None }
+        Self {
+            record,
+            details,
+            stored_notices: notices.clone(),
+            notices,
+            attached: None,
+            last_answer: None,
+            saved: None,
+        }
     }
 }
 
-/// A sandbox that runs.
+/// A running sandbox.
 #[derive(Clone)]
 pub(super) struct Attached {
     pub(super) sandbox: Sandbox,
-    /// Its run, by [`Core::stable_now`].
+    /// Its start and end, by [`Core::stable_now`].
     pub(super) started_at: Timestamp,
     pub(super) ends_at: Timestamp,
-    /// When that was heard, by the same.
+    /// When the end was learned, by the same clock.
     pub(super) seen_at: Timestamp,
 }
 
@@ -105,9 +115,9 @@ pub(super) struct Attached {
 pub(super) enum SavedFor {
     /// The sandbox is about to be replaced.
     Handover,
-    /// It is about to stop.
+    /// The sandbox is about to stop.
     Stop,
-    /// Work was touched, and the last snapshot is old.
+    /// The workspace was used, and its last checkpoint is old.
     Interval,
     Request,
     Phase,
@@ -124,24 +134,30 @@ impl SavedFor {
     }
 }
 
-/// The right to change the record and the sandbox, in this process.
-pub(super) struct Turn<'a> {
+/// The operation lock: the right to change the record and the sandbox, in this process.
+pub(super) struct OpGuard<'a> {
     _guard: tokio::sync::MutexGuard<'a, ()>,
 }
 
 impl Core {
-    pub(crate) fn new(house: Arc<House>, holding: Holding, record: WorkspaceRecord, details: Details) -> Self {
-        let mask = Mask::of_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
-        let env_values = EnvValues::of(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
+    pub(crate) fn new(
+        context: Arc<WorkspaceContext>,
+        held_lease: HeldLease,
+        record: WorkspaceRecord,
+        details: Details,
+    ) -> Self {
+        let mask = Mask::for_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
+        let env_values =
+            EnvValues::for_variables(record.env.iter().map(|(name, value)| (name.as_str(), value.expose())));
         let unsaved = details.unsaved;
         Self {
-            house,
+            context,
             name: record.name.clone(),
             project: record.project.clone(),
-            holding,
-            fence: Fence::new(),
-            turn: tokio::sync::Mutex::new(()),
-            seat: Mutex::new(Seat::new(record, details)),
+            held_lease,
+            gate: SandboxGate::new(),
+            op_lock: tokio::sync::Mutex::new(()),
+            state: Mutex::new(LocalState::new(record, details)),
             mask,
             env_values,
             touched: AtomicBool::new(false),
@@ -152,45 +168,45 @@ impl Core {
         }
     }
 
-    pub(crate) fn holding(&self) -> &Holding {
-        &self.holding
+    pub(crate) fn held_lease(&self) -> &HeldLease {
+        &self.held_lease
     }
 
     pub(super) fn settings(&self) -> &Settings {
-        &self.house.settings
+        &self.context.settings
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        self.house.settings.clock.now()
+        self.context.settings.clock.now()
     }
 
-    /// The time by which this process decides what is due. It does not jump when the clock is set.
+    /// The clock for decisions of this process. It does not jump when the wall clock is set.
     pub(super) fn stable_now(&self) -> Timestamp {
-        self.house.stable_now()
+        self.context.stable_now()
     }
 
-    pub(super) fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, LocalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn. A lease that was lost is taken again here, where nothing that was begun
-    /// under it is under way; whether it could be, [`Core::check`] tells.
-    pub(super) async fn turn(&self) -> Turn<'_> {
-        let turn = Turn { _guard: self.turn.lock().await };
+    /// Waits for the operation lock. A lost lease is retaken here, where no operation under it is
+    /// in progress; [`Core::check`] reports whether that succeeded.
+    pub(super) async fn begin_op(&self) -> OpGuard<'_> {
+        let op = OpGuard { _guard: self.op_lock.lock().await };
         if self.is_open()
-            && self.holding.is_lost()
-            && let Err(error) = self.regain(&turn).await
+            && self.held_lease.is_lost()
+            && let Err(error) = self.retake_lease(&op).await
         {
-            warn!(workspace = %self.name, error = %chain(&error), "the lease was not taken again");
+            warn!(workspace = %self.name, error = %chain(&error), "the lost lease could not be retaken");
         }
-        turn
+        op
     }
 
-    /// Takes the lease again, and reads what the process that had it has left.
-    async fn regain(&self, turn: &Turn<'_>) -> Result<(), OpenError> {
-        self.holding.take_again(self.settings().lease_wait).await.map_err(OpenError::of_lease)?;
+    /// Retakes the lease, and reads the record that its last holder left.
+    async fn retake_lease(&self, op: &OpGuard<'_>) -> Result<(), OpenError> {
+        self.held_lease.retake(self.settings().lease_timeout).await.map_err(OpenError::from_lease)?;
         let read = async {
-            let record = self.house.records.workspace(&self.name).await?;
+            let record = self.context.records.workspace(&self.name).await?;
             let record = record.ok_or_else(|| OpenError::NotFound(self.name.clone()))?;
             let details = read_details(&record)?;
             Ok::<_, OpenError>((record, details))
@@ -198,30 +214,30 @@ impl Core {
         let (record, details) = match read.await {
             Ok(read) => read,
             Err(error) => {
-                self.holding.release().await;
+                self.held_lease.release().await;
                 return Err(error);
             }
         };
         {
-            let mut seat = self.seat();
-            *seat = Seat::new(record, details);
+            let mut state = self.state();
+            *state = LocalState::new(record, details);
         }
-        self.notice(REGAINED);
-        if let Err(error) = self.update(turn, |_, details| details.epoch += 1).await {
-            warn!(workspace = %self.name, error = %chain(&error), "that the lease was taken again was not noted");
+        self.add_notice(LEASE_RETAKEN);
+        if let Err(error) = self.update(op, |_, details| details.epoch += 1).await {
+            warn!(workspace = %self.name, error = %chain(&error), "the retaken lease could not be recorded");
         }
         Ok(())
     }
 
-    /// Takes the lease again where it was lost.
+    /// Retakes a lost lease.
     ///
     /// # Errors
-    /// Another process has it.
+    /// [`OpenError`] when another process holds it, or the record cannot be read.
     pub(crate) async fn ensure_held(&self) -> Result<(), OpenError> {
-        if self.holding.is_lost() {
-            let turn = Turn { _guard: self.turn.lock().await };
-            if self.is_open() && self.holding.is_lost() {
-                self.regain(&turn).await?;
+        if self.held_lease.is_lost() {
+            let op = OpGuard { _guard: self.op_lock.lock().await };
+            if self.is_open() && self.held_lease.is_lost() {
+                self.retake_lease(&op).await?;
             }
         }
         Ok(())
@@ -232,9 +248,9 @@ impl Core {
         if self.closed.load(Ordering::Acquire) {
             return Err(Unavailable::Closed(self.name.clone()));
         }
-        if !self.holding.holds().await {
+        if !self.held_lease.ensure_valid().await {
             let workspace = self.name.clone();
-            return Err(match self.holding.refusal() {
+            return Err(match self.held_lease.renewal_error() {
                 Some(reason) => Unavailable::LeaseNotRenewed { workspace, reason },
                 None => Unavailable::LeaseLost(workspace),
             });
@@ -242,285 +258,288 @@ impl Core {
         Ok(())
     }
 
-    /// It can be handed out again.
+    /// Whether it can be handed out again.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }
 
-    /// Leaves no record of a workspace of which nothing was made: there is nothing to go on from.
-    pub(crate) async fn forget_unless_begun(&self) {
+    /// Removes the record of a workspace without any sandbox: a retry has nothing to continue from.
+    pub(crate) async fn remove_if_unused(&self) {
         let begun = {
-            let Seat { record, details, .. } = &*self.seat();
+            let LocalState { record, details, .. } = &*self.state();
             record.sandbox.is_some() || !details.retired.is_empty() || record.state != WorkspaceState::SettingUp
         };
-        if !begun && let Err(error) = self.house.records.remove_workspace(&self.holding.lease()).await {
-            warn!(workspace = %self.name, error = %chain(&error), "a record of a workspace that was not made is left");
+        if !begun && let Err(error) = self.context.records.remove_workspace(&self.held_lease.lease()).await {
+            warn!(workspace = %self.name, error = %chain(&error), "the record of an unfinished workspace could not be removed");
         }
     }
 
-    /// Lets others have the workspace, when nothing was started yet.
-    pub(crate) async fn give_back(&self) {
-        self.holding.release().await;
+    /// Releases the lease before any work was started.
+    pub(crate) async fn release(&self) {
+        self.held_lease.release().await;
     }
 
     pub(super) fn mask(&self) -> &Mask {
         &self.mask
     }
 
-    pub(super) fn hidden(&self, text: &str) -> String {
+    pub(super) fn mask_text(&self, text: &str) -> String {
         self.mask.mask(text).into_owned()
     }
 
     /// Changes the record, in the store first.
     pub(super) async fn update(
         &self,
-        _turn: &Turn<'_>,
+        _op: &OpGuard<'_>,
         change: impl FnOnce(&mut WorkspaceRecord, &mut Details),
     ) -> Result<(), ChangeError> {
         let (mut record, mut details) = {
-            let seat = self.seat();
-            (seat.record.clone(), Details { news: seat.news.clone(), ..seat.details.clone() })
+            let state = self.state();
+            (state.record.clone(), Details { notices: state.notices.clone(), ..state.details.clone() })
         };
         change(&mut record, &mut details);
         record.details = to_value(&details);
-        let written = self.house.records.update_workspace(&record, &self.holding.lease()).await;
+        let written = self.context.records.update_workspace(&record, &self.held_lease.lease()).await;
         if let Err(ChangeError::LeaseLost(_)) = &written {
-            self.holding.lose();
+            self.held_lease.lose();
         }
         written?;
-        let mut seat = self.seat();
-        seat.stored_news = std::mem::take(&mut details.news);
+        let mut state = self.state();
+        state.stored_notices = std::mem::take(&mut details.notices);
         record.details = Value::Null;
-        seat.record = record;
-        seat.details = details;
-        drop(seat);
+        state.record = record;
+        state.details = details;
+        drop(state);
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Something that whoever works here next has to know. It is stored with the next change of the record.
-    pub(super) fn notice(&self, line: &str) {
-        let line = self.hidden(line);
+    /// Adds a notice for the sessions of this workspace. It is stored with the next change of the
+    /// record.
+    pub(super) fn add_notice(&self, line: &str) {
+        let line = self.mask_text(line);
         warn!(workspace = %self.name, "{line}");
-        self.seat().news.add(line);
+        self.state().notices.add(line);
     }
 
-    /// What this reader has not heard.
-    pub(super) fn tell_reader(&self, reader: &str) -> Vec<String> {
-        self.seat().news.tell(reader)
+    /// Takes the notices that this reader has not received.
+    pub(super) fn take_notices(&self, reader: &str) -> Vec<String> {
+        self.state().notices.take(reader)
     }
 
-    /// Stores who was told what, if the record does not say so yet.
-    pub(super) async fn store_notices(&self, turn: &Turn<'_>) -> Result<(), ChangeError> {
+    /// Stores which notices were delivered, if the record does not say so yet.
+    pub(super) async fn store_notices(&self, op: &OpGuard<'_>) -> Result<(), ChangeError> {
         let differ = {
-            let seat = self.seat();
-            seat.news != seat.stored_news
+            let state = self.state();
+            state.notices != state.stored_notices
         };
-        if differ { self.update(turn, |_, _| {}).await } else { Ok(()) }
+        if differ { self.update(op, |_, _| {}).await } else { Ok(()) }
     }
 
-    /// Stores that the sandbox has work that is in no snapshot, for the process that comes next.
-    pub(super) async fn store_unsaved(&self, turn: &Turn<'_>) -> Result<(), ChangeError> {
+    /// Stores whether the sandbox has unsaved changes, for the next process.
+    pub(super) async fn store_unsaved(&self, op: &OpGuard<'_>) -> Result<(), ChangeError> {
         let unsaved = self.unsaved.load(Ordering::Acquire);
-        let stored = self.seat().details.unsaved;
-        if stored == unsaved { Ok(()) } else { self.update(turn, |_, details| details.unsaved = unsaved).await }
+        let stored = self.state().details.unsaved;
+        if stored == unsaved { Ok(()) } else { self.update(op, |_, details| details.unsaved = unsaved).await }
     }
 
-    pub(super) async fn tell(&self, kind: EventKind) {
+    pub(super) async fn emit(&self, kind: EventKind) {
         let event =
             WorkspaceEvent { workspace: self.name.clone(), project: self.project.clone(), at: self.now(), kind };
-        self.house.observer.event(&event).await;
+        self.context.observer.event(&event).await;
     }
 
     /// The sandbox that the record names.
-    pub(super) fn place(&self) -> Option<Place> {
-        let seat = self.seat();
-        let sandbox = seat.record.sandbox.clone()?;
-        Some(Place { provider: seat.record.provider.clone(), sandbox })
+    pub(super) fn current_sandbox(&self) -> Option<SandboxRef> {
+        let state = self.state();
+        let sandbox = state.record.sandbox.clone()?;
+        Some(SandboxRef { provider: state.record.provider.clone(), sandbox })
     }
 
     pub(super) fn attached(&self) -> Option<Attached> {
-        self.seat().attached.clone()
+        self.state().attached.clone()
     }
 
-    /// Nobody knows any more whether the sandbox runs.
+    /// Forgets that the sandbox runs: the next use inspects it.
     pub(super) fn detach(&self) {
-        self.seat().attached = None;
+        self.state().attached = None;
     }
 
     pub(super) fn attach(&self, sandbox: Sandbox, remaining: Duration) {
         let now = self.stable_now();
-        let mut seat = self.seat();
-        let known = seat.attached.as_ref().filter(|known| known.sandbox.id() == sandbox.id());
-        // Written by the wall clock, which may have been set since.
-        let recorded = || seat.details.run.map_or(now, |run| run.started_at.min(now));
+        let mut state = self.state();
+        let known = state.attached.as_ref().filter(|known| known.sandbox.id() == sandbox.id());
+        // Recorded by the wall clock, which may have been set since.
+        let recorded = || state.details.run.map_or(now, |run| run.started_at.min(now));
         let started_at = known.map_or_else(recorded, |known| known.started_at);
-        seat.attached = Some(Attached { sandbox, started_at, ends_at: later(now, remaining), seen_at: now });
-        drop(seat);
+        state.attached = Some(Attached { sandbox, started_at, ends_at: later(now, remaining), seen_at: now });
+        drop(state);
         self.changed.notify_one();
     }
 
-    /// Somebody may work right away.
-    pub(super) fn is_ready(&self) -> Option<(Attached, u64)> {
-        let seat = self.seat();
-        let ready = seat.record.state == WorkspaceState::Ready && !seat.record.paused;
-        let attached = seat.attached.clone().filter(|attached| ready && attached.ends_at > self.stable_now())?;
-        Some((attached, seat.details.epoch))
+    /// The running sandbox and its epoch, if it can be used without waiting.
+    pub(super) fn ready_sandbox(&self) -> Option<(Attached, u64)> {
+        let state = self.state();
+        let ready = state.record.state == WorkspaceState::Ready && !state.record.paused;
+        let attached = state.attached.clone().filter(|attached| ready && attached.ends_at > self.stable_now())?;
+        Some((attached, state.details.epoch))
     }
 
     pub(super) async fn client(&self, provider: &ProviderName) -> Result<Client, WorkspaceError> {
-        let found = self.house.orchestrator.provider(provider)?;
+        let found = self.context.orchestrator.provider(provider)?;
         found.client().await.map_err(|source| WorkspaceError::Provider { provider: provider.clone(), source })
     }
 
     pub(super) fn payer(&self) -> Payer {
-        Payer { project: self.project.to_string(), job: self.seat().details.job.clone() }
+        Payer { project: self.project.to_string(), job: self.state().details.job.clone() }
     }
 
     pub(super) fn dev_server(&self) -> Option<DevServer> {
-        dev_server(&self.seat().record)
+        dev_server(&self.state().record)
     }
 
-    /// Nothing of a workspace that runs was ever saved, nor tried to be in this process.
-    pub(super) fn wants_first_snapshot(&self) -> bool {
-        let fresh = !self.settings().first_snapshot_for.is_zero() && !self.seat().details.saved;
-        fresh && !self.first_tried.load(Ordering::Acquire) && self.is_ready().is_some()
+    /// Whether a running workspace has no checkpoint yet, and this process did not try one.
+    pub(super) fn needs_first_checkpoint(&self) -> bool {
+        let fresh = !self.settings().first_checkpoint_for.is_zero() && !self.state().details.saved;
+        fresh && !self.first_tried.load(Ordering::Acquire) && self.ready_sandbox().is_some()
     }
 
-    /// Takes it, unless somebody was faster. That it failed is told by an event; the next phase brings another.
-    pub(super) async fn first_snapshot(&self, turn: &Turn<'_>) {
-        if let Some((attached, _)) = self.is_ready().filter(|_| self.wants_first_snapshot())
-            && self.store_answers().await
+    /// Saves it, unless another operation did. A failure is reported by an event; the next phase
+    /// saves again.
+    pub(super) async fn save_first_checkpoint(&self, op: &OpGuard<'_>) {
+        if let Some((attached, _)) = self.ready_sandbox().filter(|_| self.needs_first_checkpoint())
+            && self.store_responds().await
         {
-            let _told = self.save(turn, &attached.sandbox, SavedFor::Request).await;
+            let _reported = self.save(op, &attached.sandbox, SavedFor::Request).await;
             self.first_tried.store(true, Ordering::Release);
         }
     }
 
-    /// Whether the store of snapshots answers now. Asked before a snapshot that no caller waits
-    /// for: a store that hangs holds up no command that does not need it. What is not saved then is
-    /// saved later, by this process or the next.
-    pub(super) async fn store_answers(&self) -> bool {
-        let listed = self.house.snapshots.newest(&self.project);
-        let answers = matches!(tokio::time::timeout(STORE_ANSWER_TIMEOUT, listed).await, Ok(Ok(_)));
+    /// Whether the object store answers now. Probed before a checkpoint that no caller waits for,
+    /// so that a store that hangs delays no other command. The files are then saved later, by this
+    /// process or the next.
+    pub(super) async fn store_responds(&self) -> bool {
+        let listed = self.context.checkpoints.newest(&self.project);
+        let answers = matches!(tokio::time::timeout(STORE_PROBE_TIMEOUT, listed).await, Ok(Ok(_)));
         if !answers {
-            warn!(workspace = %self.name, "the store of snapshots does not answer; the files are saved later");
+            warn!(workspace = %self.name, "the object store does not answer; the checkpoint is postponed");
         }
         answers
     }
 
-    /// Saves the files of a sandbox, and notes what is kept now. The fence may be open.
+    /// Saves the files of a sandbox, and records it. The sandbox gate may be open.
     pub(super) async fn save(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         sandbox: &Sandbox,
         saved_for: SavedFor,
     ) -> Result<Saved, SaveError> {
-        self.save_sparing(turn, sandbox, saved_for, None).await
+        self.save_sparing(op, sandbox, saved_for, None).await
     }
 
-    /// The same, and this snapshot is not removed for it.
+    /// Like [`Core::save`], without pruning `spare`.
     pub(super) async fn save_sparing(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         sandbox: &Sandbox,
         saved_for: SavedFor,
         spare: Option<Stamp>,
     ) -> Result<Saved, SaveError> {
-        let values = match self.seat().details.allow_env_values {
+        let values = match self.state().details.allow_env_values {
             true => EnvValues::default(),
             false => self.env_values.clone(),
         };
         let occasion = saved_for.occasion();
-        let options = SnapshotOptions { spare, occasion, values, ..self.settings().snapshot.clone() };
-        // What is written from here on may not be in it.
+        let options = CheckpointOptions { spare, occasion, values, ..self.settings().checkpoint.clone() };
+        // Changes from here on may not be in it.
         let saving = SaveGuard::begin(&self.unsaved);
-        match self.house.snapshots.save(sandbox, &self.project, &options).await {
+        match self.context.checkpoints.save(sandbox, &self.project, &options).await {
             Ok(saved) => {
                 saving.finish();
-                self.note_saved(turn, sandbox, saved_for, &saved).await;
+                self.record_saved(op, sandbox, saved_for, &saved).await;
                 let Saved { stamp, unchanged, ref key, files, bytes, .. } = saved;
                 let kind = match unchanged {
-                    true => EventKind::SnapshotUnchanged { stamp },
-                    false => EventKind::SnapshotSaved { stamp, key: key.clone(), files, bytes },
+                    true => EventKind::CheckpointUnchanged { stamp },
+                    false => EventKind::CheckpointSaved { stamp, key: key.clone(), files, bytes },
                 };
-                self.tell(kind).await;
+                self.emit(kind).await;
                 Ok(saved)
             }
             Err(error) => {
                 drop(saving);
                 if let SaveError::Exposed { files, .. } = &error {
-                    self.tell_exposed(turn, files).await;
+                    self.notify_exposed(op, files).await;
                 }
-                let reason = self.hidden(&chain(&error));
-                warn!(workspace = %self.name, reason, "no snapshot was saved; the work goes on");
-                self.tell(EventKind::SnapshotFailed { reason }).await;
+                let reason = self.mask_text(&chain(&error));
+                warn!(workspace = %self.name, reason, "checkpoint failed; the sandbox keeps running");
+                self.emit(EventKind::CheckpointFailed { reason }).await;
                 Err(error)
             }
         }
     }
 
-    /// Notes what is kept now, marks the sandbox with it, and tells those who work here which folders are not in it while they
-    /// still have them.
-    async fn note_saved(&self, turn: &Turn<'_>, sandbox: &Sandbox, saved_for: SavedFor, saved: &Saved) {
+    /// Records the checkpoint, marks the sandbox with it, and notifies sessions of excluded folders
+    /// while these still exist.
+    async fn record_saved(&self, op: &OpGuard<'_>, sandbox: &Sandbox, saved_for: SavedFor, saved: &Saved) {
         let stays = saved_for != SavedFor::Handover;
-        let marked = self.seat().details.mark.clone().filter(|mark| mark.stamp == saved.stamp);
+        let marked = self.state().details.mark.clone().filter(|mark| mark.stamp == saved.stamp);
         let mark = match marked {
             None if stays => self.write_mark(sandbox, saved.stamp).await,
             marked => marked,
         };
-        let known = self.seat().details.excluded_told.clone();
-        let excluded: BTreeSet<String> = saved.left_out.iter().map(|path| path.text().into_owned()).collect();
+        let known = self.state().details.reported_excludes.clone();
+        let excluded: BTreeSet<String> = saved.excluded.iter().map(|path| path.text().into_owned()).collect();
         let new: Vec<&str> = excluded.difference(&known).map(String::as_str).collect();
-        let told = stays && !new.is_empty();
-        if told {
-            self.notice(&format!(
+        let notify = stays && !new.is_empty();
+        if notify {
+            self.add_notice(&format!(
                 "Snapshots leave out generated folders, and a change of sandbox does not keep them: {}.",
-                some(new.into_iter())
+                list_some(new.into_iter())
             ));
         }
         let now = self.now();
-        self.seat().saved = Some((now, self.stable_now()));
-        let noted = self.update(turn, |_, details| {
+        self.state().saved = Some((now, self.stable_now()));
+        let noted = self.update(op, |_, details| {
             details.saved = true;
             details.saved_at = Some(now);
             details.unsaved = false;
-            details.exposed_told.clear();
+            details.reported_exposed.clear();
             if stays {
                 details.mark = mark;
             }
-            if told {
-                details.excluded_told = excluded;
+            if notify {
+                details.reported_excludes = excluded;
             }
         });
         if let Err(error) = noted.await {
-            warn!(workspace = %self.name, error = %chain(&error), "a snapshot was not noted");
+            warn!(workspace = %self.name, error = %chain(&error), "the checkpoint could not be recorded");
         }
         if !saved.unchanged {
-            self.house.note_stored(&self.project, now).await;
+            self.context.record_stored(&self.project, now).await;
         }
     }
 
-    /// Tells those who work here, once, why nothing is saved any more.
-    async fn tell_exposed(&self, turn: &Turn<'_>, files: &[ExposedFile]) {
+    /// Notifies sessions, once, why checkpoints fail.
+    async fn notify_exposed(&self, op: &OpGuard<'_>, files: &[ExposedFile]) {
         let files: BTreeSet<String> = files.iter().map(ToString::to_string).collect();
-        if self.seat().details.exposed_told == files {
+        if self.state().details.reported_exposed == files {
             return;
         }
-        self.notice(&format!(
+        self.add_notice(&format!(
             "This workspace is not saved any more: files contain values of its --env variables, which snapshots must not: {}. \
              Read the values from the environment instead of writing them into files.",
-            some(files.iter().map(String::as_str).collect::<Vec<_>>().into_iter())
+            list_some(files.iter().map(String::as_str).collect::<Vec<_>>().into_iter())
         ));
-        if let Err(error) = self.update(turn, |_, details| details.exposed_told = files).await {
-            warn!(workspace = %self.name, error = %chain(&error), "what was told may be told again");
+        if let Err(error) = self.update(op, |_, details| details.reported_exposed = files).await {
+            warn!(workspace = %self.name, error = %chain(&error), "the notice could not be recorded and may be repeated");
         }
     }
 
-    /// Ends a sandbox that nobody works in any more. False when it could not be, so that it is to be tried again.
-    pub(super) async fn end(&self, place: &Place) -> bool {
+    /// Kills a sandbox that is no longer used. Returns false on failure, so that the caller retries
+    /// later.
+    pub(super) async fn kill_sandbox(&self, place: &SandboxRef) -> bool {
         let killed = match self.client(&place.provider).await {
-            Ok(client) => client.within(crate::provider::ANSWER_TIME).kill(&place.sandbox).await.map_err(Into::into),
+            Ok(client) => client.within(crate::provider::ANSWER_TIMEOUT).kill(&place.sandbox).await.map_err(Into::into),
             Err(error) => Err(error),
         };
         match killed {
@@ -529,21 +548,21 @@ impl Core {
                 true
             }
             Err(error) => {
-                warn!(workspace = %self.name, sandbox = %place, error = %chain(&error), "a sandbox could not be ended");
+                warn!(workspace = %self.name, sandbox = %place, error = %chain(&error), "the sandbox could not be killed");
                 false
             }
         }
     }
 
-    pub(super) async fn close_interval(&self, place: &Place) {
-        let closed = self.house.records.close_interval(&place.provider, &place.sandbox, self.now()).await;
+    pub(super) async fn close_interval(&self, place: &SandboxRef) {
+        let closed = self.context.records.close_interval(&place.provider, &place.sandbox, self.now()).await;
         if let Err(error) = closed {
-            warn!(sandbox = %place, error = %chain(&error), "the end of a run was not noted");
+            warn!(sandbox = %place, error = %chain(&error), "the end of a run could not be recorded");
         }
     }
 
-    /// Notes that a sandbox runs again.
-    pub(super) async fn open_interval(&self, place: &Place, run: &Run) {
+    /// Records that a sandbox runs.
+    pub(super) async fn open_interval(&self, place: &SandboxRef, run: &Run) {
         let Run { started_at, ends_at, size } = *run;
         let interval = Interval {
             provider: place.provider.clone(),
@@ -554,13 +573,14 @@ impl Core {
             until: ends_at,
             ended_at: None,
         };
-        if let Err(error) = self.house.records.open_interval(&interval).await {
-            warn!(sandbox = %place, error = %chain(&error), "the start of a run was not noted");
+        if let Err(error) = self.context.records.open_interval(&interval).await {
+            warn!(sandbox = %place, error = %chain(&error), "the start of a run could not be recorded");
         }
     }
 }
 
-/// A save under way. The work counts as unsaved again if the save fails or its future is dropped.
+/// A save in progress. The workspace counts as unsaved again if the save fails or its future is
+/// dropped.
 struct SaveGuard<'a> {
     unsaved: &'a AtomicBool,
     finished: bool,
@@ -572,7 +592,7 @@ impl<'a> SaveGuard<'a> {
         Self { unsaved, finished: false }
     }
 
-    /// The work is in a snapshot.
+    /// The changes are in a checkpoint.
     fn finish(mut self) {
         self.finished = true;
     }
@@ -587,7 +607,7 @@ impl Drop for SaveGuard<'_> {
 }
 
 impl Run {
-    pub(super) fn of(placed: &Placed) -> Self {
+    pub(super) fn from_placed(placed: &Placed) -> Self {
         Self { started_at: placed.started_at, ends_at: placed.ends_at, size: placed.size }
     }
 }
@@ -596,7 +616,7 @@ pub(super) fn to_value(details: &Details) -> Value {
     serde_json::to_value(details).expect("names, numbers and texts can be written as JSON")
 }
 
-/// What a record declares.
+/// The dev server that a record declares.
 pub(crate) fn dev_server(record: &WorkspaceRecord) -> Option<DevServer> {
     record.services.get(DEV_SERVER).and_then(|value| serde_json::from_value(value.clone()).ok())
 }
@@ -610,7 +630,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_counts_as_unsaved_after_a_save_that_was_dropped() {
+    async fn a_dropped_save_leaves_the_workspace_unsaved() {
         let unsaved = AtomicBool::new(true);
         let save = async {
             let _saving = SaveGuard::begin(&unsaved);

@@ -1,4 +1,4 @@
-//! What a workspace's record carries for the process that comes after this one.
+//! The details of a workspace's record, for the next process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,65 +8,69 @@ use sdk::SandboxId;
 use serde::{Deserialize, Serialize};
 
 use super::mark::Mark;
-use super::news::News;
+use super::notices::Notices;
+use crate::checkpoint::Stamp;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::records::Size;
 use crate::setup::Progress;
-use crate::snapshot::Stamp;
 
-/// Kept as JSON in the record. Everything has a default, so that an older program's record can be read.
+/// Stored as JSON in the record. Every field has a default, so that records of older programs can
+/// be read.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Details {
-    /// Who pays besides the project.
+    /// The job that pays, in addition to the project.
     pub(crate) job: Option<String>,
-    /// How long a workspace lives that is made or brought back now.
+    /// The lifetime of the workspace from its creation or restore on.
     pub(crate) ttl_seconds: u64,
     pub(crate) resources: Resources,
-    /// Which steps of the set-up are done.
+    /// Which steps of the setup are done.
     pub(crate) setup: Progress,
-    /// Grows with every new sandbox.
+    /// Incremented with every new sandbox.
     pub(crate) epoch: u64,
     pub(crate) run: Option<Run>,
-    /// Under way while the state is `Moving`.
+    /// In progress while the state is `Moving`.
     pub(crate) handover: Option<Handover>,
-    /// Nobody works in these any more, and they are still to be ended.
-    pub(crate) retired: Vec<Place>,
-    /// Could not be reached when a snapshot was restored elsewhere, and may have newer files than that: not ended unless
-    /// somebody asks for it.
-    pub(crate) left_behind: Vec<Place>,
-    /// Were not found when they were looked for, the latest last. A server with another data
-    /// directory does not find them either: they are not ended by a sweep.
-    pub(crate) lost: Vec<Place>,
-    pub(crate) news: News,
-    /// The last commit that was seen.
+    /// Sandboxes that are no longer used and still to be killed.
+    pub(crate) retired: Vec<SandboxRef>,
+    /// Sandboxes that could not be reached when a checkpoint was restored in another one, and may
+    /// have newer files. Killed only at a user's request.
+    pub(crate) left_behind: Vec<SandboxRef>,
+    /// Sandboxes that their provider did not find, latest last. A server with another data
+    /// directory does not find them either, so sweeps do not kill them.
+    pub(crate) lost: Vec<SandboxRef>,
+    #[serde(rename = "news")]
+    pub(crate) notices: Notices,
+    /// The last known commit.
     pub(crate) head: Option<String>,
-    /// What a paused sandbox's files are in.
+    /// The checkpoint that has a paused sandbox's files.
     pub(crate) saved_at_pause: Option<Stamp>,
-    /// There is, or was, a snapshot of its own.
+    /// Whether the workspace ever had a checkpoint of its own.
     pub(crate) saved: bool,
-    /// When its files were last saved, or seen to be in the newest snapshot.
+    /// When its files were last saved, or found unchanged in the newest checkpoint.
     pub(crate) saved_at: Option<Timestamp>,
-    /// A process worked in the sandbox since.
+    /// Whether a process used the sandbox since.
     pub(crate) unsaved: bool,
-    /// What its sandbox was marked with.
+    /// The mark in its sandbox.
     pub(crate) mark: Option<Mark>,
-    /// Generated folders of which those who work here were told that no snapshot has them.
-    pub(crate) excluded_told: BTreeSet<String>,
-    /// Files with values of variables, which keep it from being saved, of which they were told.
-    pub(crate) exposed_told: BTreeSet<String>,
-    /// Snapshots may contain values of its variables.
+    /// Excluded folders of which sessions were notified.
+    #[serde(rename = "excluded_told")]
+    pub(crate) reported_excludes: BTreeSet<String>,
+    /// Files with values of variables that block checkpoints, of which sessions were notified.
+    #[serde(rename = "exposed_told")]
+    pub(crate) reported_exposed: BTreeSet<String>,
+    /// Whether checkpoints may contain values of its variables.
     pub(crate) allow_env_values: bool,
     /// Why there is no sandbox, while there is none.
-    pub(crate) stopped: Option<Stopped>,
+    pub(crate) stopped: Option<StopReason>,
 }
 
-/// Sandboxes that were not found, of which a record keeps so many.
+/// The most lost sandboxes that a record keeps.
 const MOST_LOST: usize = 8;
 
 impl Details {
-    pub(crate) fn note_lost(&mut self, place: Place) {
+    pub(crate) fn record_lost(&mut self, place: SandboxRef) {
         self.lost.retain(|lost| lost.sandbox != place.sandbox);
         self.lost.push(place);
         let surplus = self.lost.len().saturating_sub(MOST_LOST);
@@ -74,61 +78,63 @@ impl Details {
     }
 }
 
-/// A sandbox from its start, or from when it was resumed.
+/// A run of a sandbox, since its start or last resume.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// By our clock; a plan's longest lifetime counts from here.
     pub(crate) started_at: Timestamp,
-    /// By our clock, as far as it was known.
+    /// By our clock, as last known.
     pub(crate) ends_at: Timestamp,
     pub(crate) size: Size,
 }
 
-/// A sandbox and who has it.
+/// A sandbox and its provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct SandboxRef {
     pub(crate) provider: ProviderName,
     #[serde(with = "id")]
     pub(crate) sandbox: SandboxId,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SandboxRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.sandbox, self.provider)
     }
 }
 
-/// A change of sandbox that is under way. As long as the old one lives, it is undone by ending the successor; when the old
-/// one is gone, the snapshot has the files.
+/// A change of sandbox in progress. While the old one lives, a rollback kills the successor; once
+/// the old one is gone, the checkpoint has the files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Handover {
-    pub(crate) old: Option<Place>,
-    /// Has the files, when it was taken for this.
-    pub(crate) snapshot: Option<Stamp>,
-    /// Known once it is made. One that was made and is not known here is found by its metadata.
-    pub(crate) successor: Option<Place>,
+    pub(crate) old: Option<SandboxRef>,
+    /// The checkpoint with the files, if one was taken.
+    #[serde(rename = "snapshot")]
+    pub(crate) checkpoint: Option<Stamp>,
+    /// Known once it is created. A successor that is not recorded here is found by its metadata.
+    pub(crate) successor: Option<SandboxRef>,
 }
 
 /// Why a workspace has no sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Stopped {
-    /// The sandbox went without being asked to, or its successor could not be made: the next who wants to work brings it
-    /// back.
+pub(crate) enum StopReason {
+    /// The sandbox disappeared, or its successor could not be created: the next use restores the
+    /// workspace.
     Lost,
-    /// Somebody ended the sandbox behind the workspace's back and said so: as with `Lost`, but nothing went wrong.
+    /// The user killed the sandbox outside of the workspace and reported it: like `Lost`, but not a
+    /// failure.
     Ended(LastFiles),
-    /// The workspace's own time was over: somebody has to want it back.
+    /// The workspace's lifetime ended: a user has to restore it.
     TimeOver,
 }
 
-/// What became of the files of a sandbox that somebody ended.
+/// What became of the files of a sandbox that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastFiles {
-    /// The newest snapshot has all of them.
+    /// The newest checkpoint has all of them.
     Saved,
-    /// What was changed since the newest snapshot went with the sandbox.
+    /// Changes since the newest checkpoint are lost.
     Unsaved,
 }
 

@@ -1,10 +1,11 @@
-//! What can go wrong with a workspace.
+//! Errors of workspaces.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use sdk::{CallError, CommandError, FileError, SandboxError, SandboxId};
 
+use crate::checkpoint::{RestoreError, SaveError, Stamp, StoreError};
 use crate::devserver::DevServerError;
 use crate::ledger::Limit;
 use crate::name::{ProviderName, WorkspaceName};
@@ -13,23 +14,22 @@ use crate::process;
 use crate::provider::{OrchestratorError, Unusable};
 use crate::records::{ChangeError, LeaseError, RecordsError};
 use crate::setup::StepFailed;
-use crate::snapshot::{RestoreError, SaveError, Stamp, StoreError};
 
-/// Nobody can work in the workspace now.
+/// Why the workspace cannot be used now.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// Another process acts on it. Try again: once that one has done, this one takes it again.
+    /// Another process holds it. Retry: once that process is done, this one retakes it.
     #[error("the lease of workspace {0} was lost to another process, which still has it; try again when it has done")]
     LeaseLost(WorkspaceName),
-    /// The records refused to renew the lease until it ran out. Remove the cause, then try again.
+    /// The records rejected renewals until the lease expired. Remove the cause, then retry.
     #[error(
         "the lease of workspace {workspace} ran out, since the records could not renew it: {reason}; try again once that is put right"
     )]
     LeaseNotRenewed { workspace: WorkspaceName, reason: String },
     #[error("workspace {0} was closed in this process")]
     Closed(WorkspaceName),
-    /// Create it again, with the same name and set-up: that goes on from the step that failed.
+    /// Create it again with the same name and setup: that continues with the failed step.
     #[error("workspace {0} is not set up; create it again to go on")]
     NotSetUp(WorkspaceName),
     /// Restore it.
@@ -40,29 +40,30 @@ pub enum Unavailable {
     OverBudget { workspace: WorkspaceName, limit: Limit },
     #[error("workspace {workspace} was between two sandboxes for {after:?}; try again")]
     Busy { workspace: WorkspaceName, after: Duration },
-    /// The sandbox is gone, and the files could not be brought back from a snapshot.
+    /// The sandbox is gone, and no checkpoint could be restored.
     #[error(
         "sandbox_expired: the sandbox of workspace {workspace} is gone, and it could not be restored{}",
         way_out(source)
     )]
     Expired { workspace: WorkspaceName, source: Box<WorkspaceError> },
-    /// Nobody knows whether the sandbox lives. Try again, or restore the newest snapshot, which may take another provider.
+    /// Whether the sandbox lives is unknown. Retry, or restore the newest checkpoint, which may use
+    /// another provider.
     #[error("sandbox_unreachable: sandbox {id} of workspace {workspace} at {provider} does not answer: {reason}")]
     Unreachable { workspace: WorkspaceName, id: SandboxId, provider: ProviderName, reason: String },
     #[error("workspace {workspace} could not be made ready")]
     Failed { workspace: WorkspaceName, source: Box<WorkspaceError> },
 }
 
-/// Where there is nothing to be restored, waiting does not help.
+/// Without a checkpoint to restore, waiting does not help.
 fn way_out(error: &WorkspaceError) -> &'static str {
     match error {
-        WorkspaceError::Restore(RestoreError::NoSnapshot { .. }) => "; `destroy` it, then `create` it again",
+        WorkspaceError::Restore(RestoreError::NoCheckpoint { .. }) => "; `destroy` it, then `create` it again",
         _ => "",
     }
 }
 
 impl Unavailable {
-    /// A word for programs.
+    /// A stable code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Self::LeaseLost(_) => "lease_lost",
@@ -79,7 +80,7 @@ impl Unavailable {
     }
 }
 
-/// Something that could not be done to a workspace.
+/// Why an operation on a workspace failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
@@ -100,7 +101,7 @@ pub enum WorkspaceError {
         since: Option<Stamp>,
         reason: String,
     },
-    /// Nothing is left to be paused.
+    /// There is nothing left to pause.
     #[error(
         "sandbox_expired: sandbox {sandbox} of workspace {workspace} is gone, so there is nothing to pause; `resume` brings \
          its newest snapshot back"
@@ -114,7 +115,7 @@ pub enum WorkspaceError {
     #[error("provider {provider} cannot be used: {source}")]
     Provider { provider: ProviderName, source: Unusable },
     #[error(transparent)]
-    Place(#[from] OrchestratorError),
+    Placement(#[from] OrchestratorError),
     #[error(transparent)]
     Save(#[from] SaveError),
     #[error(transparent)]
@@ -146,13 +147,13 @@ fn changed_since(stamp: &Option<Stamp>) -> String {
     }
 }
 
-/// A workspace that was not opened.
+/// Why a workspace was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     #[error("there is no workspace {0}")]
     NotFound(WorkspaceName),
-    /// Wait, or leave it to them.
+    /// Wait, or leave it to that process.
     #[error("workspace {workspace} is in use by {owner}, at least until {until}")]
     Held { workspace: WorkspaceName, owner: String, until: Timestamp },
     #[error("the record of workspace {workspace} cannot be understood: {reason}")]
@@ -162,10 +163,10 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn of_lease(error: LeaseError) -> Self {
+    pub(crate) fn from_lease(error: LeaseError) -> Self {
         match error {
             LeaseError::Held { workspace, owner, until, .. } => {
-                Self::Held { workspace, owner: process::for_people(&owner).to_owned(), until }
+                Self::Held { workspace, owner: process::display_name(&owner).to_owned(), until }
             }
             LeaseError::Lost(workspace) => {
                 Self::Held { workspace, owner: "another process".to_owned(), until: Timestamp::now() }
@@ -175,7 +176,8 @@ impl OpenError {
     }
 }
 
-/// A workspace that was not set up. Creating it again, with the same name and set-up, goes on from where this failed.
+/// Why a workspace was not set up. Creating it again with the same name and setup continues from
+/// there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -188,12 +190,12 @@ pub enum SetupError {
     OverBudget { workspace: WorkspaceName, limit: Limit },
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// No sandbox was made.
+    /// No sandbox was created.
     #[error(transparent)]
-    Place(#[from] OrchestratorError),
+    Placement(#[from] OrchestratorError),
     #[error(transparent)]
     Step(#[from] StepFailed),
-    /// The project's newest snapshot could not be brought into the new sandbox.
+    /// The project's newest checkpoint could not be restored in the new sandbox.
     #[error("workspace {workspace} could not be set up")]
     Failed { workspace: WorkspaceName, source: WorkspaceError },
 }

@@ -1,13 +1,15 @@
-//! From one sandbox to the next: rotation, a change of provider, and a workspace that comes back from its snapshot.
+//! Hands a workspace over from one sandbox to the next: rotation, a change of provider, and a
+//! restore from a checkpoint.
 //!
 //! ```text
-//! fence closed ── those inside leave ── snapshot ── [Moving] ── successor made ── noted ── files restored and verified
-//!     ── services ── [Ready: the successor] ── old one ended ── fence open
+//! gate closed ── operations leave ── checkpoint ── [Moving] ── successor created ── recorded
+//!     ── files restored and verified ── services ── [Ready: the successor] ── old one killed
+//!     ── gate open
 //! ```
-//! The record is written at every bracket and whenever a sandbox is made, before anything depends on it. Until the
-//! successor is the workspace's sandbox the old one is not touched, and whatever fails is undone by ending the successor.
-//! Only where the plan has no room for two does the old one go first, with its files in a snapshot that was seen to be
-//! whole.
+//! The record is written at every bracket and whenever a sandbox is created, before anything
+//! depends on it. Until the successor is the workspace's sandbox the old one is not touched, and a
+//! failure is rolled back by killing the successor. Only where the plan does not allow two
+//! sandboxes is the old one killed first, with its files in a verified checkpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,29 +20,29 @@ use sdk::Sandbox;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::core::{Core, METADATA, SavedFor, Turn};
-use super::details::{Handover, LastFiles, Place, Run};
+use super::core::{Core, METADATA, OpGuard, SavedFor};
+use super::details::{Handover, LastFiles, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::mark::Mark;
-use super::wake::BroughtBack;
+use super::resume::AutoRestore;
 use crate::chain::chain;
+use crate::checkpoint::{Restored, Stamp, Which};
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::label;
 use crate::name::ProviderName;
-use crate::provider::{ANSWER_TIME, CreateRequest, Placed, PlanReached};
+use crate::provider::{ANSWER_TIMEOUT, CreateRequest, Placed, PlanReached};
 use crate::records::WorkspaceState;
 use crate::shell;
-use crate::snapshot::{Restored, Stamp, Which};
 
-/// A workspace that is about to end still gets a sandbox for this long.
+/// The minimum lifetime of a new sandbox, also of a workspace that is about to end.
 const SHORTEST_LIFE: Duration = Duration::from_secs(60);
 
-/// Who is to make the successor.
+/// Which provider creates the successor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    /// This one, and if it cannot, another.
+    /// This one, with others as fallback.
     First(ProviderName),
     Only(ProviderName),
 }
@@ -51,166 +53,167 @@ impl From<ProviderName> for Target {
     }
 }
 
-/// Why there is a new sandbox, for people.
+/// Why there is a new sandbox; selects the notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     Rotation,
     Move,
     Lost,
-    /// The provider has the sandbox, and not its files.
+    /// The provider has the sandbox, but not its files.
     FilesMissing,
     Ended(LastFiles),
     Restore,
-    /// The sandbox is the same, and lost what was written last. What it had is in this snapshot.
+    /// The sandbox is the same, and lost its last writes. The checkpoint `aside` has what it still
+    /// had.
     LostWrites {
         aside: Stamp,
     },
 }
 
-/// What is to be done.
-pub(super) struct Succession {
+/// The plan of a handover.
+pub(super) struct HandoverPlan {
     pub(super) why: Why,
     pub(super) target: Target,
     pub(super) which: Which,
-    /// Lives, and is ended when the successor has taken its place.
-    pub(super) old: Option<Place>,
-    /// Was just taken of the old one.
+    /// Still runs, and is killed when the successor has replaced it.
+    pub(super) old: Option<SandboxRef>,
+    /// The checkpoint just taken of it.
     pub(super) saved: Option<Stamp>,
-    /// What runs in the old one, and will not in the new one.
+    /// The processes that run in the old sandbox and will not in the new one.
     pub(super) running: Vec<String>,
 }
 
-/// A workspace is in a new sandbox.
+/// A completed handover to a new sandbox.
 #[derive(Debug, Clone)]
 pub struct HandedOver {
     pub provider: ProviderName,
     pub sandbox: String,
-    /// Whose files it has.
+    /// The restored checkpoint.
     pub restored: Restored,
-    /// How long nobody could work.
-    pub fenced: Duration,
-    /// The files were a snapshot's already, since the sandbox before it was lost.
-    pub brought_back: Option<Arc<BroughtBack>>,
-    /// The sandbox before it could not be reached, and may have what is not here.
+    /// How long the sandbox gate was closed.
+    pub gate_closed: Duration,
+    /// Set if the previous sandbox was lost and the files were already restored from a checkpoint.
+    pub auto_restore: Option<Arc<AutoRestore>>,
+    /// The previous sandbox, if it could not be reached; it may have newer files.
     pub left_behind: Option<LeftBehind>,
 }
 
-/// How a workspace may be moved.
+/// Options of a move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MoveOptions {
-    /// Go also when the sandbox cannot be reached: what was changed since the newest snapshot stays in it. It is not ended,
-    /// and [`Workspace::attach`](super::Workspace::attach) comes back to it.
+    /// Move even when the sandbox cannot be reached: changes since the newest checkpoint stay in
+    /// it. It is not killed, and [`Workspace::attach`](super::Workspace::attach) returns to it.
     pub leave_unsaved: bool,
 }
 
-/// A sandbox that was left because it could not be reached. It is not ended.
+/// A sandbox that was left because it could not be reached. It is not killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftBehind {
     pub provider: ProviderName,
     pub sandbox: String,
-    /// What was changed after this snapshot is in that sandbox only.
+    /// Changes after this checkpoint are only in that sandbox.
     pub since: Stamp,
 }
 
 impl Core {
     /// Replaces the sandbox by one with the same files.
     pub(super) async fn rotate(&self) -> Result<HandedOver, WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
-        let provider = self.seat().record.provider.clone();
-        self.hand_over_in_turn(&turn, Target::First(provider), Why::Rotation).await
+        let provider = self.state().record.provider.clone();
+        self.hand_over_locked(&op, Target::First(provider), Why::Rotation).await
     }
 
-    /// Lets another provider take the workspace over.
+    /// Moves the workspace to another provider.
     pub(super) async fn move_to(
         &self,
         provider: &ProviderName,
         options: MoveOptions,
     ) -> Result<HandedOver, WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
         let target = Target::Only(provider.clone());
-        match self.hand_over_in_turn(&turn, target.clone(), Why::Move).await {
+        match self.hand_over_locked(&op, target.clone(), Why::Move).await {
             Err(WorkspaceError::Unavailable(Unavailable::Unreachable { reason, .. })) => {
-                self.move_from_snapshot(&turn, target, options, reason).await
+                self.move_from_checkpoint(&op, target, options, reason).await
             }
             other => other,
         }
     }
 
-    pub(super) async fn hand_over_in_turn(
+    pub(super) async fn hand_over_locked(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         target: Target,
         why: Why,
     ) -> Result<HandedOver, WorkspaceError> {
-        let (attached, brought_back) = self.awake(turn).await?;
-        let from = self.seat().record.provider.clone();
-        let closed = self.fence.close();
+        let (attached, auto_restore) = self.ensure_running(op).await?;
+        let from = self.state().record.provider.clone();
+        let closed = self.gate.close();
         let started = Instant::now();
-        reach(Point::HandoverFenced).await;
-        let inside = closed.emptied(self.settings().leave_wait).await;
+        reach(Point::HandoverGateClosed).await;
+        let inside = closed.drain(self.settings().drain_timeout).await;
         if inside > 0 {
-            warn!(workspace = %self.name, inside, "some did not leave in time; what they do from now on is not kept");
+            warn!(workspace = %self.name, inside, "operations did not leave in time; their further changes are lost");
         }
-        let running = self.running(&attached.sandbox).await;
-        let saved = match self.save(turn, &attached.sandbox, SavedFor::Handover).await {
+        let running = self.list_running(&attached.sandbox).await;
+        let saved = match self.save(op, &attached.sandbox, SavedFor::Handover).await {
             Ok(saved) => saved,
             Err(error) => {
-                self.tell(EventKind::HandoverFailed { reason: self.hidden(&chain(&error)) }).await;
+                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&chain(&error)) }).await;
                 return Err(error.into());
             }
         };
         reach(Point::HandoverSaved).await;
-        let succession = Succession {
+        let plan = HandoverPlan {
             why,
             target,
             which: Which::Exactly(saved.stamp),
-            old: self.place(),
+            old: self.current_sandbox(),
             saved: Some(saved.stamp),
             running,
         };
-        let old = succession.old.as_ref().map(|place| place.sandbox.to_string());
-        let result = self.succeed(turn, succession).await;
+        let old = plan.old.as_ref().map(|place| place.sandbox.to_string());
+        let result = self.execute_handover(op, plan).await;
         let took = started.elapsed();
         drop(closed);
         match result {
             Ok((restored, _)) => {
-                let (provider, sandbox) = self.whereabouts();
+                let (provider, sandbox) = self.location();
                 let kind = if provider == from {
                     EventKind::Rotated { from: old, sandbox: sandbox.clone(), provider: provider.clone(), took }
                 } else {
                     EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took }
                 };
-                self.tell(kind).await;
-                info!(workspace = %self.name, %provider, sandbox, ?took, "in a new sandbox");
-                Ok(HandedOver { provider, sandbox, restored, fenced: took, brought_back, left_behind: None })
+                self.emit(kind).await;
+                info!(workspace = %self.name, %provider, sandbox, ?took, "handed over to a new sandbox");
+                Ok(HandedOver { provider, sandbox, restored, gate_closed: took, auto_restore, left_behind: None })
             }
             Err(error) => {
-                self.tell(EventKind::HandoverFailed { reason: self.hidden(&chain(&error)) }).await;
+                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&chain(&error)) }).await;
                 Err(error)
             }
         }
     }
 
-    /// To another provider without the one that it is with, which cannot be reached.
-    async fn move_from_snapshot(
+    /// Moves to another provider without the current one, which cannot be reached.
+    async fn move_from_checkpoint(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         target: Target,
         options: MoveOptions,
         reason: String,
     ) -> Result<HandedOver, WorkspaceError> {
-        let (from, started) = (self.seat().record.provider.clone(), Instant::now());
-        let (old, running) = (self.place(), Vec::new());
-        // One that was saved when it was paused has nothing that is not in that snapshot.
-        let saved = self.seat().details.saved_at_pause;
+        let (from, started) = (self.state().record.provider.clone(), Instant::now());
+        let (old, running) = (self.current_sandbox(), Vec::new());
+        // A sandbox that was saved when it was paused has no newer changes.
+        let saved = self.state().details.saved_at_pause;
         let which = match (options.leave_unsaved, saved, &old) {
             (true, ..) => Which::Newest,
             (false, Some(stamp), _) => Which::Exactly(stamp),
             (false, None, None) => Which::Newest,
             (false, None, Some(place)) => {
-                let newest = self.house.snapshots.newest(&self.project).await?;
+                let newest = self.context.checkpoints.newest(&self.project).await?;
                 return Err(WorkspaceError::Unsaved {
                     workspace: self.name.clone(),
                     sandbox: place.sandbox.clone(),
@@ -220,45 +223,43 @@ impl Core {
                 });
             }
         };
-        self.within_budget().await?;
-        let succession = Succession { why: Why::Restore, target, which, old: old.clone(), saved: None, running };
-        let (restored, _) = self.succeed(turn, succession).await?;
-        let left_behind = old.filter(|_| saved != Some(restored.stamp)).map(|Place { provider, sandbox }| LeftBehind {
-            provider,
-            sandbox: sandbox.to_string(),
-            since: restored.stamp,
+        self.check_budget().await?;
+        let plan = HandoverPlan { why: Why::Restore, target, which, old: old.clone(), saved: None, running };
+        let (restored, _) = self.execute_handover(op, plan).await?;
+        let left_behind = old.filter(|_| saved != Some(restored.stamp)).map(|SandboxRef { provider, sandbox }| {
+            LeftBehind { provider, sandbox: sandbox.to_string(), since: restored.stamp }
         });
-        let ((provider, sandbox), fenced) = (self.whereabouts(), started.elapsed());
-        self.tell(EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took: fenced }).await;
-        Ok(HandedOver { provider, sandbox, restored, fenced, brought_back: None, left_behind })
+        let ((provider, sandbox), gate_closed) = (self.location(), started.elapsed());
+        self.emit(EventKind::Moved { from, to: provider.clone(), sandbox: sandbox.clone(), took: gate_closed }).await;
+        Ok(HandedOver { provider, sandbox, restored, gate_closed, auto_restore: None, left_behind })
     }
 
-    pub(super) fn whereabouts(&self) -> (ProviderName, String) {
-        let seat = self.seat();
-        let sandbox = seat.record.sandbox.as_ref().map(ToString::to_string).unwrap_or_default();
-        (seat.record.provider.clone(), sandbox)
+    pub(super) fn location(&self) -> (ProviderName, String) {
+        let state = self.state();
+        let sandbox = state.record.sandbox.as_ref().map(ToString::to_string).unwrap_or_default();
+        (state.record.provider.clone(), sandbox)
     }
 
-    /// What runs in a sandbox, for people: not what we run there ourselves.
-    async fn running(&self, sandbox: &Sandbox) -> Vec<String> {
-        match sandbox.within(ANSWER_TIME).commands().list().await {
-            Ok(processes) => processes.iter().filter_map(label::told).collect(),
+    /// The processes of the user in a sandbox, by their names in reports.
+    async fn list_running(&self, sandbox: &Sandbox) -> Vec<String> {
+        match sandbox.within(ANSWER_TIMEOUT).commands().list().await {
+            Ok(processes) => processes.iter().filter_map(label::report_name).collect(),
             Err(_) => Vec::new(),
         }
     }
 
-    /// Makes a new sandbox with the files of a snapshot, and lets it take the workspace over. Nobody may be inside the
-    /// fence, or their sandbox is gone.
+    /// Creates a new sandbox with the files of a checkpoint, and makes it the workspace's sandbox.
+    /// No operation may be inside the gate, unless its sandbox is gone.
     ///
-    /// Returns what those who work there are told, too.
-    pub(super) async fn succeed(
+    /// Also returns the notice for sessions.
+    pub(super) async fn execute_handover(
         &self,
-        turn: &Turn<'_>,
-        succession: Succession,
+        op: &OpGuard<'_>,
+        plan: HandoverPlan,
     ) -> Result<(Restored, String), WorkspaceError> {
-        let Succession { why, target, which, old, saved, running } = succession;
-        let handover = Handover { old: old.clone(), snapshot: saved, successor: None };
-        self.update(turn, |record, details| {
+        let HandoverPlan { why, target, which, old, saved, running } = plan;
+        let handover = Handover { old: old.clone(), checkpoint: saved, successor: None };
+        self.update(op, |record, details| {
             record.state = WorkspaceState::Moving;
             details.handover = Some(handover);
         })
@@ -266,28 +267,28 @@ impl Core {
         reach(Point::HandoverRecorded).await;
         let mut old = old;
         if let Some(place) = old.clone().filter(|_| saved.is_some())
-            && self.has_no_room(&target, &place).await?
+            && self.lacks_capacity(&target, &place).await?
         {
-            self.end_first(turn, &place).await?;
+            self.kill_old_first(op, &place).await?;
             old = None;
         }
-        let made = self.make_successor(turn, target, which).await;
+        let made = self.make_successor(op, target, which).await;
         let (placed, restored, mark) = match made {
             Ok(made) => made,
             Err(error) => {
-                self.undo(turn).await;
+                self.roll_back(op).await;
                 return Err(error);
             }
         };
         shell::sync_files(&placed.sandbox).await;
         let head = self.head(&placed.sandbox).await;
-        let run = Run::of(&placed);
+        let run = Run::from_placed(&placed);
         let remaining = self.settings().clock.until(run.ends_at);
-        let notice = self.describe_return(why, &restored, &running, old.as_ref());
-        self.notice(&notice);
+        let notice = self.describe_handover(why, &restored, &running, old.as_ref());
+        self.add_notice(&notice);
         self.unsaved.store(false, Ordering::Release);
         let left = old.clone().filter(|_| why == Why::Restore);
-        self.update(turn, |record, details| {
+        self.update(op, |record, details| {
             record.state = WorkspaceState::Ready;
             record.provider = placed.provider.clone();
             record.sandbox = Some(placed.sandbox.id().clone());
@@ -300,7 +301,7 @@ impl Core {
             details.mark = mark;
             details.unsaved = false;
             match why {
-                // Its files may be found again.
+                // Its files may become available again.
                 Why::Restore | Why::FilesMissing => details.left_behind.extend(old),
                 Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) | Why::LostWrites { .. } => {
                     details.retired.extend(old);
@@ -310,29 +311,29 @@ impl Core {
         .await?;
         self.attach(placed.sandbox, remaining);
         reach(Point::HandoverSwapped).await;
-        if let Some(Place { provider, sandbox }) = left {
+        if let Some(SandboxRef { provider, sandbox }) = left {
             let (sandbox, since) = (sandbox.to_string(), restored.stamp);
-            self.tell(EventKind::LeftBehind { provider, sandbox, since }).await;
+            self.emit(EventKind::LeftBehind { provider, sandbox, since }).await;
         }
-        self.end_retired(turn).await?;
+        self.kill_retired(op).await?;
         Ok((restored, notice))
     }
 
-    /// Whether the plan lets no second sandbox run beside the old one.
-    async fn has_no_room(&self, target: &Target, old: &Place) -> Result<bool, WorkspaceError> {
+    /// Whether the plan does not allow a second sandbox next to the old one.
+    async fn lacks_capacity(&self, target: &Target, old: &SandboxRef) -> Result<bool, WorkspaceError> {
         let (Target::First(name) | Target::Only(name)) = target;
         if *name != old.provider {
             return Ok(false);
         }
-        let room = self.house.orchestrator.room(name).await?;
-        Ok(matches!(room, Err(PlanReached::Concurrency { .. })))
+        let checked = self.context.orchestrator.check_plan(name).await?;
+        Ok(matches!(checked, Err(PlanReached::Concurrency { .. })))
     }
 
-    /// Ends the old sandbox before there is a new one. Its files are in a snapshot that was seen to be whole.
-    async fn end_first(&self, turn: &Turn<'_>, old: &Place) -> Result<(), WorkspaceError> {
-        info!(workspace = %self.name, sandbox = %old, "the plan has no room for two sandboxes: the old one goes first");
-        if !self.end(old).await {
-            self.undo(turn).await;
+    /// Kills the old sandbox before there is a new one. Its files are in a verified checkpoint.
+    async fn kill_old_first(&self, op: &OpGuard<'_>, old: &SandboxRef) -> Result<(), WorkspaceError> {
+        info!(workspace = %self.name, sandbox = %old, "the plan does not allow two sandboxes: killing the old one first");
+        if !self.kill_sandbox(old).await {
+            self.roll_back(op).await;
             let reason = "it could not be ended to make room for its successor".to_owned();
             return Err(Unavailable::Unreachable {
                 workspace: self.name.clone(),
@@ -344,7 +345,7 @@ impl Core {
         }
         reach(Point::HandoverOldEndedFirst).await;
         self.detach();
-        self.update(turn, |record, details| {
+        self.update(op, |record, details| {
             record.sandbox = None;
             details.run = None;
             if let Some(handover) = &mut details.handover {
@@ -355,27 +356,27 @@ impl Core {
         Ok(())
     }
 
-    /// A sandbox with the files in it and the services running.
+    /// Creates a sandbox with the files restored and the services running.
     async fn make_successor(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         target: Target,
         which: Which,
     ) -> Result<(Placed, Restored, Option<Mark>), WorkspaceError> {
         let placed = self.place_sandbox(target).await?;
         reach(Point::HandoverMade).await;
-        let place = Place { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
-        let noted = self.update(turn, |_, details| {
+        let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
+        let noted = self.update(op, |_, details| {
             if let Some(handover) = &mut details.handover {
                 handover.successor = Some(place.clone());
             }
         });
         if let Err(error) = noted.await {
-            self.end(&place).await;
+            self.kill_sandbox(&place).await;
             return Err(error.into());
         }
         reach(Point::HandoverNoted).await;
-        let restored = self.house.snapshots.restore(&placed.sandbox, &self.project, which).await?;
+        let restored = self.context.checkpoints.restore(&placed.sandbox, &self.project, which).await?;
         reach(Point::HandoverRestored).await;
         let ((), mark) = tokio::join!(
             self.start_services(&placed.sandbox, Start::AfterRestore),
@@ -390,17 +391,17 @@ impl Core {
             Target::Only(name) => (Some(name), None),
             Target::First(name) => (None, Some(name)),
         };
-        Ok(self.house.orchestrator.create(&self.request(only, prefer)).await?)
+        Ok(self.context.orchestrator.create(&self.request(only, prefer)).await?)
     }
 
     pub(super) fn request(&self, only: Option<ProviderName>, prefer: Option<ProviderName>) -> CreateRequest {
         let payer = self.payer();
         let lifetime = self.ttl_left().max(SHORTEST_LIFE);
-        let seat = self.seat();
+        let state = self.state();
         CreateRequest {
-            template: seat.record.template.clone(),
-            resources: seat.details.resources,
-            env: seat.record.env.clone(),
+            template: state.record.template.clone(),
+            resources: state.details.resources,
+            env: state.record.env.clone(),
             metadata: BTreeMap::from([(METADATA.to_owned(), self.name.to_string())]),
             lifetime,
             provider: only,

@@ -1,4 +1,4 @@
-//! One workspace in this process: whoever has a handle works through its fence.
+//! One workspace in this process. All handles use it through its sandbox gate.
 
 mod adopt;
 mod commits;
@@ -6,20 +6,20 @@ mod core;
 mod create;
 mod details;
 mod error;
-mod fence;
+mod gate;
+mod guard;
 mod handover;
-mod keeper;
 mod lease;
 mod mark;
-mod news;
-mod notice;
-mod pass;
+mod notice_text;
+mod notices;
 mod pause;
 mod remaining;
-mod remembered;
 mod restore;
+mod resume;
 mod settle;
-mod wake;
+mod supervisor;
+mod tombstone;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -37,377 +37,394 @@ pub use self::core::METADATA;
 pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
-pub(crate) use self::details::{Details, Place};
+pub(crate) use self::details::{Details, SandboxRef};
 #[cfg(test)]
-pub(crate) use self::details::{Handover, Stopped};
+pub(crate) use self::details::{Handover, StopReason};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
+pub use self::guard::SandboxGuard;
 pub use self::handover::{HandedOver, LeftBehind, MoveOptions};
-pub(crate) use self::keeper::needs_attention;
-pub(crate) use self::lease::Holding;
-pub use self::pass::Pass;
+pub(crate) use self::lease::HeldLease;
 pub use self::pause::Unsaved;
-pub use self::wake::BroughtBack;
+pub use self::resume::AutoRestore;
+pub(crate) use self::supervisor::maintenance_due;
 use crate::chain::chain;
+use crate::checkpoint::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
+use crate::context::WorkspaceContext;
 use crate::devserver::{DevServer, Ready};
-use crate::house::House;
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::snapshot::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
 
-/// For what the keeper is doing when a workspace is closed: a rotation, a snapshot.
+/// How long closing waits for work of the supervisor: a rotation, a checkpoint.
 const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A workspace that this process has. Cheap to clone; clones are the same workspace.
+/// A workspace that this process holds. Cheap to clone; clones are the same workspace.
 ///
-/// It is kept as long as a handle exists: its lease is renewed, its sandbox extended or replaced before it ends.
-/// [`Workspace::close`] gives the lease back at once; dropping the last handle lets it run out.
+/// It is supervised as long as a handle exists: its lease is renewed, its sandbox extended or
+/// replaced before it ends. [`Workspace::close`] releases the lease at once; dropping the last
+/// handle lets it expire.
 #[derive(Clone)]
 pub struct Workspace {
-    held: Arc<Held>,
+    inner: Arc<Inner>,
 }
 
-pub(crate) struct Held {
+pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
     tasks: Mutex<Option<Tasks>>,
 }
 
 struct Tasks {
     stop: CancellationToken,
-    keeper: JoinHandle<()>,
+    supervisor: JoinHandle<()>,
     lease: JoinHandle<()>,
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.supervisor.abort();
         self.lease.abort();
     }
 }
 
 impl Workspace {
-    /// Starts what keeps it.
+    /// Starts its tasks: the supervisor and the renewal of the lease.
     pub(crate) fn start(core: Core) -> Self {
         let core = Arc::new(core);
         let stop = CancellationToken::new();
-        let keeper = tokio::spawn(keeper::keep(Arc::clone(&core), stop.clone()));
+        let supervisor = tokio::spawn(supervisor::supervise(Arc::clone(&core), stop.clone()));
         let renewed = Arc::clone(&core);
-        let lease = tokio::spawn(async move { renewed.holding.keep().await });
-        let tasks = Mutex::new(Some(Tasks { stop, keeper, lease }));
-        Self { held: Arc::new(Held { core, tasks }) }
+        let lease = tokio::spawn(async move { renewed.held_lease.renew_periodically().await });
+        let tasks = Mutex::new(Some(Tasks { stop, supervisor, lease }));
+        Self { inner: Arc::new(Inner { core, tasks }) }
     }
 
-    pub(crate) fn held(&self) -> &Arc<Held> {
-        &self.held
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
-    pub(crate) fn from_held(held: Arc<Held>) -> Self {
-        Self { held }
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
     }
 
     pub fn name(&self) -> &WorkspaceName {
-        &self.held.core.name
+        &self.inner.core.name
     }
 
-    /// Whose snapshots are its own.
+    /// The project that owns its checkpoints.
     pub fn project(&self) -> &ProjectId {
-        &self.held.core.project
+        &self.inner.core.project
     }
 
-    /// Where it runs, or ran last.
+    /// The current or last provider.
     pub fn provider(&self) -> ProviderName {
-        self.held.core.seat().record.provider.clone()
+        self.inner.core.state().record.provider.clone()
     }
 
-    /// The sandbox it is in now.
+    /// The current sandbox.
     pub fn sandbox_id(&self) -> Option<SandboxId> {
-        self.held.core.seat().record.sandbox.clone()
+        self.inner.core.state().record.sandbox.clone()
     }
 
-    /// Lets the caller work in the sandbox as long as the pass is held. Waits while the sandbox is being replaced, resumes
-    /// a paused one, and brings a lost one back from the newest snapshot. Where all is well, nobody is asked.
+    /// Returns a guard that keeps the sandbox usable while it is held. Waits while the sandbox is
+    /// being replaced, resumes a paused one, and restores a lost one from the newest checkpoint. If
+    /// the sandbox is known to run, this sends no request.
     ///
     /// # Errors
     /// [`Unavailable`] says what can be done.
-    pub async fn enter(&self) -> Result<Pass, Unavailable> {
-        self.held.core.enter().await
+    pub async fn enter(&self) -> Result<SandboxGuard, Unavailable> {
+        self.inner.core.enter().await
     }
 
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// When nobody can work now, or the command could not be run; one that fails is no error.
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::Command`] when the command could not
+    /// be run. An exit status other than 0 is not an error.
     pub async fn exec(&self, command: impl Into<Command>) -> Result<Output, WorkspaceError> {
         let pass = self.enter().await?;
         let done = pass.sandbox().commands().run(command).await;
-        done.inspect_err(|error| doubt_command(&pass, error)).map_err(Into::into)
+        done.inspect_err(|error| suspect_on_command_error(&pass, error)).map_err(Into::into)
     }
 
     /// # Errors
-    /// When nobody can work now, or the file cannot be read.
+    /// [`WorkspaceError::Unavailable`] or [`WorkspaceError::File`].
     pub async fn read_file(&self, path: &str) -> Result<Bytes, WorkspaceError> {
         let pass = self.enter().await?;
         let read = pass.sandbox().files().read(path).await;
-        read.inspect_err(|error| doubt_file(&pass, error)).map_err(Into::into)
+        read.inspect_err(|error| suspect_on_file_error(&pass, error)).map_err(Into::into)
     }
 
     /// # Errors
-    /// When nobody can work now, or the file cannot be written.
+    /// [`WorkspaceError::Unavailable`] or [`WorkspaceError::File`].
     pub async fn write_file(&self, path: &str, content: impl Into<Bytes>) -> Result<(), WorkspaceError> {
         let pass = self.enter().await?;
         let written = pass.sandbox().files().write(path, content).await;
-        written.inspect_err(|error| doubt_file(&pass, error)).map(drop).map_err(Into::into)
+        written.inspect_err(|error| suspect_on_file_error(&pass, error)).map(drop).map_err(Into::into)
     }
 
     /// # Errors
-    /// When nobody can work now, or the directory cannot be read.
+    /// [`WorkspaceError::Unavailable`] or [`WorkspaceError::File`].
     pub async fn list_files(&self, path: &str) -> Result<Vec<Entry>, WorkspaceError> {
         let pass = self.enter().await?;
         let listed = pass.sandbox().files().list(path).await;
-        listed.inspect_err(|error| doubt_file(&pass, error)).map_err(Into::into)
+        listed.inspect_err(|error| suspect_on_file_error(&pass, error)).map_err(Into::into)
     }
 
-    /// Saves the files. Work goes on meanwhile.
+    /// Saves the files as a checkpoint while the sandbox keeps running.
     ///
     /// # Errors
-    /// When nobody can work now, or after all attempts.
-    pub async fn snapshot(&self) -> Result<Saved, WorkspaceError> {
-        self.held.core.snapshot().await
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::Save`] of the last attempt.
+    pub async fn save_checkpoint(&self) -> Result<Saved, WorkspaceError> {
+        self.inner.core.save_checkpoint().await
     }
 
-    /// The generated folders that a snapshot would leave out now: a change of sandbox does not keep them.
+    /// The generated folders that a checkpoint would exclude now: a change of sandbox does not keep
+    /// them.
     ///
     /// # Errors
-    /// When the workspace cannot be entered now, or the sandbox does not answer.
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::Save`] when the sandbox does not
+    /// answer.
     pub async fn excluded_folders(&self) -> Result<Vec<FilePath>, WorkspaceError> {
         let pass = self.enter().await?;
-        let House { snapshots, settings, .. } = &*self.held.core.house;
-        Ok(snapshots.list_excluded(pass.sandbox(), &settings.snapshot).await?)
+        let WorkspaceContext { checkpoints, settings, .. } = &*self.inner.core.context;
+        Ok(checkpoints.list_excluded(pass.sandbox(), &settings.checkpoint).await?)
     }
 
-    /// The snapshots there are, oldest first.
+    /// The checkpoints of its project, oldest first.
     ///
     /// # Errors
-    /// When the store is in trouble.
-    pub async fn snapshots(&self) -> Result<Vec<Listed>, WorkspaceError> {
-        Ok(self.held.core.house.snapshots.list(&self.held.core.project).await?)
+    /// [`WorkspaceError::Store`].
+    pub async fn checkpoints(&self) -> Result<Vec<Listed>, WorkspaceError> {
+        Ok(self.inner.core.context.checkpoints.list(&self.inner.core.project).await?)
     }
 
-    /// Removes a snapshot for good. False when there is none of that name.
+    /// Removes a checkpoint permanently. Returns false when it does not exist.
     ///
     /// # Errors
-    /// When the records or the store are in trouble; calling again goes on.
-    pub async fn delete_snapshot(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
-        self.held.core.delete_snapshot(stamp).await
+    /// [`WorkspaceError::Change`], [`WorkspaceError::Unavailable`] or [`WorkspaceError::Store`]; a
+    /// retry continues.
+    pub async fn delete_checkpoint(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
+        self.inner.core.delete_checkpoint(stamp).await
     }
 
-    /// Removes the snapshots that are kept only because the tree was far larger when they were taken.
+    /// Removes the checkpoints that are retained only because the tree was far larger when they
+    /// were saved.
     ///
     /// # Errors
-    /// When this process does not have the lease, or the store fails; a retry goes on.
+    /// [`WorkspaceError::Unavailable`] when this process does not hold the lease, or
+    /// [`WorkspaceError::Store`]; a retry continues.
     pub async fn confirm_shrink(&self) -> Result<Pruned, WorkspaceError> {
-        let core = &self.held.core;
-        let _turn = core.turn().await;
+        let core = &self.inner.core;
+        let _op = core.begin_op().await;
         core.check().await?;
-        let pruned = core.house.snapshots.confirm_shrink(&core.project).await?;
-        core.house.note_stored(&core.project, core.now()).await;
+        let pruned = core.context.checkpoints.confirm_shrink(&core.project).await?;
+        core.context.record_stored(&core.project, core.now()).await;
         Ok(pruned)
     }
 
-    /// Sets the files back to a snapshot: in the sandbox if it runs, else in a new one, where another provider may take the
-    /// place of one that cannot be reached. Before they give way to a snapshot that somebody names, they are saved.
+    /// Restores the files of a checkpoint: in the sandbox if it runs, else in a new one, where
+    /// another provider may replace one that cannot be reached. Before a checkpoint that the caller
+    /// names replaces the current files, these are saved.
     ///
     /// # Errors
-    /// The files are then as they were.
+    /// [`WorkspaceError`]; the files are then unchanged.
     pub async fn restore(&self, which: Which) -> Result<Restored, WorkspaceError> {
         self.restore_with(which, Unsaved::Keep).await
     }
 
-    /// The same, and with [`Unsaved::Discard`] what is not in a snapshot is lost.
+    /// Like [`Workspace::restore`]; with [`Unsaved::Discard`], unsaved changes are lost.
     ///
     /// # Errors
-    /// The files are then as they were.
+    /// [`WorkspaceError`]; the files are then unchanged.
     pub async fn restore_with(&self, which: Which, unsaved: Unsaved) -> Result<Restored, WorkspaceError> {
-        self.held.core.restore(which, unsaved).await
+        self.inner.core.restore(which, unsaved).await
     }
 
-    /// Saves the files and stops the sandbox. Pausing what is paused is a success.
+    /// Saves the files and pauses the sandbox. Pausing a paused one succeeds.
     ///
     /// # Errors
-    /// When the provider cannot pause it. That no snapshot could be stored is told by an event.
+    /// [`WorkspaceError`] when the provider cannot pause it. A failed checkpoint is reported by an
+    /// event only.
     pub async fn pause(&self) -> Result<(), WorkspaceError> {
-        self.held.core.pause().await
+        self.inner.core.pause().await
     }
 
-    /// Sees to it that a snapshot has the files, for somebody who is about to end the sandbox behind the workspace's back,
-    /// its whole server for example. One that was saved when it was paused is not woken. None when there is nothing to save.
+    /// Makes sure that a checkpoint has the files, before the caller kills the sandbox outside of
+    /// the workspace, for example with its whole server. A sandbox that was saved when it was
+    /// paused is not resumed. [`None`] when there is nothing to save.
     ///
     /// # Errors
-    /// Nobody but the sandbox has the files then.
+    /// [`WorkspaceError`]; then only the sandbox has the files.
     pub async fn keep_files(&self) -> Result<Option<Stamp>, WorkspaceError> {
-        self.held.core.keep_files().await
+        self.inner.core.keep_files().await
     }
 
-    /// Notes that somebody ended the sandbox behind the workspace's back: it costs nothing any more, and whoever works here
-    /// next gets another one. Nothing is noted of a sandbox that is not the workspace's own.
+    /// Records that the caller killed the sandbox outside of the workspace: its usage ends, and the
+    /// next use creates another one. Ignores a sandbox that is not the workspace's own.
     ///
     /// # Errors
-    /// The records cannot be written.
-    pub async fn note_ended(&self, sandbox: &str, files: LastFiles) -> Result<(), WorkspaceError> {
-        self.held.core.ended(sandbox, files).await
+    /// [`WorkspaceError::Unavailable`] or [`WorkspaceError::Change`].
+    pub async fn record_killed(&self, sandbox: &str, files: LastFiles) -> Result<(), WorkspaceError> {
+        self.inner.core.record_killed(sandbox, files).await
     }
 
-    /// Wakes the sandbox and what is declared to run in it. Says whether the files are a snapshot's instead of its own, and why.
+    /// Resumes the sandbox and its dev server. Returns why the files are a checkpoint's instead of
+    /// its own, if they are.
     ///
     /// # Errors
-    /// As [`Workspace::enter`].
-    pub async fn resume(&self) -> Result<Option<Arc<BroughtBack>>, Unavailable> {
-        Ok(self.enter().await?.brought_back().cloned())
+    /// Those of [`Workspace::enter`].
+    pub async fn resume(&self) -> Result<Option<Arc<AutoRestore>>, Unavailable> {
+        Ok(self.enter().await?.auto_restore().cloned())
     }
 
-    /// Lets snapshots contain values of the workspace's variables from now on, or not.
+    /// Sets whether checkpoints may contain values of the workspace's variables.
     ///
     /// # Errors
-    /// The records cannot be written.
+    /// [`WorkspaceError::Unavailable`] or [`WorkspaceError::Change`].
     pub async fn allow_env_values(&self, allow: bool) -> Result<(), WorkspaceError> {
-        let core = &self.held.core;
-        let turn = core.turn().await;
+        let core = &self.inner.core;
+        let op = core.begin_op().await;
         core.check().await?;
-        Ok(core.update(&turn, |_, details| details.allow_env_values = allow).await?)
+        Ok(core.update(&op, |_, details| details.allow_env_values = allow).await?)
     }
 
     /// Replaces the sandbox by a new one with the same files.
     ///
     /// # Errors
-    /// The old sandbox is then still in use, if the plan has room for two.
+    /// [`WorkspaceError`]; the old sandbox is then still in use, if the plan allows two.
     pub async fn rotate(&self) -> Result<HandedOver, WorkspaceError> {
-        self.held.core.rotate().await
+        self.inner.core.rotate().await
     }
 
-    /// Lets another provider take the workspace over.
+    /// Moves the workspace to another provider.
     ///
     /// # Errors
-    /// The old sandbox is then still in use. [`WorkspaceError::Unsaved`] when it cannot be reached and has changes that are
-    /// nowhere else, unless the options allow to leave them.
+    /// [`WorkspaceError::AlreadyThere`]; [`WorkspaceError::Unsaved`] when the sandbox cannot be
+    /// reached and has changes that exist nowhere else, unless the options allow to leave them. The
+    /// old sandbox is then still in use.
     pub async fn move_to(&self, provider: &ProviderName, options: MoveOptions) -> Result<HandedOver, WorkspaceError> {
         if self.provider() == *provider {
             return Err(WorkspaceError::AlreadyThere(self.name().clone(), provider.clone()));
         }
-        self.held.core.move_to(provider, options).await
+        self.inner.core.move_to(provider, options).await
     }
 
-    /// Commits the project's files, saves everything and tells of it.
+    /// Commits the project's files, saves a checkpoint and emits an event.
     ///
     /// # Errors
-    /// When nobody can work now, or git refuses.
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::Phase`] when git fails.
     pub async fn commit_phase(&self, message: &str) -> Result<PhaseCommit, WorkspaceError> {
-        self.held.core.commit_phase(message).await
+        self.inner.core.commit_phase(message).await
     }
 
-    /// Makes a sandbox that runs already, with any of the providers, the workspace's own; one that was left behind also when it
-    /// is paused. The files of the one before are saved.
+    /// Makes a running sandbox of any provider the workspace's own; one that was left behind also
+    /// when it is paused. The files of the previous one are saved.
     ///
     /// # Errors
-    /// When no provider has it, or it does not run.
+    /// [`WorkspaceError::Sandbox`] when no provider has it, [`WorkspaceError::NotRunning`] when it
+    /// does not run.
     pub async fn attach(&self, sandbox: &SandboxId) -> Result<(), WorkspaceError> {
-        self.held.core.adopt(sandbox).await
+        self.inner.core.adopt(sandbox).await
     }
 
-    /// Starts the declared dev server, or the one that the project's files speak of, where somebody has not started it already
-    /// ([`devserver::choose`](crate::devserver::choose)); from then on it is declared, and runs again after every resume and in every
-    /// new sandbox. One that answers and that no file speaks of is found, and not declared. None when there is nothing at all.
+    /// Starts the declared dev server, or the one detected in the project's files unless another
+    /// process already serves it ([`devserver::choose`](crate::devserver::choose)). It is declared
+    /// from then on, and restarted after every resume and in every new sandbox. A server that
+    /// answers but is not in the files is used without being declared. [`None`] when there is no
+    /// server at all.
     ///
     /// # Errors
-    /// When nobody can work now, or it does not answer.
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::DevServer`] when it does not answer.
     pub async fn serve(&self, server: Option<DevServer>) -> Result<Option<Ready>, WorkspaceError> {
-        self.held.core.serve(server).await
+        self.inner.core.serve(server).await
     }
 
-    /// Starts the declared dev server where it does not run, and returns when it answers. One that is starting is waited for. Where
-    /// none is declared, as [`Workspace::serve`].
+    /// Starts the declared dev server if it does not run, and returns when it answers. A starting
+    /// one is waited for. If none is declared, like [`Workspace::serve`].
     ///
     /// # Errors
-    /// When nobody can work now, or it does not answer.
-    pub async fn serve_again(&self) -> Result<Option<Ready>, WorkspaceError> {
-        self.held.core.serve_again().await
+    /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::DevServer`] when it does not answer.
+    pub async fn ensure_served(&self) -> Result<Option<Ready>, WorkspaceError> {
+        self.inner.core.ensure_served().await
     }
 
-    /// Saves the files, ends the sandbox and forgets the workspace. Its snapshots stay, and creating a workspace of the same
-    /// name brings the newest back. The snapshot that was taken is returned.
+    /// Saves the files, kills the sandbox and removes the workspace. Its checkpoints stay, and
+    /// creating a workspace of the same name restores the newest. Returns the checkpoint that was
+    /// saved.
     ///
     /// # Errors
-    /// Unless with [`Unsaved::Discard`], a workspace whose sandbox cannot be ended is kept; with [`Unsaved::Keep`] also one whose
-    /// files cannot be saved.
+    /// [`WorkspaceError`]. Except with [`Unsaved::Discard`], a workspace whose sandbox cannot be
+    /// killed is kept; with [`Unsaved::Keep`] also one whose files cannot be saved.
     pub async fn destroy(&self, unsaved: Unsaved) -> Result<Option<Stamp>, WorkspaceError> {
-        let done = self.held.core.destroy(unsaved).await?;
+        let done = self.inner.core.destroy(unsaved).await?;
         self.stop().await;
-        self.held.core.holding.release().await;
+        self.inner.core.held_lease.release().await;
         Ok(done)
     }
 
-    /// Hides the values that the workspace was given with its environment.
+    /// Masks the values of the workspace's variables.
     pub fn mask(&self, text: &str) -> String {
-        self.held.core.hidden(text)
+        self.inner.core.mask_text(text)
     }
 
-    /// The same for output that comes in pieces.
+    /// The mask, for output that arrives in chunks.
     pub fn masking(&self) -> &Mask {
-        self.held.core.mask()
+        self.inner.core.mask()
     }
 
-    /// Lets others have the workspace. The sandbox goes on, until the end the provider knows of.
+    /// Releases the workspace. The sandbox keeps running until the end that the provider knows.
     pub async fn close(&self) {
-        if self.held.core.closed.load(Ordering::Acquire) {
+        if self.inner.core.closed.load(Ordering::Acquire) {
             return;
         }
         self.stop().await;
-        let core = &self.held.core;
-        if core.holding.holds().await {
+        let core = &self.inner.core;
+        if core.held_lease.ensure_valid().await {
             let last_work = async {
-                let turn = core.turn().await;
-                core.first_snapshot(&turn).await;
-                if let Err(error) = core.look_for_commit(&turn).await {
-                    warn!(workspace = %core.name, error = %chain(&error), "closed without a look for commits");
+                let op = core.begin_op().await;
+                core.save_first_checkpoint(&op).await;
+                if let Err(error) = core.detect_commit(&op).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "closed without a check for commits");
                 }
-                if let Err(error) = core.store_unsaved(&turn).await {
-                    warn!(workspace = %core.name, error = %chain(&error), "closed without a word of unsaved work");
+                if let Err(error) = core.store_unsaved(&op).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "closed without recording unsaved changes");
                 }
-                if let Err(error) = core.store_notices(&turn).await {
-                    warn!(workspace = %core.name, error = %chain(&error), "what was told may be told again");
+                if let Err(error) = core.store_notices(&op).await {
+                    warn!(workspace = %core.name, error = %chain(&error), "delivered notices could not be recorded and may be repeated");
                 }
             };
-            // A snapshot may take longer than a lease lasts.
+            // A checkpoint may take longer than a lease lasts.
             tokio::select! {
                 () = last_work => {}
-                () = core.holding.keep_until_lost() => {}
+                () = core.held_lease.renew_until_lost() => {}
             }
         }
-        core.holding.release().await;
+        core.held_lease.release().await;
     }
 
-    /// Ends the tasks, and waits for what they are doing.
+    /// Stops the tasks, and waits for their current work.
     async fn stop(&self) {
-        self.held.core.closed.store(true, Ordering::Release);
-        let tasks = self.held.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.inner.core.closed.store(true, Ordering::Release);
+        let tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut tasks) = tasks {
             tasks.stop.cancel();
-            // What is broken off then, the next process puts right.
-            let _ = tokio::time::timeout(LAST_WORK_TIMEOUT, &mut tasks.keeper).await;
+            // The next process repairs what this interrupts.
+            let _ = tokio::time::timeout(LAST_WORK_TIMEOUT, &mut tasks.supervisor).await;
         }
     }
 }
 
-fn doubt_command(pass: &Pass, error: &CommandError) {
+fn suspect_on_command_error(pass: &SandboxGuard, error: &CommandError) {
     match error {
-        CommandError::SandboxGone { .. } => pass.doubt(),
-        CommandError::Call(error) if error.is_service_trouble() => pass.doubt(),
+        CommandError::SandboxGone { .. } => pass.mark_suspect(),
+        CommandError::Call(error) if error.is_service_trouble() => pass.mark_suspect(),
         _ => {}
     }
 }
 
-fn doubt_file(pass: &Pass, error: &FileError) {
+fn suspect_on_file_error(pass: &SandboxGuard, error: &FileError) {
     match error {
-        FileError::SandboxGone { .. } => pass.doubt(),
-        FileError::Call(error) if error.is_service_trouble() => pass.doubt(),
+        FileError::SandboxGone { .. } => pass.mark_suspect(),
+        FileError::Call(error) if error.is_service_trouble() => pass.mark_suspect(),
         _ => {}
     }
 }

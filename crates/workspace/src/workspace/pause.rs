@@ -1,4 +1,5 @@
-//! Pause, the end of a workspace's time, and its destruction: files first, then the sandbox.
+//! Pause, the end of a workspace's lifetime, and its destruction: first the files, then the
+//! sandbox.
 
 use std::time::Duration;
 
@@ -6,77 +7,77 @@ use futures::future::join_all;
 use sdk::{Pause, PauseOutcome};
 use tracing::{info, warn};
 
-use super::core::{Core, SavedFor, Turn};
-use super::details::{Details, Place, Stopped};
+use super::core::{Core, OpGuard, SavedFor};
+use super::details::{Details, SandboxRef, StopReason};
 use super::error::{Unavailable, WorkspaceError};
-use super::wake::Found;
+use super::resume::SandboxStatus;
 use crate::chain::chain;
+use crate::checkpoint::{SaveError, Saved, Stamp};
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::ledger::Limit;
 use crate::records::WorkspaceState;
-use crate::snapshot::{SaveError, Saved, Stamp};
 
-/// What to do with files that are in no snapshot.
+/// What to do with unsaved changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsaved {
-    /// Save them; leave the workspace as it is when they cannot be.
+    /// Save them; keep the workspace unchanged when that fails.
     Keep,
-    /// Save them if that is possible; else they are lost.
+    /// Save them if possible; else they are lost.
     Discard,
-    /// Nobody wants them.
+    /// Do not save them.
     Unwanted,
 }
 
-/// How much is done for a snapshot before a pause, which keeps the files too.
+/// The effort for a checkpoint before a pause, which keeps the files too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Saving {
-    /// As much as for any other.
+    /// As for any other checkpoint.
     Patient,
-    /// The sandbox's end is near.
+    /// With a timeout: the sandbox's end is near.
     Within(Duration),
-    /// It was tried.
+    /// It was already tried.
     None,
 }
 
 impl Core {
-    /// Stops the sandbox and keeps it. Pausing what is paused is a success.
+    /// Pauses the sandbox. Pausing a paused one succeeds.
     pub(super) async fn pause(&self) -> Result<(), WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
-        self.pause_in_turn(&turn, Saving::Patient).await
+        self.pause_locked(&op, Saving::Patient).await
     }
 
-    pub(super) async fn pause_in_turn(&self, turn: &Turn<'_>, saving: Saving) -> Result<(), WorkspaceError> {
+    pub(super) async fn pause_locked(&self, op: &OpGuard<'_>, saving: Saving) -> Result<(), WorkspaceError> {
         let (state, paused) = {
-            let seat = self.seat();
-            (seat.record.state, seat.record.paused)
+            let state = self.state();
+            (state.record.state, state.record.paused)
         };
         match state {
             WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone()).into()),
-            WorkspaceState::Moving => self.settle(turn).await?,
-            // Without a sandbox there is nothing that costs.
+            WorkspaceState::Moving => self.settle(op).await?,
+            // Without a sandbox nothing is running.
             WorkspaceState::Stopped => return Ok(()),
             WorkspaceState::Ready => {}
         }
-        let Some(place) = self.place() else { return Ok(()) };
-        let closed = self.fence.close();
-        reach(Point::PauseFenced).await;
-        let sandbox = match self.look(&place).await? {
-            Found::Running { sandbox, .. } => sandbox,
-            Found::Paused { .. } if paused => return Ok(()),
-            Found::Paused { .. } => return self.paused(turn, &place, None).await,
-            Found::Gone => {
-                self.gone(turn, &place).await?;
+        let Some(place) = self.current_sandbox() else { return Ok(()) };
+        let closed = self.gate.close();
+        reach(Point::PauseGateClosed).await;
+        let sandbox = match self.inspect_sandbox(&place).await? {
+            SandboxStatus::Running { sandbox, .. } => sandbox,
+            SandboxStatus::Paused { .. } if paused => return Ok(()),
+            SandboxStatus::Paused { .. } => return self.record_paused(op, &place, None).await,
+            SandboxStatus::Gone => {
+                self.record_gone(op, &place).await?;
                 return Err(WorkspaceError::Lost { workspace: self.name.clone(), sandbox: place.sandbox });
             }
         };
-        closed.emptied(self.settings().leave_wait).await;
-        // A pause keeps the files too, so that it is right also when they could not be saved.
+        closed.drain(self.settings().drain_timeout).await;
+        // A pause keeps the files too, so it proceeds when the checkpoint fails.
         let saved = match saving {
-            Saving::Patient => self.save(turn, &sandbox, SavedFor::Stop).await.ok(),
+            Saving::Patient => self.save(op, &sandbox, SavedFor::Stop).await.ok(),
             Saving::Within(time) => {
-                tokio::time::timeout(time, self.save(turn, &sandbox, SavedFor::Stop)).await.ok().and_then(Result::ok)
+                tokio::time::timeout(time, self.save(op, &sandbox, SavedFor::Stop)).await.ok().and_then(Result::ok)
             }
             Saving::None => None,
         };
@@ -84,28 +85,28 @@ impl Core {
         reach(Point::PauseSaved).await;
         let outcome = sandbox.pause(Pause::with_memory()).await?;
         if outcome == PauseOutcome::AlreadyPaused {
-            info!(workspace = %self.name, "it was paused already");
+            info!(workspace = %self.name, "the sandbox was already paused");
         }
         reach(Point::PausePaused).await;
-        self.paused(turn, &place, saved).await
+        self.record_paused(op, &place, saved).await
     }
 
-    /// A limit is used up: the work is kept, and goes on when there is more.
-    pub(super) async fn pause_for_budget(&self, turn: &Turn<'_>, limit: Limit) -> Result<(), WorkspaceError> {
-        warn!(workspace = %self.name, "{limit} is used up: the work is saved and paused");
-        self.tell(EventKind::LimitReached { limit }).await;
-        self.pause_in_turn(turn, Saving::Patient).await
+    /// Saves and pauses a workspace whose limit is used up.
+    pub(super) async fn pause_for_budget(&self, op: &OpGuard<'_>, limit: Limit) -> Result<(), WorkspaceError> {
+        warn!(workspace = %self.name, "{limit} is used up: the workspace is saved and paused");
+        self.emit(EventKind::LimitReached { limit }).await;
+        self.pause_locked(op, Saving::Patient).await
     }
 
-    /// Notes that the sandbox is paused.
-    pub(super) async fn paused(
+    /// Records that the sandbox is paused.
+    pub(super) async fn record_paused(
         &self,
-        turn: &Turn<'_>,
-        place: &Place,
+        op: &OpGuard<'_>,
+        place: &SandboxRef,
         saved: Option<Stamp>,
     ) -> Result<(), WorkspaceError> {
         self.detach();
-        self.update(turn, |record, details| {
+        self.update(op, |record, details| {
             record.paused = true;
             details.saved_at_pause = saved;
             details.run = None;
@@ -113,80 +114,82 @@ impl Core {
         .await?;
         reach(Point::PauseNoted).await;
         self.close_interval(place).await;
-        self.tell(EventKind::Paused { sandbox: place.sandbox.to_string() }).await;
+        self.emit(EventKind::Paused { sandbox: place.sandbox.to_string() }).await;
         Ok(())
     }
 
-    /// The workspace's own time is over: its files are saved and its sandbox ended. A restore brings it back.
-    pub(super) async fn stop_in_turn(&self, turn: &Turn<'_>) -> Result<(), WorkspaceError> {
-        let closed = self.fence.close();
-        closed.emptied(self.settings().leave_wait).await;
-        self.save_last(turn).await?;
-        let place = self.place();
+    /// The workspace's lifetime is over: saves its files and kills its sandbox. A restore brings it
+    /// back.
+    pub(super) async fn stop_locked(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
+        let closed = self.gate.close();
+        closed.drain(self.settings().drain_timeout).await;
+        self.save_last(op).await?;
+        let place = self.current_sandbox();
         self.detach();
-        self.update(turn, |record, details| {
+        self.update(op, |record, details| {
             record.state = WorkspaceState::Stopped;
             record.sandbox = None;
             record.paused = false;
-            details.stopped = Some(Stopped::TimeOver);
+            details.stopped = Some(StopReason::TimeOver);
             details.run = None;
             details.retired.extend(place);
         })
         .await?;
-        self.end_retired(turn).await?;
-        self.tell(EventKind::Stopped { reason: "its time is over".to_owned() }).await;
+        self.kill_retired(op).await?;
+        self.emit(EventKind::Stopped { reason: "its time is over".to_owned() }).await;
         Ok(())
     }
 
-    /// Sees to it that a snapshot has the files, for somebody who is about to end the sandbox.
+    /// Makes sure that a checkpoint has the files, before the caller kills the sandbox.
     pub(super) async fn keep_files(&self) -> Result<Option<Stamp>, WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
-        let state = self.seat().record.state;
+        let state = self.state().record.state;
         match state {
-            // What somebody asked for is not there yet, so that nothing of theirs can be lost.
+            // Setup is not complete, so there are no changes to lose.
             WorkspaceState::SettingUp | WorkspaceState::Stopped => return Ok(None),
-            WorkspaceState::Moving => self.settle(&turn).await?,
+            WorkspaceState::Moving => self.settle(&op).await?,
             WorkspaceState::Ready => {}
         }
-        let closed = self.fence.close();
-        closed.emptied(self.settings().leave_wait).await;
-        self.save_last(&turn).await
+        let closed = self.gate.close();
+        closed.drain(self.settings().drain_timeout).await;
+        self.save_last(&op).await
     }
 
-    /// Saves the files before the sandbox goes, unless they are in a snapshot already. None when there are none.
-    async fn save_last(&self, turn: &Turn<'_>) -> Result<Option<Stamp>, WorkspaceError> {
-        let Some(place) = self.place() else { return Ok(None) };
+    /// Saves the files before the sandbox is killed, unless a checkpoint already has them. [`None`]
+    /// when there are none.
+    async fn save_last(&self, op: &OpGuard<'_>) -> Result<Option<Stamp>, WorkspaceError> {
+        let Some(place) = self.current_sandbox() else { return Ok(None) };
         let saved = |result: Result<Saved, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
-        match self.look(&place).await? {
-            Found::Gone => Ok(None),
-            Found::Running { sandbox, .. } => saved(self.save(turn, &sandbox, SavedFor::Stop).await),
-            Found::Paused { .. } => {
-                if let Some(stamp) = self.seat().details.saved_at_pause {
+        match self.inspect_sandbox(&place).await? {
+            SandboxStatus::Gone => Ok(None),
+            SandboxStatus::Running { sandbox, .. } => saved(self.save(op, &sandbox, SavedFor::Stop).await),
+            SandboxStatus::Paused { .. } => {
+                if let Some(stamp) = self.state().details.saved_at_pause {
                     return Ok(Some(stamp));
                 }
-                self.wake(turn).await?;
+                self.ensure_ready(op).await?;
                 let Some(attached) = self.attached() else { return Ok(None) };
-                saved(self.save(turn, &attached.sandbox, SavedFor::Stop).await)
+                saved(self.save(op, &attached.sandbox, SavedFor::Stop).await)
             }
         }
     }
 
-    /// Saves the files, ends the sandbox and forgets the workspace. Its snapshots stay.
+    /// Saves the files, kills the sandbox and removes the workspace. Its checkpoints stay.
     pub(super) async fn destroy(&self, unsaved: Unsaved) -> Result<Option<Stamp>, WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
-        let state = self.seat().record.state;
+        let state = self.state().record.state;
         if state == WorkspaceState::Moving {
-            self.settle(&turn).await?;
+            self.settle(&op).await?;
         }
-        let closed = self.fence.close();
-        closed.emptied(self.settings().leave_wait).await;
-        let snapshot = match state {
-            // What somebody asked for is not there yet, so that nothing of theirs can be lost.
+        let closed = self.gate.close();
+        closed.drain(self.settings().drain_timeout).await;
+        let checkpoint = match state {
+            // Setup is not complete, so there are no changes to lose.
             WorkspaceState::SettingUp => None,
             _ if unsaved == Unsaved::Unwanted => None,
-            _ => match self.save_last(&turn).await {
+            _ => match self.save_last(&op).await {
                 Ok(stamp) => stamp,
                 Err(error) if unsaved == Unsaved::Keep => return Err(error),
                 Err(error) => {
@@ -196,56 +199,56 @@ impl Core {
             },
         };
         reach(Point::DestroySaved).await;
-        let place = self.place();
+        let place = self.current_sandbox();
         self.detach();
-        self.update(&turn, |record, details| {
+        self.update(&op, |record, details| {
             record.state = WorkspaceState::Stopped;
             record.sandbox = None;
             record.paused = false;
-            details.stopped = Some(Stopped::TimeOver);
+            details.stopped = Some(StopReason::TimeOver);
             details.retired.extend(place);
         })
         .await?;
-        self.end_retired(&turn).await?;
+        self.kill_retired(&op).await?;
         reach(Point::DestroyEnded).await;
-        self.end_left_behind().await;
-        let still = self.seat().details.retired.first().cloned();
+        self.kill_left_behind().await;
+        let still = self.state().details.retired.first().cloned();
         if let (Some(place), Unsaved::Keep | Unsaved::Unwanted) = (still, unsaved) {
-            // The record is the only one who knows of it.
+            // Only the record knows of this sandbox, so it is kept.
             let reason = "it could not be ended; destroy the workspace again".to_owned();
-            let Place { provider, sandbox: id } = place;
+            let SandboxRef { provider, sandbox: id } = place;
             return Err(Unavailable::Unreachable { workspace: self.name.clone(), id, provider, reason }.into());
         }
-        self.remember().await;
-        self.house.records.remove_workspace(&self.holding.lease()).await?;
-        self.tell(EventKind::Destroyed { snapshot }).await;
-        Ok(snapshot)
+        self.write_tombstone().await;
+        self.context.records.remove_workspace(&self.held_lease.lease()).await?;
+        self.emit(EventKind::Destroyed { checkpoint }).await;
+        Ok(checkpoint)
     }
 
-    /// Tries to end the sandboxes that were left behind or lost, except those that another
-    /// workspace has adopted. What cannot be ended is logged; a sweep takes it for an orphan once
-    /// the record is gone.
-    async fn end_left_behind(&self) {
-        let places: Vec<Place> = {
-            let Details { left_behind, lost, .. } = &self.seat().details;
+    /// Tries to kill the sandboxes that were left behind or lost, except those that another
+    /// workspace has adopted. A failure is logged; once the record is removed, a sweep treats them
+    /// as orphans.
+    async fn kill_left_behind(&self) {
+        let places: Vec<SandboxRef> = {
+            let Details { left_behind, lost, .. } = &self.state().details;
             left_behind.iter().chain(lost).cloned().collect()
         };
         if places.is_empty() {
             return;
         }
-        let others = match self.house.records.workspaces_and_unreadable().await {
+        let others = match self.context.records.workspaces_and_unreadable().await {
             Ok((records, unreadable)) if unreadable.is_empty() => records,
             Ok((_, unreadable)) => {
                 let unreadable = unreadable.join(", ");
-                return warn!(workspace = %self.name, unreadable, "lost sandboxes are not ended: rows cannot be read");
+                return warn!(workspace = %self.name, unreadable, "lost sandboxes are not killed: rows cannot be read");
             }
             Err(error) => {
-                return warn!(workspace = %self.name, error = %chain(&error), "lost sandboxes are not ended");
+                return warn!(workspace = %self.name, error = %chain(&error), "lost sandboxes are not killed");
             }
         };
-        let is_adopted = |place: &&Place| {
+        let is_adopted = |place: &&SandboxRef| {
             others.iter().any(|other| other.name != self.name && other.sandbox.as_ref() == Some(&place.sandbox))
         };
-        join_all(places.iter().filter(|place| !is_adopted(place)).map(|place| self.end(place))).await;
+        join_all(places.iter().filter(|place| !is_adopted(place)).map(|place| self.kill_sandbox(place))).await;
     }
 }

@@ -1,35 +1,35 @@
-//! How long a sandbox still lives, by what its provider says. Pure, but for what it remembers of
-//! the last answer.
+//! Computes how long a sandbox still lives from the provider's answers. Pure, except for the
+//! remembered last answer.
 //!
-//! The provider's times are of its own clock, so only differences count: the end less the date of
-//! the answer. That date may be wrong too: servers cache it and do not turn it back, and clocks are
-//! set. So it is believed only where it can be true, and where it went on as the steady clock of
-//! this machine did since the last answer.
+//! The provider's times are of its own clock, so only differences count: the end minus the `Date`
+//! of the response. That date may be wrong too: servers cache it, and clocks are set. So it is used
+//! only if it is plausible and has advanced with the monotonic clock of this machine since the last
+//! answer.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sdk::{Look, SandboxId};
+use sdk::{Inspection, SandboxId};
 
 use super::core::Core;
 
-/// What a sandbox that runs has at least, by an answer that cannot be true: soon enough for the
-/// keeper to extend it.
+/// The minimum for a running sandbox whose answer is implausible: soon enough for the supervisor to
+/// extend it.
 const LEAST: Duration = Duration::from_secs(60);
-/// A date has whole seconds, and answers take time.
+/// A `Date` has whole seconds, and responses take time.
 const ACCURACY: SignedDuration = SignedDuration::from_secs(5);
 
-/// What a provider said of a sandbox, and when.
+/// The times in a provider's answer.
 #[derive(Debug, Clone, Copy)]
 struct Answer {
     start: Option<Timestamp>,
     end: Timestamp,
     date: Option<Timestamp>,
-    /// By the steady clock of this machine.
+    /// By the monotonic clock of this machine.
     at: Duration,
 }
 
-/// The last answer, and how long the sandbox had to live by it.
+/// The last answer, and the remaining lifetime derived from it.
 #[derive(Debug, Clone)]
 pub(super) struct LastAnswer {
     sandbox: SandboxId,
@@ -38,23 +38,24 @@ pub(super) struct LastAnswer {
 }
 
 impl Core {
-    /// How long a sandbox that runs lives if its lease is not extended.
-    pub(super) fn remaining(&self, sandbox: &SandboxId, look: &Look) -> Duration {
-        let listed = &look.detail.listed;
+    /// How long a running sandbox lives without an extension.
+    pub(super) fn remaining(&self, sandbox: &SandboxId, inspection: &Inspection) -> Duration {
+        let listed = &inspection.detail.listed;
         let Ok(end) = listed.end_at.parse() else { return LEAST };
         let clock = &self.settings().clock;
-        let answer = Answer { start: listed.started_at.parse().ok(), end, date: look.answered_at, at: clock.steady() };
-        let mut seat = self.seat();
-        let last = seat.last_answer.as_ref().filter(|last| last.sandbox == *sandbox);
+        let answer =
+            Answer { start: listed.started_at.parse().ok(), end, date: inspection.answered_at, at: clock.monotonic() };
+        let mut state = self.state();
+        let last = state.last_answer.as_ref().filter(|last| last.sandbox == *sandbox);
         let remaining = remaining(&answer, last.map(|last| (&last.answer, last.remaining)), clock.now());
-        seat.last_answer = Some(LastAnswer { sandbox: sandbox.clone(), answer, remaining });
+        state.last_answer = Some(LastAnswer { sandbox: sandbox.clone(), answer, remaining });
         remaining
     }
 }
 
 fn remaining(answer: &Answer, last: Option<(&Answer, Duration)>, now: Timestamp) -> Duration {
     let whole = answer.start.map_or(SignedDuration::MAX, |start| answer.end.duration_since(start));
-    // The date leaves out what has passed of its second.
+    // The `Date` omits the fraction of its second.
     let by_date = answer.date.map(|date| answer.end.duration_since(date) - SignedDuration::from_secs(1));
     let can_be_true = |left: &SignedDuration| left.is_positive() && *left <= whole.saturating_add(ACCURACY);
     let believed = by_date.filter(can_be_true);
@@ -74,7 +75,7 @@ fn remaining(answer: &Answer, last: Option<(&Answer, Duration)>, now: Timestamp)
     left.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default().max(LEAST.min(shortest(whole)))
 }
 
-/// A sandbox of a short life has no more than that.
+/// The minimum for a short-lived sandbox is lower.
 fn shortest(whole: SignedDuration) -> Duration {
     Duration::try_from(whole).unwrap_or_default() / 4
 }
@@ -91,9 +92,9 @@ mod tests {
         Timestamp::from_second(second).expect("a moment")
     }
 
-    /// Of a sandbox of an hour that started at 0 of the provider's clock.
-    fn answer(date: i64, steady: u64) -> Answer {
-        Answer { start: Some(at(0)), end: at(3600), date: Some(at(date)), at: Duration::from_secs(steady) }
+    /// The answer for a sandbox of one hour that started at 0 of the provider's clock.
+    fn answer(date: i64, monotonic: u64) -> Answer {
+        Answer { start: Some(at(0)), end: at(3600), date: Some(at(date)), at: Duration::from_secs(monotonic) }
     }
 
     fn first(date: i64, now: i64) -> u64 {
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_providers_date_counts_where_it_can_be_true() {
+    fn a_plausible_date_of_the_provider_counts() {
         assert_eq!(first(600, 99_999), 2999);
         assert_eq!(first(4000, 600), 3000, "a date after the end is none");
         assert_eq!(first(-4000, 600), 3000, "nor is one long before the start");
@@ -109,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_stands_still_or_goes_back_is_not_believed() {
+    fn a_date_that_does_not_advance_is_ignored() {
         let before = answer(600, 100);
-        let then = |date: i64, steady: u64| {
-            remaining(&answer(date, steady), Some((&before, Duration::from_secs(2999))), at(0))
+        let then = |date: i64, monotonic: u64| {
+            remaining(&answer(date, monotonic), Some((&before, Duration::from_secs(2999))), at(0))
         };
         assert_eq!(then(1200, 700).as_secs(), 2399, "it went on");
         assert_eq!(then(600, 700).as_secs(), 2399, "it stood still for ten minutes");

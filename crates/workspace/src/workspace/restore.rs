@@ -1,5 +1,5 @@
-//! Brings a workspace back to a snapshot: in its sandbox where that runs, else in a new one, with another provider if need
-//! be.
+//! Restores a workspace to a checkpoint: in its sandbox if that runs, else in a new one, with
+//! another provider if necessary.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,62 +7,63 @@ use std::time::Duration;
 use sdk::Sandbox;
 use tracing::warn;
 
-use super::core::{Core, SavedFor, Turn};
-use super::details::Stopped;
+use super::core::{Core, OpGuard, SavedFor};
+use super::details::StopReason;
 use super::error::{Unavailable, WorkspaceError};
-use super::handover::{Succession, Target, Why};
-use super::notice::{skipped, when};
+use super::handover::{HandoverPlan, Target, Why};
+use super::notice_text::{describe_skipped, format_time};
 use super::pause::Unsaved;
-use super::wake::Found;
+use super::resume::SandboxStatus;
 use crate::chain::chain;
+use crate::checkpoint::{Restored, Stamp, Which};
 use crate::clock::later;
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
 use crate::shell;
-use crate::snapshot::{Restored, Stamp, Which};
 
 impl Core {
-    /// Brings the workspace to the files of a snapshot: in its sandbox where that runs, else in a new one.
+    /// Restores the files of a checkpoint: in the sandbox if it runs, else in a new one.
     pub(super) async fn restore(&self, which: Which, unsaved: Unsaved) -> Result<Restored, WorkspaceError> {
-        let turn = self.turn().await;
+        let op = self.begin_op().await;
         self.check().await?;
         if let Which::Exactly(stamp) = which {
-            self.house.snapshots.must_have(&self.project, stamp).await?;
+            self.context.checkpoints.require(&self.project, stamp).await?;
         }
-        let state = self.seat().record.state;
+        let state = self.state().record.state;
         match state {
             WorkspaceState::SettingUp => return Err(Unavailable::NotSetUp(self.name.clone()).into()),
-            WorkspaceState::Moving => self.settle(&turn).await?,
+            WorkspaceState::Moving => self.settle(&op).await?,
             WorkspaceState::Ready | WorkspaceState::Stopped => {}
         }
-        let ready = match self.is_ready() {
+        let ready = match self.ready_sandbox() {
             Some(_) => true,
-            None => self.seat().record.sandbox.is_some() && self.wake_for_restore(&turn).await?,
+            None => self.state().record.sandbox.is_some() && self.resume_for_restore(&op).await?,
         };
         if let Some(attached) = self.attached().filter(|_| ready) {
-            return self.restore_in_place(&turn, &attached.sandbox, which, unsaved).await;
+            return self.restore_in_place(&op, &attached.sandbox, which, unsaved).await;
         }
-        self.within_budget().await?;
-        let old = self.place();
-        if self.seat().details.stopped == Some(Stopped::TimeOver) {
-            let (now, ttl) = (self.now(), Duration::from_secs(self.seat().details.ttl_seconds));
-            self.update(&turn, |record, _| record.expires_at = later(now, ttl)).await?;
+        self.check_budget().await?;
+        let old = self.current_sandbox();
+        if self.state().details.stopped == Some(StopReason::TimeOver) {
+            let (now, ttl) = (self.now(), Duration::from_secs(self.state().details.ttl_seconds));
+            self.update(&op, |record, _| record.expires_at = later(now, ttl)).await?;
         }
-        let target = Target::First(self.seat().record.provider.clone());
-        let succession = Succession { why: Why::Restore, target, which, old, saved: None, running: Vec::new() };
-        let (restored, _) = self.succeed(&turn, succession).await?;
-        let (provider, sandbox) = self.whereabouts();
-        self.tell(EventKind::Restored { stamp: restored.stamp, sandbox, provider }).await;
+        let target = Target::First(self.state().record.provider.clone());
+        let plan = HandoverPlan { why: Why::Restore, target, which, old, saved: None, running: Vec::new() };
+        let (restored, _) = self.execute_handover(&op, plan).await?;
+        let (provider, sandbox) = self.location();
+        self.emit(EventKind::Restored { stamp: restored.stamp, sandbox, provider }).await;
         Ok(restored)
     }
 
-    /// Removes a snapshot. What rests on it is forgotten: a sandbox that was saved in it has to be saved again before it goes.
-    pub(super) async fn delete_snapshot(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
-        let turn = self.turn().await;
+    /// Removes a checkpoint and all references to it: a sandbox that was saved in it must be saved
+    /// again before it is killed.
+    pub(super) async fn delete_checkpoint(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
+        let op = self.begin_op().await;
         self.check().await?;
-        let newest = self.house.snapshots.newest(&self.project).await?;
-        self.update(&turn, |_, details| {
+        let newest = self.context.checkpoints.newest(&self.project).await?;
+        self.update(&op, |_, details| {
             details.saved_at_pause = details.saved_at_pause.filter(|saved| *saved != stamp);
             details.mark = details.mark.take().filter(|mark| mark.stamp != stamp);
             details.unsaved |= newest == Some(stamp);
@@ -71,27 +72,28 @@ impl Core {
         if newest == Some(stamp) {
             self.unsaved.store(true, Ordering::Release);
         }
-        let deleted = self.house.snapshots.delete(&self.project, stamp).await?;
-        self.house.note_stored(&self.project, self.now()).await;
+        let deleted = self.context.checkpoints.delete(&self.project, stamp).await?;
+        self.context.record_stored(&self.project, self.now()).await;
         Ok(deleted)
     }
 
-    /// Whether the sandbox runs now. One that does not answer is given up, since somebody wants a snapshot instead.
-    async fn wake_for_restore(&self, turn: &Turn<'_>) -> Result<bool, WorkspaceError> {
-        let Some(place) = self.place() else { return Ok(false) };
-        match self.look(&place).await {
-            Ok(Found::Running { sandbox, remaining, .. }) => {
+    /// Whether the sandbox runs now. One that does not answer is given up, since the caller wants a
+    /// checkpoint instead.
+    async fn resume_for_restore(&self, op: &OpGuard<'_>) -> Result<bool, WorkspaceError> {
+        let Some(place) = self.current_sandbox() else { return Ok(false) };
+        match self.inspect_sandbox(&place).await {
+            Ok(SandboxStatus::Running { sandbox, remaining, .. }) => {
                 self.attach(sandbox, remaining);
                 Ok(true)
             }
-            Ok(Found::Paused { .. }) => Ok(self.wake(turn).await.is_ok()),
-            Ok(Found::Gone) => {
+            Ok(SandboxStatus::Paused { .. }) => Ok(self.ensure_ready(op).await.is_ok()),
+            Ok(SandboxStatus::Gone) => {
                 self.close_interval(&place).await;
-                self.update(turn, |record, _| record.sandbox = None).await?;
+                self.update(op, |record, _| record.sandbox = None).await?;
                 Ok(false)
             }
             Err(error) => {
-                warn!(workspace = %self.name, error = %chain(&error), "the sandbox does not answer; a new one is made");
+                warn!(workspace = %self.name, error = %chain(&error), "the sandbox does not answer; creating a new one");
                 Ok(false)
             }
         }
@@ -99,42 +101,43 @@ impl Core {
 
     async fn restore_in_place(
         &self,
-        turn: &Turn<'_>,
+        op: &OpGuard<'_>,
         sandbox: &Sandbox,
         which: Which,
         unsaved: Unsaved,
     ) -> Result<Restored, WorkspaceError> {
-        let closed = self.fence.close();
-        closed.emptied(self.settings().leave_wait).await;
-        // So that going back can be undone. Who wants the newest wants none that is newer still.
+        let closed = self.gate.close();
+        closed.drain(self.settings().drain_timeout).await;
+        // Makes the restore reversible. For the newest checkpoint, a newer one would defeat the
+        // purpose.
         if let (Which::Exactly(stamp), Unsaved::Keep) = (which, unsaved) {
-            self.save_sparing(turn, sandbox, SavedFor::Request, Some(stamp)).await?;
+            self.save_sparing(op, sandbox, SavedFor::Request, Some(stamp)).await?;
         }
-        // What ran on would write into the files that come back.
-        if let Err(error) = shell::end_all(sandbox).await {
-            warn!(workspace = %self.name, error = %chain(&error), "processes may have gone on through a restore");
+        // Running processes would write into the restored files.
+        if let Err(error) = shell::kill_all(sandbox).await {
+            warn!(workspace = %self.name, error = %chain(&error), "processes may have survived the restore");
         }
-        let restored = self.house.snapshots.restore(sandbox, &self.project, which).await?;
+        let restored = self.context.checkpoints.restore(sandbox, &self.project, which).await?;
         self.unsaved.store(false, Ordering::Release);
         let ((), mark) = tokio::join!(
             self.start_services_again(sandbox, Start::AfterRestore),
             self.write_mark(sandbox, restored.stamp)
         );
         let head = self.head(sandbox).await;
-        self.update(turn, |_, details| {
+        self.update(op, |_, details| {
             details.head = head.or(details.head.take());
             details.mark = mark;
             details.unsaved = false;
         })
         .await?;
-        let absent = self.absent(&restored.left_out);
-        let skipped = skipped(&restored);
-        let (stamp, saved) = (restored.stamp, when(restored.stamp));
-        self.notice(&format!(
-            "The files were set back to snapshot {stamp}, saved {saved}; running processes were ended.{skipped}{absent}"
+        let missing = self.describe_missing(&restored.excluded);
+        let skipped = describe_skipped(&restored);
+        let (stamp, saved) = (restored.stamp, format_time(restored.stamp));
+        self.add_notice(&format!(
+            "The files were set back to snapshot {stamp}, saved {saved}; running processes were ended.{skipped}{missing}"
         ));
-        let (provider, id) = self.whereabouts();
-        self.tell(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
+        let (provider, id) = self.location();
+        self.emit(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
         Ok(restored)
     }
 }

@@ -1,8 +1,8 @@
-//! All workspaces that the records know: made, opened, listed; and the sandboxes that none of them knows of.
+//! All workspaces in the records: create, open, list; and orphaned sandboxes that no record names.
 
-mod attend;
-mod look;
+mod maintenance;
 mod orphans;
+mod queries;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,50 +13,50 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::Serialize;
 
+use crate::checkpoint::{Checkpoints, Listed, ProjectId, Restored, Stamp, StoreError};
+use crate::context::{Parts, WorkspaceContext};
 use crate::devserver::DevServer;
-use crate::house::{House, Parts};
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::{Limits, Orchestrator, Skipped};
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::setup::Setup;
-use crate::snapshot::{Listed, ProjectId, Restored, Snapshots, Stamp, StoreError};
 use crate::workspace::{
-    Core, Details, Held, Holding, OpenError, Place, SetUp, SetupError, Workspace, dev_server, read_details,
+    Core, Details, HeldLease, Inner, OpenError, SandboxRef, SetUp, SetupError, Workspace, dev_server, read_details,
 };
 
-pub use attend::{Attendance, Attended};
-pub use look::SandboxCondition;
+pub use maintenance::{Maintained, MaintenanceOutcome};
 #[cfg(test)]
-pub(crate) use orphans::Named;
+pub(crate) use orphans::NamedSandboxes;
 pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
+pub use queries::SandboxCondition;
 
 /// The workspaces of a program. Cheap to clone.
 #[derive(Clone)]
 pub struct Workspaces {
-    house: Arc<House>,
-    /// Those that this process has.
+    context: Arc<WorkspaceContext>,
+    /// Those that this process holds.
     slots: Arc<Mutex<BTreeMap<WorkspaceName, Slot>>>,
 }
 
-/// One workspace in this process. Locked by who opens it, so that others who want it get the same one.
-type Slot = Arc<tokio::sync::Mutex<Weak<Held>>>;
+/// One workspace in this process. The opener locks it, so that concurrent openers get the same one.
+type Slot = Arc<tokio::sync::Mutex<Weak<Inner>>>;
 
-/// A workspace that was made.
+/// A created workspace.
 #[derive(Debug)]
 pub struct Created {
     pub workspace: Workspace,
     pub project: ProjectId,
     pub provider: ProviderName,
     pub sandbox: Option<SandboxId>,
-    /// Providers that come first and did not take it.
+    /// The preferred providers that were skipped.
     pub skipped: Vec<Skipped>,
     pub limits: Limits,
-    /// The project had snapshots: these files are there, and the steps of the set-up were left out.
+    /// The restored checkpoint, if the project had one; then the steps of the setup were skipped.
     pub restored: Option<Restored>,
 }
 
-/// What the records say of a workspace. Nobody was asked, and nothing woken.
+/// A workspace as recorded. Reading it sends no request and resumes nothing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkspaceView {
     pub workspace: WorkspaceName,
@@ -67,24 +67,25 @@ pub struct WorkspaceView {
     pub sandbox: Option<String>,
     pub provider: ProviderName,
     pub template: Option<String>,
-    /// Runs again in every new sandbox.
+    /// Restarted in every new sandbox.
     pub dev_server: Option<DevServer>,
     pub created_at: Timestamp,
     /// The end of the workspace itself.
     pub expires_at: Timestamp,
-    /// The end of its sandbox, as far as it is known; extended on use.
+    /// The end of its sandbox, as last known; extended on use.
     pub sandbox_ends_at: Option<Timestamp>,
-    /// Sandboxes that could not be reached when it went on elsewhere. They may have changes that are nowhere else.
+    /// Sandboxes that could not be reached when the workspace continued in another one. They may
+    /// hold changes that exist nowhere else.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<Abandoned>,
-    /// When its files were last saved, or seen to be in the newest snapshot.
+    /// When its files were last saved, or found unchanged in the newest checkpoint.
     pub saved_at: Option<Timestamp>,
-    /// Snapshots may contain values of its variables.
+    /// Whether checkpoints may contain values of its variables.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_env_values: bool,
 }
 
-/// A sandbox that a workspace was in, and that was not ended.
+/// A former sandbox of a workspace that was not killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Abandoned {
     pub provider: ProviderName,
@@ -93,7 +94,7 @@ pub struct Abandoned {
 }
 
 impl WorkspaceView {
-    fn of(record: &WorkspaceRecord, details: &Details) -> Self {
+    fn new(record: &WorkspaceRecord, details: &Details) -> Self {
         Self {
             workspace: record.name.clone(),
             project_id: record.project.clone(),
@@ -113,89 +114,93 @@ impl WorkspaceView {
     }
 }
 
-impl From<&Place> for Abandoned {
-    fn from(Place { provider, sandbox }: &Place) -> Self {
+impl From<&SandboxRef> for Abandoned {
+    fn from(SandboxRef { provider, sandbox }: &SandboxRef) -> Self {
         Self { provider: provider.clone(), sandbox: sandbox.to_string() }
     }
 }
 
 impl Workspaces {
     pub fn new(parts: Parts) -> Self {
-        Self { house: Arc::new(parts.into()), slots: Arc::default() }
+        Self { context: Arc::new(parts.into()), slots: Arc::default() }
     }
 
-    /// Why the records refuse changes, while they do. Does no I/O.
+    /// Why the records reject changes at the moment, if they do. Does no I/O.
     pub fn fault(&self) -> Option<Unwritable> {
-        self.house.records.fault()
+        self.context.records.fault()
     }
 
     pub fn orchestrator(&self) -> &Orchestrator {
-        &self.house.orchestrator
+        &self.context.orchestrator
     }
 
     pub fn ledger(&self) -> &Ledger {
-        &self.house.ledger
+        &self.context.ledger
     }
 
-    pub fn snapshots(&self) -> &Snapshots {
-        &self.house.snapshots
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.context.checkpoints
     }
 
-    /// Makes a workspace. After a failure, or when the process was killed, calling again goes on from the failed step.
+    /// Creates a workspace. After a failure, or when the process was killed, calling again
+    /// continues with the failed step.
     ///
-    /// Where the project has snapshots already, from a workspace of the same name before this one, its newest files are
-    /// there instead of what the set-up would have made, and so is its dev server unless the set-up declares one.
+    /// If the project already has checkpoints, from an earlier workspace of the same name, the
+    /// newest is restored instead of running the setup, and so is its dev server unless the setup
+    /// declares one.
     ///
     /// # Errors
     /// [`SetupError`] names the step that failed.
     pub async fn create(&self, name: &WorkspaceName, setup: Setup) -> Result<Created, SetupError> {
         let slot = self.slot(name);
         let mut slot = slot.lock().await;
-        let core = Core::begin(Arc::clone(&self.house), name, &setup).await?;
+        let core = Core::begin(Arc::clone(&self.context), name, &setup).await?;
         match core.set_up(&setup).await {
             Ok(SetUp { skipped, limits, restored }) => {
                 let workspace = Workspace::start(core);
-                *slot = Arc::downgrade(workspace.held());
+                *slot = Arc::downgrade(workspace.inner());
                 let (project, provider) = (workspace.project().clone(), workspace.provider());
                 let sandbox = workspace.sandbox_id();
                 Ok(Created { workspace, project, provider, sandbox, skipped, limits, restored })
             }
             Err(error) => {
-                core.forget_unless_begun().await;
-                core.give_back().await;
+                core.remove_if_unused().await;
+                core.release().await;
                 Err(error)
             }
         }
     }
 
-    /// Takes a workspace: nobody else can act on it until it is closed. No sandbox is asked for or woken.
+    /// Takes the lease of a workspace: no other process can act on it until it is closed. Inspects
+    /// and resumes no sandbox.
     ///
     /// # Errors
-    /// [`OpenError::Held`] when another process has it and does not give it back in time.
+    /// [`OpenError::Held`] when another process does not release it in time,
+    /// [`OpenError::NotFound`], [`OpenError::Damaged`] or [`OpenError::Records`].
     pub async fn open(&self, name: &WorkspaceName) -> Result<Workspace, OpenError> {
         let slot = self.slot(name);
         let mut slot = slot.lock().await;
-        if let Some(held) = slot.upgrade().filter(|held| held.core.is_open()) {
-            held.core.ensure_held().await?;
-            return Ok(Workspace::from_held(held));
+        if let Some(inner) = slot.upgrade().filter(|inner| inner.core.is_open()) {
+            inner.core.ensure_held().await?;
+            return Ok(Workspace::from_inner(inner));
         }
-        // Asked first, so that a name that nobody knows is told at once.
-        if self.house.records.workspace(name).await?.is_none() {
+        // Checked first, so that an unknown name fails without waiting.
+        if self.context.records.workspace(name).await?.is_none() {
             return Err(OpenError::NotFound(name.clone()));
         }
-        let workspace = Workspace::start(self.take(name, self.house.settings.lease_wait).await?);
-        *slot = Arc::downgrade(workspace.held());
+        let workspace = Workspace::start(self.take(name, self.context.settings.lease_timeout).await?);
+        *slot = Arc::downgrade(workspace.inner());
         Ok(workspace)
     }
 
-    /// Takes the lease, and reads what is known under it.
+    /// Takes the lease, and reads the record under it.
     async fn take(&self, name: &WorkspaceName, wait: Duration) -> Result<Core, OpenError> {
-        let holding = Holding::take(Arc::clone(&self.house), name, wait).await;
-        let holding = holding.map_err(OpenError::of_lease)?;
+        let held_lease = HeldLease::take(Arc::clone(&self.context), name, wait).await;
+        let held_lease = held_lease.map_err(OpenError::from_lease)?;
         match self.read(name).await {
-            Ok((record, details)) => Ok(Core::new(Arc::clone(&self.house), holding, record, details)),
+            Ok((record, details)) => Ok(Core::new(Arc::clone(&self.context), held_lease, record, details)),
             Err(error) => {
-                holding.release().await;
+                held_lease.release().await;
                 Err(error)
             }
         }
@@ -203,63 +208,63 @@ impl Workspaces {
 
     fn slot(&self, name: &WorkspaceName) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // Forget those that nobody has or waits for.
+        // Drops slots that no task holds or waits for.
         let in_use =
-            |slot: &Slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0);
+            |slot: &Slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|inner| inner.strong_count() > 0);
         slots.retain(|_, slot| in_use(slot));
         Arc::clone(slots.entry(name.clone()).or_default())
     }
 
     async fn read(&self, name: &WorkspaceName) -> Result<(WorkspaceRecord, Details), OpenError> {
-        let record = self.house.records.workspace(name).await?;
+        let record = self.context.records.workspace(name).await?;
         let record = record.ok_or_else(|| OpenError::NotFound(name.clone()))?;
         let details = read_details(&record)?;
         Ok((record, details))
     }
 
-    /// All of them, by name. Nobody is asked, and nothing woken.
+    /// All workspaces, by name. Sends no request and resumes nothing.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// [`OpenError::Records`] or [`OpenError::Damaged`].
     pub async fn list(&self) -> Result<Vec<WorkspaceView>, OpenError> {
-        let records = self.house.records.workspaces().await?;
-        records.iter().map(|record| Ok(WorkspaceView::of(record, &read_details(record)?))).collect()
+        let records = self.context.records.workspaces().await?;
+        records.iter().map(|record| Ok(WorkspaceView::new(record, &read_details(record)?))).collect()
     }
 
-    /// One of them. Nobody is asked, and nothing woken.
+    /// One workspace. Sends no request and resumes nothing.
     ///
     /// # Errors
-    /// There is none of that name, or the records cannot be read.
+    /// [`OpenError::NotFound`], [`OpenError::Records`] or [`OpenError::Damaged`].
     pub async fn show(&self, name: &WorkspaceName) -> Result<WorkspaceView, OpenError> {
         let (record, details) = self.read(name).await?;
-        Ok(WorkspaceView::of(&record, &details))
+        Ok(WorkspaceView::new(&record, &details))
     }
 
-    /// The snapshots of a project, oldest first; also of one that has no workspace any more.
+    /// The checkpoints of a project, oldest first; also of one without a workspace.
     ///
     /// # Errors
-    /// When the store is in trouble.
-    pub async fn snapshots_of(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
-        self.house.snapshots.list(project).await
+    /// [`StoreError`] when the store fails.
+    pub async fn checkpoints_of(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
+        self.context.checkpoints.list(project).await
     }
 
-    /// Removes a snapshot of a project that has no workspace any more. False when there is none of that name.
+    /// Removes a checkpoint of a project without a workspace. Returns false when it does not exist.
     ///
     /// # Errors
-    /// When the store is in trouble; calling again goes on.
-    pub async fn delete_snapshot_of(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
-        let deleted = self.house.snapshots.delete(project, stamp).await?;
-        self.house.note_stored(project, self.house.settings.clock.now()).await;
+    /// [`StoreError`] when the store fails; a retry continues.
+    pub async fn delete_checkpoint_of(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
+        let deleted = self.context.checkpoints.delete(project, stamp).await?;
+        self.context.record_stored(project, self.context.settings.clock.now()).await;
         Ok(deleted)
     }
 
-    /// Removes the snapshots of a project for good. Nobody may have a workspace of it.
+    /// Removes all checkpoints of a project permanently. No process may hold a workspace of it.
     ///
     /// # Errors
-    /// When the store is in trouble; calling again goes on.
-    pub async fn remove_snapshots_of(&self, project: &ProjectId) -> Result<(), StoreError> {
-        self.house.snapshots.remove_all(project).await?;
-        self.house.note_stored(project, self.house.settings.clock.now()).await;
+    /// [`StoreError`] when the store fails; a retry continues.
+    pub async fn remove_checkpoints_of(&self, project: &ProjectId) -> Result<(), StoreError> {
+        self.context.checkpoints.remove_all(project).await?;
+        self.context.record_stored(project, self.context.settings.clock.now()).await;
         Ok(())
     }
 }

@@ -1,19 +1,19 @@
-//! Sandboxes that die between any two steps of a handover: the files are those of the old sandbox, or of the snapshot that
-//! was taken of it.
+//! Sandboxes die between any two steps of a handover: the files are those of the old sandbox, or of
+//! the checkpoint taken of it.
 
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
+use sandbar_workspace::checkpoint::Which;
 use sandbar_workspace::faults::{self, Point};
-use sandbar_workspace::snapshot::Which;
 use testing::eventually_async;
 
 use crate::support::{World, assert_same, sandboxes, tree};
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(90);
-/// From the first step after which something has happened to the last.
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(90);
+/// From the first step with an effect to the last.
 pub(crate) const POINTS: [Point; 9] = [
-    Point::HandoverFenced,
+    Point::HandoverGateClosed,
     Point::HandoverSaved,
     Point::HandoverRecorded,
     Point::HandoverMade,
@@ -24,9 +24,10 @@ pub(crate) const POINTS: [Point; 9] = [
     Point::HandoverTornDown,
 ];
 
-/// Somebody who waits for a rotation gives up at any step: it is as if the process had died there, and this one goes on.
+/// The caller of a rotation drops its future at any step: as if the process had died there, but
+/// this one continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_when_somebody_gives_up_at_any_step() {
+async fn a_rotation_dropped_at_any_step_loses_nothing() {
     let world = World::new();
     let (_, workspace) = world.workspace("given-up").await;
     for point in POINTS {
@@ -49,8 +50,8 @@ async fn nothing_is_lost_when_somebody_gives_up_at_any_step() {
             () = came.recv().map(drop) => {}
         }
         assert_same(&tree(&workspace).await, &wanted);
-        // The keeper ends what is left over.
-        eventually_async(format!("one sandbox is left after {point:?}"), PATIENCE, || async {
+        // The supervisor kills the leftovers.
+        eventually_async(format!("one sandbox is left after {point:?}"), TIMEOUT, || async {
             (world.sandboxes("given-up").await.len() == 1).then_some(())
         })
         .await;
@@ -66,14 +67,14 @@ enum Dies {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_when_sandboxes_die_at_any_step() {
+async fn sandboxes_dying_at_any_step_lose_nothing() {
     let world = World::new();
     let (_, workspace) = world.workspace("dying").await;
     for (number, point) in POINTS.into_iter().enumerate() {
         for dies in [Dies::Old, Dies::Successor, Dies::Both] {
             workspace.write_file("project/step", format!("{number} {dies:?}")).await.expect("written");
-            // Whoever dies before anything was saved leaves the snapshot that was there.
-            workspace.snapshot().await.expect("saved");
+            // A death before the rotation's checkpoint leaves this one.
+            workspace.save_checkpoint().await.expect("saved");
             let wanted = tree(&workspace).await;
             let old = workspace.sandbox_id().expect("it has one").to_string();
             let client = world.one.client();
@@ -96,14 +97,14 @@ async fn nothing_is_lost_when_sandboxes_die_at_any_step() {
                     .boxed()
                 }
             });
-            // It may succeed or fail; either way the workspace goes on.
+            // It may succeed or fail; either way the workspace continues.
             let rotated = faults::scope(hook, workspace.rotate()).await;
             assert!(*hit.lock().expect("no panic"), "{point:?} was never hit");
-            let doubt = workspace.enter().await;
-            if let Ok(pass) = &doubt {
-                pass.doubt();
+            let mark_suspect = workspace.enter().await;
+            if let Ok(pass) = &mark_suspect {
+                pass.mark_suspect();
             }
-            drop(doubt);
+            drop(mark_suspect);
             let found = tree(&workspace).await;
             assert_same(&found, &wanted);
             let left = world.sandboxes("dying").await;

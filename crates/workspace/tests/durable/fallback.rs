@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::{MoveOptions, ProviderName, Unavailable, Unsaved, WorkspaceError};
 
-use crate::support::{Mortal, Recorder, World, assert_same, name, settings, setup, tree};
+use crate::support::{KillableServer, Recorder, World, assert_same, name, settings, setup, tree};
 
-/// What a create may take on a slow machine, besides the ten seconds for finding out that nobody answers.
+/// What a create may take on a slow machine, in addition to the ten seconds until the first
+/// provider times out.
 const CREATE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_black_hole_is_left_with_the_files_of_the_newest_snapshot() {
+async fn a_provider_that_drops_packets_is_replaced() {
     let world = World::new();
     let (_, workspace) = world.workspace("fallen").await;
     workspace.write_file("project/work", "done").await.expect("written");
@@ -21,7 +22,7 @@ async fn a_black_hole_is_left_with_the_files_of_the_newest_snapshot() {
     workspace.destroy(Unsaved::Keep).await.expect("saved and ended");
 
     let hole = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut place = world.place();
+    let mut place = world.fixture();
     place.providers[0].1 = format!("http://{}", hole.local_addr().expect("it is bound"));
     let workspaces = place.workspaces(settings(), Arc::new(Recorder::default())).await;
     let started = Instant::now();
@@ -34,31 +35,31 @@ async fn a_black_hole_is_left_with_the_files_of_the_newest_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_come_back_to() {
+async fn work_left_at_an_unreachable_provider_can_be_adopted() {
     let world = World::new();
-    let mut own = Mortal::start();
-    let mut place = world.place();
+    let mut own = KillableServer::start();
+    let mut place = world.fixture();
     place.providers[0] = own.provider("one");
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
     let workspace = workspaces.create(&name("stranded"), setup()).await.expect("made").workspace;
     assert_eq!(workspace.provider().as_str(), "one");
-    let stamp = workspace.snapshot().await.expect("saved").stamp;
+    let stamp = workspace.save_checkpoint().await.expect("saved").stamp;
     let wanted = tree(&workspace).await;
     workspace.write_file("project/unsaved", "mine").await.expect("written");
     let old = workspace.sandbox_id().expect("it has one");
     own.kill();
 
-    workspace.exec("true").await.expect_err("nobody answers");
-    let error = workspace.enter().await.expect_err("nobody knows whether it lives");
+    workspace.exec("true").await.expect_err("no provider answers");
+    let error = workspace.enter().await.expect_err("its state is unknown");
     assert!(matches!(error, Unavailable::Unreachable { .. }), "{error:?}");
     assert_eq!(error.code(), "sandbox_unreachable");
-    // Nothing is left behind by a move unless somebody says so.
+    // A move leaves nothing behind unless the caller allows it.
     let two: ProviderName = "two".parse().expect("a name");
     let refused = workspace.move_to(&two, MoveOptions::default()).await.expect_err("a file is nowhere else");
     assert!(matches!(&refused, WorkspaceError::Unsaved { since: Some(since), .. } if *since == stamp), "{refused:?}");
     assert_eq!(workspace.sandbox_id().as_ref(), Some(&old), "it is where it was");
-    let moved = workspace.move_to(&two, MoveOptions { leave_unsaved: true }).await.expect("somebody said so");
-    let left = moved.left_behind.expect("it is told");
+    let moved = workspace.move_to(&two, MoveOptions { leave_unsaved: true }).await.expect("the caller allows it");
+    let left = moved.left_behind.expect("it is reported");
     assert_eq!((left.provider.as_str(), left.sandbox, left.since), ("one", old.to_string(), stamp));
     assert_eq!(world.events.count(|event| matches!(event, EventKind::LeftBehind { .. })), 1);
     let view = workspaces.show(&name("stranded")).await.expect("it is there");
@@ -69,7 +70,7 @@ async fn a_provider_that_does_not_answer_is_told_and_what_is_left_there_can_be_c
     let notices = workspace.enter().await.expect("it runs").notices();
     assert!(notices.iter().any(|line| line.contains("could not be reached")), "{notices:?}");
 
-    // When the provider is back, so is what was left there.
+    // When the provider is back, so are the files left there.
     own.come_back();
     workspace.attach(&old).await.expect("it runs");
     assert_eq!(workspace.read_file("project/unsaved").await.expect("it is there"), "mine");

@@ -1,7 +1,8 @@
-//! The process is killed at every point of creation, handover, pause, resume and destruction. Whatever it was doing: the
+//! Kills the process at every fault point of creation, handover, pause, resume and destruction. The
 //! next process finds every file, and no sandbox is left over.
 //!
-//! The test runs itself as another process, which does one thing and stops at one point; there it is killed with SIGKILL.
+//! The test runs itself as a child process, which does one operation and stops at one point; there
+//! it gets SIGKILL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +12,13 @@ use sandbar_workspace::{MoveOptions, OpenError, Unsaved, WorkspaceName, Workspac
 use testing::eventually_async;
 
 use crate::killing::{kill_at, wait_at};
-use crate::support::{Place, Recorder, World, assert_same, name, settings, setup, tree};
+use crate::support::{Fixture, Recorder, World, assert_same, name, settings, setup, tree};
 
-const PATIENCE: Duration = Duration::from_secs(90);
-/// What the other process is to do, in variables of its environment.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// The operation of the child process, in environment variables.
 const WORK: [&str; 4] = ["STEP_POINT", "STEP_WORK", "STEP_PLACE", "STEP_NAME"];
 
-/// How the other process comes to a point; those of snapshots are met elsewhere.
+/// The operations by which the child reaches a point; those of checkpoints are tested elsewhere.
 fn ways(point: Point) -> &'static [&'static str] {
     use Point::*;
     match point {
@@ -25,15 +26,15 @@ fn ways(point: Point) -> &'static [&'static str] {
         | SaveVerified | PruneListed | PruneManifestDeleted | PruneArchiveDeleted | PruneOrphanDeleted
         | RestoreBegun | RestoreChosen | RestoreUnpacking | RestoreHalfSent | RestoreUnpacked | RestoreVerified
         | RestoreSwapped => &[],
-        HandoverFenced | HandoverSaved | HandoverRecorded | HandoverMade | HandoverNoted | HandoverRestored
+        HandoverGateClosed | HandoverSaved | HandoverRecorded | HandoverMade | HandoverNoted | HandoverRestored
         | HandoverServed | HandoverSwapped | HandoverTornDown => &["rotate", "move"],
         HandoverOldEndedFirst => &["rotate-alone"],
         HandoverSettled => &["settle"],
-        PauseFenced | PauseSaved | PausePaused | PauseNoted => &["pause"],
+        PauseGateClosed | PauseSaved | PausePaused | PauseNoted => &["pause"],
         ResumeConnected | ResumeNoted => &["resume"],
         CreateRecorded | CreateMade | CreateNoted | CreateSetUp => &["create"],
         DestroySaved | DestroyEnded => &["destroy"],
-        other => panic!("no test comes to {other:?}"),
+        other => panic!("no test reaches {other:?}"),
     }
 }
 
@@ -41,8 +42,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime")
 }
 
-/// This process, or the other one.
-fn in_turn(test: &str, works: &[&str]) {
+/// Runs as the parent, or as the child.
+fn run_as_either(test: &str, works: &[&str]) {
     match WORK.map(|name| std::env::var(name).ok()) {
         [Some(point), Some(work), Some(place), Some(of)] => runtime().block_on(be_killed(&point, &work, &place, &of)),
         _ => runtime().block_on(kill_everywhere(test, works)),
@@ -50,31 +51,31 @@ fn in_turn(test: &str, works: &[&str]) {
 }
 
 #[test]
-fn nothing_is_lost_by_a_kill_during_a_rotation() {
-    in_turn("killed::nothing_is_lost_by_a_kill_during_a_rotation", &["rotate", "rotate-alone", "settle"]);
+fn a_kill_during_a_rotation_loses_nothing() {
+    run_as_either("killed::a_kill_during_a_rotation_loses_nothing", &["rotate", "rotate-alone", "settle"]);
 }
 
 #[test]
-fn nothing_is_lost_by_a_kill_during_a_move() {
-    in_turn("killed::nothing_is_lost_by_a_kill_during_a_move", &["move"]);
+fn a_kill_during_a_move_loses_nothing() {
+    run_as_either("killed::a_kill_during_a_move_loses_nothing", &["move"]);
 }
 
 #[test]
-fn nothing_is_lost_by_a_kill_during_the_rest_of_a_life() {
-    in_turn("killed::nothing_is_lost_by_a_kill_during_the_rest_of_a_life", &["pause", "resume", "create", "destroy"]);
+fn a_kill_during_the_rest_of_a_life_loses_nothing() {
+    run_as_either("killed::a_kill_during_the_rest_of_a_life_loses_nothing", &["pause", "resume", "create", "destroy"]);
 }
 
 #[test]
-fn every_point_is_met_by_one_of_these() {
+fn every_fault_point_is_reached_by_a_test() {
     let met = ["rotate", "rotate-alone", "settle", "move", "pause", "resume", "create", "destroy"];
     for point in Point::ALL {
         assert!(ways(*point).iter().all(|work| met.contains(work)), "{point:?}");
     }
 }
 
-/// The other process: works until the point, and waits there to be killed.
+/// The child: works until the point, and waits there to be killed.
 async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
-    let place: Place = serde_json::from_str(place).expect("a place");
+    let place: Fixture = serde_json::from_str(place).expect("a place");
     let workspaces = workspaces(&place).await;
     let done = faults::scope(wait_at(point), async {
         if work == "create" {
@@ -97,7 +98,7 @@ async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
     done.await;
 }
 
-async fn workspaces(place: &Place) -> Workspaces {
+async fn workspaces(place: &Fixture) -> Workspaces {
     place.workspaces(settings(), Arc::new(Recorder::default())).await
 }
 
@@ -109,7 +110,7 @@ async fn kill_everywhere(test: &str, works: &[&str]) {
     }
 }
 
-/// One death.
+/// One kill.
 struct Kill<'a> {
     world: World,
     test: &'a str,
@@ -118,14 +119,14 @@ struct Kill<'a> {
 }
 
 impl Kill<'_> {
-    /// Of this death alone, since others die at the same time.
+    /// Unique per kill, since kills run in parallel.
     fn name(&self) -> WorkspaceName {
         name(&format!("{}-{}", self.work, self.point.name()))
     }
 
     async fn run(&self) {
         let Self { world, point, work, .. } = self;
-        let mut place = world.place();
+        let mut place = world.fixture();
         if *work == "rotate-alone" {
             place.plan.concurrent_sandboxes = Some(1);
             place.providers.truncate(1);
@@ -177,17 +178,17 @@ impl Kill<'_> {
         workspace.destroy(Unsaved::Discard).await.expect("destroyed");
     }
 
-    /// No sandbox is left over: the keeper ends what it finds.
+    /// No sandbox is left over: the supervisor kills what it finds.
     async fn assert_tidy(&self, wanted: usize) {
         let of = self.name();
         let what = format!("{wanted} sandboxes are left after {:?} during {}", self.point, self.work);
-        eventually_async(what, PATIENCE, || async {
+        eventually_async(what, TIMEOUT, || async {
             (self.world.sandboxes(of.as_str()).await.len() == wanted).then_some(())
         })
         .await;
     }
 
-    fn kill_at(&self, point: Point, work: &str, place: &Place) {
+    fn kill_at(&self, point: Point, work: &str, place: &Fixture) {
         let place = serde_json::to_string(place).expect("JSON");
         kill_at(point, self.test, WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
     }

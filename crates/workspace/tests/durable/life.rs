@@ -1,18 +1,18 @@
-//! A workspace from its creation to its end.
+//! A workspace from its creation to its destruction.
 
+use sandbar_workspace::checkpoint::Which;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
 use sandbar_workspace::setup::Setup;
-use sandbar_workspace::snapshot::Which;
 use sandbar_workspace::{OpenError, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError, Workspaces};
 use testing::{eventually_async, repeats};
 
-use crate::support::{World, assert_same, name, run, setup, told, tree};
+use crate::support::{World, assert_same, error_chain, name, run, setup, tree};
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_made_worked_in_and_destroyed_and_comes_back() {
+async fn a_destroyed_workspace_is_restored_by_its_name() {
     let world = World::new();
     let (workspaces, workspace) = world.workspace("life").await;
     let output = workspace.exec("echo $TOKEN; pwd; cat project/notes/first.txt").await.expect("it runs");
@@ -41,20 +41,24 @@ async fn it_is_made_worked_in_and_destroyed_and_comes_back() {
     assert_same(&tree(&back.workspace).await, &wanted);
     back.workspace.close().await;
 
-    // Another workspace may begin with its files.
+    // Another workspace may start from its files.
     let from = Some(workspace.project().clone());
     let heir = workspaces.create(&name("heir"), Setup { from, ..setup() }).await.expect("a workspace");
     assert_eq!(heir.restored.as_ref().map(|restored| restored.stamp), Some(stamp));
     assert_same(&tree(&heir.workspace).await, &wanted);
     heir.workspace.destroy(Unsaved::Keep).await.expect("destroyed");
-    let from = Some("nobody".parse().expect("a project"));
+    let from = Some("nothing".parse().expect("a project"));
     let refused = workspaces.create(&name("orphaned"), Setup { from, ..setup() }).await.expect_err("it has no files");
-    assert!(told(&refused).contains("project nobody has no snapshot that can be restored"), "{}", told(&refused));
-    let orphans = workspaces.orphans().await.expect("a look");
+    assert!(
+        error_chain(&refused).contains("project nothing has no snapshot that can be restored"),
+        "{}",
+        error_chain(&refused)
+    );
+    let orphans = workspaces.orphans().await.expect("a list");
     assert!(orphans.is_empty(), "{orphans:?}");
 }
 
-/// Whatever a workspace does can be done in a task.
+/// All futures of a workspace are `Send`.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn everything_can_be_spawned(workspaces: &Workspaces, workspace: &Workspace) {
     fn sent<T: Send>(_: T) {}
@@ -64,7 +68,7 @@ fn everything_can_be_spawned(workspaces: &Workspaces, workspace: &Workspace) {
     sent(workspaces.sweep(&|_| true));
     sent(workspace.enter());
     sent(workspace.exec("true"));
-    sent(workspace.snapshot());
+    sent(workspace.save_checkpoint());
     sent(workspace.restore(Which::Newest));
     sent(workspace.rotate());
     sent(workspace.pause());
@@ -75,7 +79,7 @@ fn everything_can_be_spawned(workspaces: &Workspaces, workspace: &Workspace) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_by_pausing_again_and_again() {
+async fn repeated_pauses_lose_nothing() {
     let world = World::new();
     let (_, workspace) = world.workspace("cycles").await;
     let sandbox = workspace.sandbox_id();
@@ -90,12 +94,12 @@ async fn nothing_is_lost_by_pausing_again_and_again() {
         assert_same(&tree(&workspace).await, &before);
     }
     assert_eq!(workspace.sandbox_id(), sandbox, "it is the same sandbox");
-    let snapshots = workspace.snapshots().await.expect("a list");
-    assert!((1..=5).contains(&snapshots.len()), "{snapshots:?}");
+    let checkpoints = workspace.checkpoints().await.expect("a list");
+    assert!((1..=5).contains(&checkpoints.len()), "{checkpoints:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
+async fn a_lost_sandbox_is_restored_with_a_notice() {
     let world = World::new();
     let (_, workspace) = world.workspace("lost").await;
     let pass = workspace.enter().await.expect("it runs");
@@ -105,7 +109,7 @@ async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
     )
     .await;
     drop(pass);
-    workspace.snapshot().await.expect("saved");
+    workspace.save_checkpoint().await.expect("saved");
     let wanted = tree(&workspace).await;
     let pass = workspace.enter().await.expect("it runs");
     let epoch = pass.epoch();
@@ -124,39 +128,41 @@ async fn a_lost_sandbox_comes_back_from_its_snapshot_and_says_so() {
         "before"
     );
     assert!(notices[1].contains("was lost") && notices[1].contains("project/node_modules"), "{notices:?}");
-    assert!(pass.notices().is_empty(), "told once");
+    assert!(pass.notices().is_empty(), "delivered once");
     drop(pass);
     let wanted: Vec<String> = wanted.into_iter().filter(|line| !line.contains("node_modules")).collect();
     let found = tree(&workspace).await;
-    // The folder that is left out changed when its parent was modified, and the restore knows that time.
+    // The excluded folder's parent was modified with it, and the restore knows that time.
     assert_same(&found, &wanted);
     assert_eq!(world.events.count(|event| matches!(event, EventKind::SandboxLost { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
+async fn restores_in_place_and_commits_are_detected() {
     let world = World::new();
     let (workspaces, workspace) = world.workspace("commits").await;
     let committed = workspace.commit_phase("a phase").await.expect("committed");
-    assert!(matches!(committed.phase, Phase::Committed(_)) && committed.snapshot.is_some(), "{committed:?}");
+    assert!(matches!(committed.phase, Phase::Committed(_)) && committed.checkpoint.is_some(), "{committed:?}");
     let again = workspace.commit_phase("nothing new").await.expect("nothing to do");
-    assert!(matches!(again.phase, Phase::NothingToCommit { .. }) && again.snapshot.is_none());
-    let stamp = committed.snapshot.expect("a snapshot").stamp;
+    assert!(matches!(again.phase, Phase::NothingToCommit { .. }) && again.checkpoint.is_none());
+    let stamp = committed.checkpoint.expect("a snapshot").stamp;
 
     let commit =
         "cd project && echo 2 >two && git add two && git -c user.name=a -c user.email=a@example.com commit -qm two";
     workspace.exec(commit).await.expect("the agent commits");
-    let told = |event: &EventKind| matches!(event, EventKind::PhaseCommitted { message: None, .. });
-    eventually_async("the commit is noticed", PATIENCE, || async { (world.events.count(told) == 1).then_some(()) })
-        .await;
-    assert_eq!(workspace.snapshots().await.expect("a list").len(), 2);
+    let error_chain = |event: &EventKind| matches!(event, EventKind::PhaseCommitted { message: None, .. });
+    eventually_async("the commit is noticed", TIMEOUT, || async {
+        (world.events.count(error_chain) == 1).then_some(())
+    })
+    .await;
+    assert_eq!(workspace.checkpoints().await.expect("a list").len(), 2);
 
     let restored = workspace.restore(Which::Exactly(stamp)).await.expect("set back");
     assert_eq!(restored.stamp, stamp);
     workspace.read_file("project/two").await.expect_err("it is not there any more");
     workspace.close().await;
     assert_eq!(
-        workspaces.snapshots_of(workspace.project()).await.expect("a list").len(),
+        workspaces.checkpoints_of(workspace.project()).await.expect("a list").len(),
         2,
         "the newest has what gave way, and going back is no commit"
     );
@@ -167,25 +173,29 @@ async fn files_are_set_back_in_place_and_the_agents_commits_are_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_up_goes_on_from_the_step_that_failed() {
+async fn a_failed_setup_continues_at_its_failed_step() {
     let world = World::new();
     let workspaces = world.workspaces().await;
-    // What cannot begin leaves nothing to go on from.
+    // A setup that cannot start leaves nothing to continue from.
     let named = Setup { env: [("1A".to_owned(), "value".into())].into(), ..setup() };
     let refused = workspaces.create(&name("steps"), named).await.expect_err("no shell takes that name");
-    assert!(told(&refused).contains("\"1A\"") && !told(&refused).contains("value"), "{}", told(&refused));
+    assert!(
+        error_chain(&refused).contains("\"1A\"") && !error_chain(&refused).contains("value"),
+        "{}",
+        error_chain(&refused)
+    );
     let nowhere = Setup { provider: Some("nowhere".parse().expect("a name")), ..setup() };
     let refused = workspaces.create(&name("steps"), nowhere).await.expect_err("there is no such provider");
-    assert!(matches!(refused, SetupError::Place(_)), "{refused:?}");
+    assert!(matches!(refused, SetupError::Placement(_)), "{refused:?}");
     assert!(matches!(workspaces.show(&name("steps")).await, Err(OpenError::NotFound(_))));
 
     let mut broken = setup();
     broken.prepare.commands.push("echo once >>/tmp/ran; test -e /tmp/allowed".to_owned());
     let error = workspaces.create(&name("steps"), broken.clone()).await.expect_err("the last command fails");
-    assert!(told(&error).contains("command 3"), "{}", told(&error));
+    assert!(error_chain(&error).contains("command 3"), "{}", error_chain(&error));
     let view = workspaces.show(&name("steps")).await.expect("it is remembered");
     assert_eq!(view.state.as_str(), "setting_up");
-    let held = workspaces.open(&name("steps")).await.expect("nobody has it");
+    let held = workspaces.open(&name("steps")).await.expect("no process holds it");
     assert!(matches!(held.enter().await, Err(Unavailable::NotSetUp(_))));
     held.close().await;
 
@@ -200,7 +210,7 @@ async fn a_set_up_goes_on_from_the_step_that_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_can_be_attached() {
+async fn a_running_sandbox_can_be_attached() {
     let world = World::new();
     let (_, workspace) = world.workspace("attached").await;
     let other = world.two.sandbox().await;
@@ -214,15 +224,15 @@ async fn a_sandbox_can_be_attached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_does_not_write_into_files_that_come_back() {
+async fn a_restore_in_place_kills_running_processes() {
     let world = World::new();
     let (_, workspace) = world.workspace("setback").await;
-    workspace.snapshot().await.expect("a snapshot");
+    workspace.save_checkpoint().await.expect("a snapshot");
     let writer = "setsid sh -c 'while :; do date >project/churn; sleep 0.05; done' </dev/null >/dev/null 2>&1 &";
     workspace.exec(writer).await.expect("it runs");
-    eventually_async("the writer's first line", PATIENCE, || async { workspace.read_file("project/churn").await.ok() })
+    eventually_async("the writer's first line", TIMEOUT, || async { workspace.read_file("project/churn").await.ok() })
         .await;
     workspace.restore(Which::Newest).await.expect("restored");
-    let looked = workspace.exec("ps -eo args | grep -c '[c]hurn'; ls project").await.expect("it runs");
-    assert_eq!(looked.stdout_text(), "0\nlink\nnotes\nsrc\n", "no writer, and no file of its");
+    let output = workspace.exec("ps -eo args | grep -c '[c]hurn'; ls project").await.expect("it runs");
+    assert_eq!(output.stdout_text(), "0\nlink\nnotes\nsrc\n", "no writer, and no file of its");
 }

@@ -1,36 +1,36 @@
-//! Lives that a plan cuts short, in real time.
+//! Sandboxes whose lifetime a plan limits, in real time.
 
 use std::time::Duration;
 
+use sandbar_workspace::checkpoint::Which;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::setup::Setup;
-use sandbar_workspace::snapshot::Which;
 use sandbar_workspace::{Settings, Unavailable};
 use testing::eventually_async;
 
 use crate::support::{World, assert_same, name, settings, setup, tree};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_plans_end_another_sandbox_takes_over() {
+async fn a_sandbox_is_rotated_before_the_plans_end() {
     let world = World::new();
-    let mut place = world.place();
+    let mut place = world.fixture();
     place.plan.longest_lifetime_seconds = Some(45);
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
     let workspace = workspaces.create(&name("short"), setup()).await.expect("made").workspace;
     let (old, wanted) = (workspace.sandbox_id(), tree(&workspace).await);
     let rotated = |event: &EventKind| matches!(event, EventKind::Rotated { .. });
-    eventually_async("it is rotated", PATIENCE, || async { (world.events.count(rotated) > 0).then_some(()) }).await;
+    eventually_async("it is rotated", TIMEOUT, || async { (world.events.count(rotated) > 0).then_some(()) }).await;
     assert_ne!(workspace.sandbox_id(), old);
     assert_same(&tree(&workspace).await, &wanted);
     assert_eq!(world.events.count(|event| matches!(event, EventKind::SandboxLost { .. })), 0, "it acted first");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_without_room_for_two_ends_the_old_one_first() {
+async fn a_plan_for_one_sandbox_kills_the_old_one_first() {
     let world = World::new();
-    let mut place = world.place();
+    let mut place = world.fixture();
     place.providers.truncate(1);
     place.plan.concurrent_sandboxes = Some(1);
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
@@ -43,34 +43,34 @@ async fn a_plan_without_room_for_two_ends_the_old_one_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_resumed_is_extended() {
+async fn a_resumed_sandbox_is_extended() {
     let world = World::new();
     let settings = Settings {
         resumed: Duration::from_secs(30),
         extend_under: Duration::from_secs(60),
-        look_every: Duration::from_secs(1),
+        inspect_interval: Duration::from_secs(1),
         ..settings()
     };
-    let workspaces = world.place().workspaces(settings, world.events.clone()).await;
+    let workspaces = world.fixture().workspaces(settings, world.events.clone()).await;
     let workspace = workspaces.create(&name("extended"), setup()).await.expect("made").workspace;
     workspace.pause().await.expect("paused");
     workspace.resume().await.expect("resumed");
     let extended = |event: &EventKind| matches!(event, EventKind::Extended { .. });
-    eventually_async("it is extended", PATIENCE, || async { (world.events.count(extended) > 0).then_some(()) }).await;
+    eventually_async("it is extended", TIMEOUT, || async { (world.events.count(extended) > 0).then_some(()) }).await;
     let ends = workspaces.show(&name("extended")).await.expect("it is there").sandbox_ends_at.expect("it runs");
     let left = ends.duration_since(jiff::Timestamp::now()).as_secs();
     assert!(left > 23 * 3600, "as long as the plan has it, which is a day: {left} s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_its_own_end_a_workspace_is_stopped_and_can_be_brought_back() {
+async fn an_expired_workspace_stops_and_can_be_restored() {
     let world = World::new();
     let workspaces = world.workspaces().await;
     let brief = Setup { ttl: Some(Duration::from_secs(30)), ..setup() };
     let workspace = workspaces.create(&name("brief"), brief).await.expect("made").workspace;
     let wanted = tree(&workspace).await;
     let stopped = |event: &EventKind| matches!(event, EventKind::Stopped { .. });
-    eventually_async("it is stopped", PATIENCE, || async { (world.events.count(stopped) > 0).then_some(()) }).await;
+    eventually_async("it is stopped", TIMEOUT, || async { (world.events.count(stopped) > 0).then_some(()) }).await;
     assert!(world.sandboxes("brief").await.is_empty());
     assert!(matches!(workspace.enter().await, Err(Unavailable::Stopped(_))));
     workspace.restore(Which::Newest).await.expect("brought back");

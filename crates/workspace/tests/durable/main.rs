@@ -1,10 +1,11 @@
-//! Workspaces against real servers: whatever happens to sandboxes, providers and processes, nothing that was acknowledged is
-//! lost.
+//! Workspaces against real servers: failures of sandboxes, providers and processes lose nothing
+//! that was acknowledged.
 
-mod attended;
 mod budget;
 mod dies;
 mod fallback;
+#[path = "../shared/faulty_store.rs"]
+mod faulty_store;
 mod killed;
 #[path = "../shared/killing.rs"]
 mod killing;
@@ -13,6 +14,7 @@ mod leases;
 mod life;
 mod limits;
 mod losses;
+mod maintenance;
 mod orphans;
 mod paused_time;
 mod processes;
@@ -23,5 +25,3 @@ mod stores;
 mod support;
 #[path = "../shared/trees.rs"]
 mod trees;
-#[path = "../shared/troubled.rs"]
-mod troubled;

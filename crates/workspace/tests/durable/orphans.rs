@@ -1,5 +1,5 @@
-//! What a sweep takes for an orphan, and when it ends one: by real servers, under several names,
-//! with a clock of the test's.
+//! Which sandboxes a sweep treats as orphans, and when it kills them: with real servers under
+//! several names, and a clock that the test moves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,11 @@ use sea_orm::ConnectionTrait as _;
 use testing::Server;
 use uuid::Uuid;
 
-use crate::support::{METADATA, Place, Recorder, World, name, settings, setup};
+use crate::support::{Fixture, METADATA, Recorder, World, name, settings, setup};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A process on a world's records, with providers of its own choice and a clock that the test
-/// moves.
+/// A process on a world's records, with its own providers and a clock that the test moves.
 struct Process {
     workspaces: Workspaces,
     clock: Arc<ManualClock>,
@@ -31,7 +30,7 @@ impl Process {
     async fn start(world: &World, providers: &[(&str, &Server)]) -> Self {
         let clock = Arc::new(ManualClock::default());
         let named = |(name, server): &(&str, &Server)| ((*name).to_owned(), server.url(), server.key().to_owned());
-        let place = Place { providers: providers.iter().map(named).collect(), ..world.place() };
+        let place = Fixture { providers: providers.iter().map(named).collect(), ..world.fixture() };
         let settings = Settings { clock: Clock::Manual(Arc::clone(&clock)), ..settings() };
         Self { workspaces: place.workspaces(settings, Arc::new(Recorder::default())).await, clock }
     }
@@ -46,7 +45,7 @@ impl Process {
         self.workspaces.sweep(&|_| true).await.expect("the records can be read")
     }
 
-    /// Sweeps for days.
+    /// Sweeps for several days.
     async fn sweep_for_days(&self) -> Swept {
         let mut all = Swept::default();
         for _ in 0..3 {
@@ -78,7 +77,7 @@ async fn change_records(world: &World, sql: &str) {
     database.execute_unprepared(sql).await.expect("changed");
 }
 
-/// A sandbox of a creation that its process did not wait for.
+/// Creates a sandbox whose creating process died.
 async fn abandon(world: &World, of: &str) -> SandboxId {
     let creation = Creation {
         id: Uuid::new_v4(),
@@ -95,11 +94,11 @@ async fn abandon(world: &World, of: &str) -> SandboxId {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_workspace_is_ended_by_names_of_its_server() {
+async fn renamed_servers_do_not_make_orphans() {
     let world = World::new();
     let plain = Process::start(&world, &[("one", &world.one)]).await;
     let mut all = vec![(Arc::clone(&world.one), plain.make("plain").await)];
-    // The variables that a server prints make it a second provider.
+    // The variables that a server prints configure it as a second provider.
     let twice = Process::start(&world, &[("e2b", &world.one), ("one", &world.one)]).await;
     all.push((Arc::clone(&world.one), twice.make("twice").await));
     let renamed = Process::start(&world, &[("renamed", &world.one)]).await;
@@ -115,7 +114,7 @@ async fn no_workspace_is_ended_by_names_of_its_server() {
     for (server, id) in &all {
         assert_eq!(state(server, id).await, Some(SandboxState::Running), "{id}");
     }
-    // A handover does not end what the same server has under its other name.
+    // A handover does not kill sandboxes of the same server under its other name.
     let workspace = twice.workspaces.open(&name("twice")).await.expect("it opens");
     workspace.rotate().await.expect("rotated");
     let own = workspace.sandbox_id().expect("it has one");
@@ -124,7 +123,7 @@ async fn no_workspace_is_ended_by_names_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_orphan_is_paused_and_reported_and_ended_a_day_later() {
+async fn an_orphan_is_paused_and_killed_a_day_later() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
     let orphan = abandon(&world, "abandoned").await;
@@ -134,13 +133,13 @@ async fn an_orphan_is_paused_and_reported_and_ended_a_day_later() {
     let reported = process.workspaces.recorded_orphans().await.expect("read");
     assert_eq!((reported.len(), reported[0].workspace.as_str()), (1, "abandoned"));
 
-    // A clock that is set makes the day no shorter, nor longer than the jump back takes.
+    // A set clock does not shorten the day, and prolongs it at most by the jump back.
     process.clock.jump(SignedDuration::from_hours(48));
     assert_eq!(process.sweep().await, Swept::default());
     process.clock.jump(SignedDuration::from_hours(-48));
     process.clock.advance(23 * HOUR);
     assert_eq!(process.sweep().await, Swept::default());
-    // Neither does a restart.
+    // A restart does not either.
     let next = Process::start(&world, &[("one", &world.one)]).await;
     next.clock.jump(SignedDuration::from_hours(23));
     assert_eq!(next.sweep().await, Swept::default());
@@ -152,11 +151,11 @@ async fn an_orphan_is_paused_and_reported_and_ended_a_day_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_orphan_that_is_another_servers_or_may_be_needed_is_kept() {
+async fn a_possible_successor_is_not_an_orphan() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
-    // The workspace's own sandbox is older: this one may be its successor, which was made and not
-    // noted.
+    // The workspace's own sandbox is older: this one may be its successor, created and not yet
+    // recorded.
     let own = process.make("needed").await;
     let creations = |at| Creation {
         id: Uuid::new_v4(),
@@ -173,7 +172,7 @@ async fn an_orphan_that_is_another_servers_or_may_be_needed_is_kept() {
     assert_eq!(process.sweep_for_days().await, Swept::default());
     assert_eq!(state(&world.one, &successor).await, Some(SandboxState::Running));
     assert_eq!(state(&world.one, &own).await, Some(SandboxState::Running));
-    // Once the workspace is in a newer one, it is none.
+    // Once the workspace is in a newer one, it is an orphan.
     let workspace = process.workspaces.open(&name("needed")).await.expect("it opens");
     workspace.rotate().await.expect("rotated");
     workspace.close().await;
@@ -199,7 +198,7 @@ async fn nothing_is_swept_while_a_row_cannot_be_read() {
     change_records(&world, "UPDATE workspace SET state = 'ready' WHERE name = 'newer'").await;
     let swept = process.sweep().await;
     assert_eq!(swept.found.iter().map(|found| found.sandbox.as_str()).collect::<Vec<_>>(), [orphan.as_str()]);
-    // Nor is one ended that was found before.
+    // A known orphan is not killed either.
     change_records(&world, "UPDATE workspace SET state = 'hibernating' WHERE name = 'newer'").await;
     assert_eq!(process.sweep_for_days().await, Swept::default());
     assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Paused));
@@ -207,7 +206,7 @@ async fn nothing_is_swept_while_a_row_cannot_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_orphan_that_was_resumed_is_paused_again_and_its_day_starts_over() {
+async fn a_resumed_orphan_is_paused_again_for_another_day() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
     let orphan = abandon(&world, "resumed").await;
@@ -231,7 +230,7 @@ async fn an_orphan_that_was_resumed_is_paused_again_and_its_day_starts_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_attached_to_a_workspace_without_one_counts_as_unsaved() {
+async fn an_attached_sandbox_counts_as_unsaved() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
     let own = process.make("empty").await;
@@ -241,7 +240,7 @@ async fn a_sandbox_attached_to_a_workspace_without_one_counts_as_unsaved() {
     change_records(&world, sql).await;
     let workspace = process.workspaces.open(&name("empty")).await.expect("it opens");
     workspace.attach(&attached).await.expect("attached");
-    // Stores what the process knows, too.
+    // Also stores the in-memory state.
     workspace.close().await;
     let record = records(&world).await.workspace(&name("empty")).await.expect("read").expect("it is there");
     assert_eq!(record.sandbox.as_ref(), Some(&attached));

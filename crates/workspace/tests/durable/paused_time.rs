@@ -1,16 +1,16 @@
-//! Hours and weeks in a moment: the keeper against a fake server, under a clock that the test has paused.
+//! Hours and weeks in a moment: the supervisor against a fake server, with tokio's clock paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbar_workspace::checkpoint::{Checkpoints, Objects};
 use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::config::{DeploymentMode, PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::ledger::Ledger;
 use sandbar_workspace::provider::{LocalServer, Orchestrator};
 use sandbar_workspace::records::{Leases, MemoryRecords, Records, WorkspaceRecord, WorkspaceRecords, WorkspaceState};
-use sandbar_workspace::snapshot::{Objects, Snapshots};
 use sandbar_workspace::{Parts, Settings, Workspace, Workspaces};
 use sdk::Create;
 use sdk::testing::FakeServer;
@@ -29,12 +29,18 @@ pub(crate) struct Kept {
     pub(crate) workspace: Workspace,
 }
 
-/// A workspace of `ttl` in a sandbox of an hour that has just begun.
+/// A workspace with lifetime `ttl` in a sandbox of one hour that has just started.
 pub(crate) async fn kept(plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
     kept_by(Clock::tokio(), plan, ttl, ahead).await
 }
 
 async fn kept_by(clock: Clock, plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
+    let settings = Settings { clock, first_checkpoint_for: Duration::ZERO, ..Settings::default() };
+    kept_with(settings, plan, ttl, ahead).await
+}
+
+async fn kept_with(settings: Settings, plan: PlanConfig, ttl: Duration, ahead: jiff::SignedDuration) -> Kept {
+    let clock = settings.clock.clone();
     let server = FakeServer::start().await;
     server.set_clock_ahead(ahead);
     let provider = ProviderConfig {
@@ -54,7 +60,7 @@ async fn kept_by(clock: Clock, plan: PlanConfig, ttl: Duration, ahead: jiff::Sig
     let sandbox = server.client().create(Create::template("base").timeout(HOUR).metadata(METADATA, "kept")).await;
     let sandbox = sandbox.expect("the fake makes sandboxes");
 
-    let lease = records.take_lease(&name("kept"), "the test", clock.now(), MINUTE).await.expect("nobody has it");
+    let lease = records.take_lease(&name("kept"), "the test", clock.now(), MINUTE).await.expect("it is free");
     let now = clock.now();
     let record = WorkspaceRecord {
         name: name("kept"),
@@ -79,9 +85,9 @@ async fn kept_by(clock: Clock, plan: PlanConfig, ttl: Duration, ahead: jiff::Sig
         orchestrator,
         ledger: Ledger::new(Arc::clone(&shared), &config),
         records: shared,
-        snapshots: Snapshots::new(Objects::memory()),
+        checkpoints: Checkpoints::new(Objects::memory()),
         observer: Arc::clone(&events) as Arc<_>,
-        settings: Settings { clock, first_snapshot_for: Duration::ZERO, ..Settings::default() },
+        settings,
     };
     let workspaces = Workspaces::new(parts);
     let workspace = workspaces.open(&name("kept")).await.expect("it opens");
@@ -89,23 +95,30 @@ async fn kept_by(clock: Clock, plan: PlanConfig, ttl: Duration, ahead: jiff::Sig
 }
 
 impl Kept {
-    /// What was asked of the provider.
+    /// Counts the requests to the provider.
     pub(crate) fn count(&self, rule: &str) -> usize {
         self.server.requests_to(rule).len()
     }
 
-    /// What extensions asked for, in seconds.
+    /// The timeouts of all extensions, in seconds.
     pub(crate) fn extensions(&self) -> Vec<u64> {
-        let asked = self.server.requests_to("POST /sandboxes/*/timeout");
+        let requests = self.server.requests_to("POST /sandboxes/*/timeout");
         let seconds = |body: &[u8]| serde_json::from_slice::<Value>(body).expect("JSON")["timeout"].as_u64();
-        asked.iter().map(|request| seconds(&request.body).expect("a number")).collect()
+        requests.iter().map(|request| seconds(&request.body).expect("a number")).collect()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_extended_once_and_late_and_work_asks_nobody() {
+async fn a_sandbox_is_extended_once_and_late() {
     let plan = PlanConfig { longest_lifetime_seconds: Some(90 * 24 * 3600), ..PlanConfig::default() };
-    let kept = kept(plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
+    // Without saves, which query the disk size.
+    let settings = Settings {
+        clock: Clock::tokio(),
+        first_checkpoint_for: Duration::ZERO,
+        save_interval: 365 * DAY,
+        ..Settings::default()
+    };
+    let kept = kept_with(settings, plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
     for _ in 0..54 {
         for _ in 0..100 {
             kept.workspace.enter().await.expect("it runs");
@@ -113,9 +126,8 @@ async fn it_is_extended_once_and_late_and_work_asks_nobody() {
         tokio::time::sleep(MINUTE).await;
     }
     assert_eq!(kept.extensions(), [0; 0], "there is time");
-    let looks = kept.count("GET /sandboxes/*");
-    // Beside it, each attempt at the save of every ten minutes asks for the disk's size, twice each: the fake takes none.
-    assert!((50..=72).contains(&looks), "one look a minute, none per call: {looks}");
+    let inspections = kept.count("GET /sandboxes/*");
+    assert!((50..=60).contains(&inspections), "one inspection per minute, none per call: {inspections}");
     tokio::time::sleep(3 * MINUTE).await;
     let extensions = kept.extensions();
     assert_eq!(extensions.len(), 1, "{extensions:?}");
@@ -128,7 +140,7 @@ async fn it_is_extended_once_and_late_and_work_asks_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_providers_clock_that_is_wrong_changes_nothing() {
+async fn a_wrong_clock_of_the_provider_changes_nothing() {
     for hours in [-3, 2] {
         let ahead = jiff::SignedDuration::from_hours(hours);
         let kept = kept(PlanConfig::default(), 30 * DAY, ahead).await;
@@ -140,9 +152,9 @@ async fn a_providers_clock_that_is_wrong_changes_nothing() {
     }
 }
 
-/// This machine's clock is set, or the provider's, while the workspace is open.
+/// The clock of this machine or of the provider is set while the workspace is open.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_neither_ends_nor_forgets_a_sandbox() {
+async fn a_set_clock_neither_ends_nor_forgets_a_sandbox() {
     let plan = PlanConfig { longest_lifetime_seconds: Some(90 * 24 * 3600), ..PlanConfig::default() };
     for (ours, hours) in [(true, -3), (true, 3), (true, 24 * 40), (false, -3)] {
         let clock = Arc::new(ManualClock::ticking());
@@ -162,22 +174,22 @@ async fn a_clock_that_is_set_neither_ends_nor_forgets_a_sandbox() {
         assert_eq!(kept.extensions().len(), 1, "{hours} hours, ours: {ours}");
         assert_eq!(kept.count("DELETE /sandboxes/*") + kept.count("POST /sandboxes/*/pause"), 0, "{hours} hours");
         assert_eq!(kept.events.count(|event| matches!(event, EventKind::Stopped { .. })), 0, "{hours} hours");
-        // The fake's commands do nothing, so that a save fails and is retried after the interval.
-        let saves = kept.events.count(|event| matches!(event, EventKind::SnapshotFailed { .. }));
+        // The fake's commands do nothing, so a save fails and is retried after the interval.
+        let saves = kept.events.count(|event| matches!(event, EventKind::CheckpointFailed { .. }));
         assert!((4..=6).contains(&saves), "{saves} saves, {hours} hours, ours: {ours}");
         kept.workspace.close().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_cannot_be_moved_and_no_snapshot_lead_to_a_pause() {
+async fn without_a_checkpoint_a_fixed_end_leads_to_a_pause() {
     let plan = PlanConfig { longest_lifetime_seconds: Some(3600), ..PlanConfig::default() };
     let kept = kept(plan, 30 * DAY, jiff::SignedDuration::ZERO).await;
     kept.workspace.enter().await.expect("it runs");
     tokio::time::sleep(54 * MINUTE).await;
     let failed = |event: &EventKind| matches!(event, EventKind::HandoverFailed { .. });
     assert_eq!(kept.events.count(failed), 0, "there is time");
-    // The fake's commands do nothing, so that there is no snapshot.
+    // The fake's commands do nothing, so there is no checkpoint.
     tokio::time::sleep(3 * MINUTE).await;
     assert!(kept.events.count(failed) > 2, "it is tried again and again: {:?}", kept.events.events());
     kept.workspace.enter().await.expect("the old one is in use as long as it lives");
@@ -187,14 +199,14 @@ async fn an_end_that_cannot_be_moved_and_no_snapshot_lead_to_a_pause() {
     assert!(kept.workspaces.show(&name("kept")).await.expect("it is there").paused);
     assert_eq!((kept.extensions(), kept.count("POST /v2/sandboxes")), (vec![], 1), "no other was made");
 
-    // Who comes back gets an hour more, and is told.
+    // The next use gets another hour, and a notice.
     let pass = kept.workspace.enter().await.expect("it wakes");
     assert!(pass.was_resumed() && pass.notices().iter().any(|line| line.contains("its end was near")));
     assert_eq!(kept.extensions(), [3600], "set again after it was resumed");
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_workspaces_end_without_a_snapshot_it_is_paused_and_not_ended() {
+async fn without_a_checkpoint_the_end_pauses_instead() {
     let kept = kept(PlanConfig::default(), 2 * HOUR, jiff::SignedDuration::ZERO).await;
     kept.workspace.enter().await.expect("it runs");
     tokio::time::sleep(114 * MINUTE).await;

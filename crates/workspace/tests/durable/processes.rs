@@ -1,7 +1,9 @@
-//! Two real processes on one workspace: the second is refused while the first works, has all that the first was promised when
-//! it is killed, and keeps it to itself when the first was only held up.
+//! Two real processes on one workspace: the second fails while the first works, has all
+//! acknowledged writes of the first when that is killed, and keeps the workspace when the first was
+//! only suspended.
 //!
-//! The test runs itself as the other process, which writes without a pause and says what was acknowledged.
+//! The test runs itself as the other process, which writes continuously and prints what was
+//! acknowledged.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,13 +13,13 @@ use std::time::Duration;
 use sandbar_workspace::{OpenError, Settings};
 use testing::signal;
 
-use crate::support::{Place, Recorder, World, name};
+use crate::support::{Fixture, Recorder, World, name};
 
 const NAME: &str = "contested";
 const PLACE: &str = "WRITER_PLACE";
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A lease that is renewed also by a process which a busy machine lets wait.
+/// A lease that even a process delayed by a busy machine renews in time.
 fn settings() -> Settings {
     Settings { lease: Duration::from_secs(5), ..crate::support::settings() }
 }
@@ -31,8 +33,8 @@ fn the_lease_decides_between_two_processes() {
     }
 }
 
-/// The other process: writes until it is refused.
-async fn write(place: &Place) {
+/// The other process: writes until it is rejected.
+async fn write(place: &Fixture) {
     let workspaces = place.workspaces(settings(), Arc::new(Recorder::default())).await;
     let workspace = workspaces.open(&name(NAME)).await.expect("it opens");
     for number in 0_u64.. {
@@ -51,32 +53,32 @@ async fn write(place: &Place) {
     }
 }
 
-/// The other process as it is seen from here.
+/// A handle to the other process.
 struct Writer {
     process: Child,
-    said: mpsc::Receiver<String>,
+    lines: mpsc::Receiver<String>,
 }
 
 impl Writer {
-    fn start(place: &Place) -> Self {
+    fn start(place: &Fixture) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["--exact", "processes::the_lease_decides_between_two_processes", "--nocapture"]);
         command.env(PLACE, serde_json::to_string(place).expect("JSON")).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("it starts");
         let stdout = process.stdout.take().expect("stdout is piped");
-        let (lines, said) = mpsc::channel();
+        let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = lines.send(line);
+                let _ = sender.send(line);
             }
         });
-        Self { process, said }
+        Self { process, lines }
     }
 
-    /// The next that it says of this kind.
+    /// The next line of output with this prefix.
     fn next(&self, kind: &str) -> String {
         loop {
-            let line = self.said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("it never {kind}"));
+            let line = self.lines.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("it never {kind}"));
             if let Some(rest) = line.strip_prefix(kind) {
                 return rest.trim().to_owned();
             }
@@ -99,22 +101,22 @@ async fn decide() {
     let world = World::new();
     let (_, workspace) = world.workspace(NAME).await;
     workspace.close().await;
-    let place = world.place();
+    let place = world.fixture();
     let mut writer = Writer::start(&place);
     writer.next("wrote");
-    let hasty = Settings { lease_wait: Duration::from_millis(300), ..settings() };
+    let hasty = Settings { lease_timeout: Duration::from_millis(300), ..settings() };
     let second = place.workspaces(hasty, Arc::new(Recorder::default())).await;
     match second.open(&name(NAME)).await {
         Err(OpenError::Held { owner, .. }) => assert!(owner.contains(&writer.pid().to_string()), "{owner}"),
         other => panic!("it is in use: {other:?}"),
     }
 
-    // Killed: its lease runs out, and every write that it was told of is there.
+    // Killed: its lease expires, and every acknowledged write is there.
     writer.next("wrote");
     let first = writer.pid();
     writer.process.kill().expect("SIGKILL");
     writer.process.wait().expect("it has ended");
-    let acknowledged = writer.said.try_iter().filter(|line| line.starts_with("wrote ")).last();
+    let acknowledged = writer.lines.try_iter().filter(|line| line.starts_with("wrote ")).last();
     let third = place.workspaces(settings(), Arc::new(Recorder::default())).await;
     let workspace = third.open(&name(NAME)).await.expect("the lease runs out");
     let written = workspace.read_file("written").await.expect("it is there");
@@ -125,7 +127,8 @@ async fn decide() {
     }
     workspace.close().await;
 
-    // Held up for longer than its lease: another has the workspace, and the first learns that before it writes again.
+    // Suspended for longer than its lease: another process holds the workspace, and the first
+    // notices before it writes again.
     let writer = Writer::start(&place);
     writer.next("wrote");
     signal(writer.pid(), "STOP");
@@ -136,7 +139,8 @@ async fn decide() {
     assert_eq!(writer.next("refused"), "lease_lost");
     let after = workspace.exec("sed -n '/^mine/,$p' written").await.expect("it can work");
     let after = after.stdout_text().lines().count();
-    // One command may have been on its way when the process was held up; the next asks first.
+    // One command may have been in flight when the process was suspended; the next one checks
+    // first.
     assert!(after <= 2, "{after} lines");
     workspace.close().await;
 }

@@ -1,4 +1,4 @@
-//! A change of sandbox under somebody who works: what was acknowledged is there afterwards.
+//! Changes of sandbox during use: acknowledged writes are there afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,14 @@ use testing::repeats;
 
 use crate::support::{World, assert_same, name, run, setup, tree};
 
-/// Writes without a pause until it is told to stop, and says how often it was told that a write was done.
-async fn write_all_the_time(workspace: Workspace, stop: Arc<AtomicBool>) -> usize {
+/// Writes continuously until stopped, and returns the number of acknowledged writes.
+async fn write_continuously(workspace: Workspace, stop: Arc<AtomicBool>) -> usize {
     let mut acknowledged = 0;
     while !stop.load(Ordering::Acquire) {
         let path = format!("project/written/{acknowledged}");
-        workspace.write_file(&path, acknowledged.to_string()).await.expect("a write waits at the fence and succeeds");
+        workspace.write_file(&path, acknowledged.to_string()).await.expect("a write waits at the gate and succeeds");
         let line = format!("echo {acknowledged} >>project/log");
-        let output = workspace.exec(line.as_str()).await.expect("a command waits at the fence and succeeds");
+        let output = workspace.exec(line.as_str()).await.expect("a command waits at the gate and succeeds");
         assert!(output.success());
         acknowledged += 1;
     }
@@ -26,11 +26,11 @@ async fn write_all_the_time(workspace: Workspace, stop: Arc<AtomicBool>) -> usiz
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_was_acknowledged_is_lost_by_rotations() {
+async fn rotations_lose_no_acknowledged_write() {
     let world = World::new();
     let (_, workspace) = world.workspace("rotated").await;
     let stop = Arc::new(AtomicBool::new(false));
-    let writer = tokio::spawn(write_all_the_time(workspace.clone(), Arc::clone(&stop)));
+    let writer = tokio::spawn(write_continuously(workspace.clone(), Arc::clone(&stop)));
     let rotations = repeats(3, 20);
     let mut seen = vec![workspace.sandbox_id()];
     for _ in 0..rotations {
@@ -53,16 +53,17 @@ async fn nothing_that_was_acknowledged_is_lost_by_rotations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
+async fn a_move_reports_what_did_not_survive() {
     let world = World::new();
     let (_, workspace) = world.workspace("moved").await;
     let pass = workspace.enter().await.expect("it runs");
     run(pass.sandbox(), "mkdir -p project/node_modules/a; touch project/node_modules/a/b project/package.json").await;
     let background = sdk::Command::exec("sleep", ["1000"]).no_timeout();
     pass.sandbox().commands().start(background).await.expect("it runs on");
-    // What we start for ourselves is nobody's loss, and what we start for somebody is told in their words.
+    // Internal commands are not reported, and commands run for the user are reported by their own
+    // line.
     let helper = |number: &str| sdk::Command::exec("sleep", [number]).no_timeout();
-    for ours in [label::own(helper("2000")), label::on_behalf(helper("3000"), "\nnpm run watch\n")] {
+    for ours in [label::tag_internal(helper("2000")), label::tag_for_user(helper("3000"), "\nnpm run watch\n")] {
         pass.sandbox().commands().start(ours).await.expect("it runs on");
     }
     drop(pass);
@@ -88,7 +89,7 @@ async fn a_move_takes_everything_along_and_says_what_did_not_survive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_declared_server_runs_again_after_every_change() {
+async fn a_declared_server_restarts_after_every_change() {
     let world = World::new();
     let workspaces = world.workspaces().await;
     let server = DevServer {
@@ -117,11 +118,12 @@ async fn a_declared_server_runs_again_after_every_change() {
     workspace.rotate().await.expect("rotated");
     assert_eq!(ready(), 3);
     answers().await;
-    assert_ne!(installed().await, first, "what is left out of snapshots is made again");
+    assert_ne!(installed().await, first, "excluded folders are generated again");
     let notices = workspace.enter().await.expect("it runs").notices();
     assert!(notices.len() == 2 && notices.iter().all(|line| line.contains("project/dist")), "{notices:?}");
 
-    // Whoever makes it again gets what served its files along with them, or declares another.
+    // A new workspace of the same name gets the dev server of the tombstone, unless it declares
+    // another.
     workspace.destroy(Unsaved::Keep).await.expect("destroyed");
     let again = workspaces.create(&name("served"), crate::support::setup()).await.expect("made again").workspace;
     assert_eq!(ready(), 4);
@@ -134,10 +136,11 @@ async fn a_declared_server_runs_again_after_every_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_leave_is_not_waited_for_forever() {
+async fn a_rotation_waits_only_briefly_for_operations() {
     let world = World::new();
-    let settings = sandbar_workspace::Settings { leave_wait: Duration::from_millis(500), ..crate::support::settings() };
-    let workspaces = world.place().workspaces(settings, world.events.clone()).await;
+    let settings =
+        sandbar_workspace::Settings { drain_timeout: Duration::from_millis(500), ..crate::support::settings() };
+    let workspaces = world.fixture().workspaces(settings, world.events.clone()).await;
     let created = workspaces.create(&name("stays"), setup()).await.expect("made");
     let workspace = created.workspace;
     let pass = workspace.enter().await.expect("it runs");

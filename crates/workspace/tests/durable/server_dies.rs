@@ -1,5 +1,5 @@
-//! The server that has the sandboxes is killed between any two steps of a handover, and comes back: the files are there, and
-//! the workspace goes on.
+//! The server of the sandboxes is killed between any two steps of a handover, and restarts: the
+//! files are there, and the workspace continues.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,18 +8,18 @@ use sandbar_workspace::MoveOptions;
 use sandbar_workspace::faults;
 
 use crate::dies::POINTS;
-use crate::support::{Mortal, World, assert_same, name, settings, setup, tree};
+use crate::support::{KillableServer, World, assert_same, name, settings, setup, tree};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_when_the_server_dies_at_any_step() {
-    let (world, server) = (World::new(), Mortal::start());
-    let mut place = world.place();
+async fn a_server_dying_at_any_step_loses_nothing() {
+    let (world, server) = (World::new(), KillableServer::start());
+    let mut place = world.fixture();
     place.providers[0] = server.provider("one");
     let server = Arc::new(Mutex::new(server));
     let workspaces = place.workspaces(settings(), world.events.clone()).await;
     let workspace = workspaces.create(&name("served"), setup()).await.expect("made").workspace;
     for point in POINTS {
-        // Its successor may have been made elsewhere.
+        // The successor may have been created at the other provider.
         let one = "one".parse().expect("a name");
         if workspace.provider() != one {
             workspace.move_to(&one, MoveOptions::default()).await.expect("back again");
@@ -40,18 +40,18 @@ async fn nothing_is_lost_when_the_server_dies_at_any_step() {
                 .boxed()
             }
         });
-        // It may succeed or fail; either way the workspace goes on.
+        // It may succeed or fail; either way the workspace continues.
         let rotated = faults::scope(hook, workspace.rotate()).await;
         assert!(*hit.lock().expect("no panic"), "{point:?} was never hit: {rotated:?}");
         let revived = Arc::clone(&server);
         let revived = tokio::task::spawn_blocking(move || revived.lock().expect("no panic").come_back());
         revived.await.expect("it comes back");
         if let Ok(pass) = workspace.enter().await {
-            pass.doubt();
+            pass.mark_suspect();
         }
         assert_same(&tree(&workspace).await, &wanted);
-        // What is left over is ended when its provider answers again, by whoever sweeps.
-        workspace.snapshot().await.expect("work goes on");
+        // Sweeps kill leftovers once their provider answers again.
+        workspace.save_checkpoint().await.expect("work goes on");
     }
     workspace.close().await;
 }

@@ -1,73 +1,76 @@
-//! A store that fails, stalls or forgets under everything that a workspace does: the work goes on, the sandbox is never given
-//! up before its files are safe, and once the store is well everything is.
+//! A store that fails, stalls or forgets during every operation of a workspace: work continues, the
+//! sandbox is never killed before its files are saved, and all recovers with the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbar_workspace::checkpoint::{self, Checkpoints, Objects, Which};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
-use sandbar_workspace::snapshot::{self, Objects, Snapshots, Which};
 use sandbar_workspace::{MoveOptions, Unavailable, Unsaved, Workspace, WorkspaceError};
 
+use crate::faulty_store::{FaultyStore, Request, StoreFault};
 use crate::support::{Recorder, World, assert_same, name, setup, tree};
-use crate::troubled::{Request, Trouble, Troubled};
 
 /// How long a store may stall.
-const PATIENCE: Duration = Duration::from_millis(1500);
-/// As often as something is tried.
+const TIMEOUT: Duration = Duration::from_millis(1500);
+/// The attempts of a save or restore.
 const ATTEMPTS: usize = 3;
 
 struct Stored {
     world: World,
-    store: Troubled,
+    store: FaultyStore,
     events: Arc<Recorder>,
     workspace: Workspace,
 }
 
 impl Stored {
-    async fn new(of: &str, store: Troubled) -> Self {
+    async fn new(of: &str, store: FaultyStore) -> Self {
         let (world, events) = (World::new(), Arc::new(Recorder::default()));
-        let settings = snapshot::Settings { backoff: Duration::from_millis(10), ..snapshot::Settings::default() };
-        let snapshots = Snapshots::new(Objects::new(Arc::new(store.clone())).within(PATIENCE)).with(settings);
-        let workspaces = world.place().workspaces_with(snapshots, events.clone());
+        let settings = checkpoint::CheckpointSettings {
+            backoff: Duration::from_millis(10),
+            ..checkpoint::CheckpointSettings::default()
+        };
+        let checkpoints = Checkpoints::new(Objects::new(Arc::new(store.clone())).within(TIMEOUT)).with(settings);
+        let workspaces = world.fixture().workspaces_with(checkpoints, events.clone());
         let workspace = workspaces.create(&name(of), setup()).await.expect("made").workspace;
         Self { world, store, events, workspace }
     }
 
-    /// Every attempt at something meets this trouble.
-    fn expect_all(&self, request: Request, trouble: Trouble) {
+    /// Makes every attempt fail in this way.
+    fn expect_all(&self, request: Request, fault: StoreFault) {
         for _ in 0..ATTEMPTS {
-            self.store.expect(request, trouble);
+            self.store.expect(request, fault);
         }
     }
 
-    fn failed_snapshots(&self) -> usize {
-        self.events.count(|event| matches!(event, EventKind::SnapshotFailed { .. }))
+    fn failed_checkpoints(&self) -> usize {
+        self.events.count(|event| matches!(event, EventKind::CheckpointFailed { .. }))
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_goes_on_and_no_sandbox_is_given_up_while_nothing_can_be_stored() {
-    let stored = Stored::new("unstored", Troubled::default()).await;
+async fn a_failing_store_never_costs_the_sandbox() {
+    let stored = Stored::new("unstored", FaultyStore::default()).await;
     let Stored { world, store, events, workspace } = &stored;
     let sandbox = workspace.sandbox_id();
 
-    // A phase is committed, also when it cannot be saved; the next one can.
-    stored.expect_all(Request::PutArchive, Trouble::Fail);
+    // A phase is committed even if its checkpoint fails.
+    stored.expect_all(Request::PutArchive, StoreFault::Fail);
     let phase = workspace.commit_phase("unsaved").await.expect("committed");
-    assert!(matches!(phase.phase, Phase::Committed(_)) && phase.snapshot.is_none(), "{phase:?}");
-    assert!(store.is_done() && stored.failed_snapshots() == 1);
-    assert_eq!(workspace.snapshots().await.expect("a list").len(), 0);
+    assert!(matches!(phase.phase, Phase::Committed(_)) && phase.checkpoint.is_none(), "{phase:?}");
+    assert!(store.is_done() && stored.failed_checkpoints() == 1);
+    assert_eq!(workspace.checkpoints().await.expect("a list").len(), 0);
 
-    // Neither a rotation nor the end takes the sandbox when its files are nowhere else.
-    stored.expect_all(Request::PutManifest, Trouble::Fail);
+    // Neither a rotation nor destruction kills the sandbox while its files exist nowhere else.
+    stored.expect_all(Request::PutManifest, StoreFault::Fail);
     workspace.rotate().await.expect_err("nothing can be stored");
-    stored.expect_all(Request::PutArchive, Trouble::Stall);
+    stored.expect_all(Request::PutArchive, StoreFault::Stall);
     workspace
         .move_to(&"two".parse().expect("a name"), MoveOptions::default())
         .await
         .expect_err("nothing can be stored");
-    stored.expect_all(Request::PutArchive, Trouble::Fail);
+    stored.expect_all(Request::PutArchive, StoreFault::Fail);
     let kept = workspace.destroy(Unsaved::Keep).await.expect_err("nothing can be stored");
     assert!(matches!(kept, WorkspaceError::Save(_)), "{kept:?}");
     assert!(store.is_done());
@@ -76,56 +79,56 @@ async fn work_goes_on_and_no_sandbox_is_given_up_while_nothing_can_be_stored() {
     assert_eq!(events.count(|event| matches!(event, EventKind::HandoverFailed { .. })), 2);
 
     // A pause keeps the files by itself.
-    stored.expect_all(Request::PutArchive, Trouble::Fail);
+    stored.expect_all(Request::PutArchive, StoreFault::Fail);
     workspace.pause().await.expect("paused");
     assert!(store.is_done());
     assert_same(&tree(workspace).await, &wanted);
     assert_eq!(workspace.sandbox_id(), sandbox);
 
-    // Trouble that passes is not even told.
-    let before = stored.failed_snapshots();
-    for trouble in [Trouble::Fail, Trouble::Stall, Trouble::Forget] {
-        store.expect(Request::PutManifest, trouble);
-        // Equal files would make no other snapshot.
-        workspace.write_file("project/changed", format!("{trouble:?}")).await.expect("written");
+    // A failure that a retry resolves is not reported.
+    let before = stored.failed_checkpoints();
+    for fault in [StoreFault::Fail, StoreFault::Stall, StoreFault::Forget] {
+        store.expect(Request::PutManifest, fault);
+        // Unchanged files would store no other checkpoint.
+        workspace.write_file("project/changed", format!("{fault:?}")).await.expect("written");
         let wanted = tree(workspace).await;
         workspace.rotate().await.expect("rotated");
-        assert!(store.is_done(), "{trouble:?} was not met");
+        assert!(store.is_done(), "{fault:?} was not met");
         assert_same(&tree(workspace).await, &wanted);
     }
-    assert_eq!(stored.failed_snapshots(), before);
+    assert_eq!(stored.failed_checkpoints(), before);
     workspace.destroy(Unsaved::Keep).await.expect("saved and ended");
     assert!(world.sandboxes("unstored").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_cannot_be_read_costs_time_and_no_files() {
-    let stored = Stored::new("unread", Troubled::default()).await;
+async fn an_unreadable_store_loses_no_files() {
+    let stored = Stored::new("unread", FaultyStore::default()).await;
     let Stored { world, store, workspace, .. } = &stored;
-    workspace.snapshot().await.expect("saved");
+    workspace.save_checkpoint().await.expect("saved");
     workspace.write_file("project/newer", "than the snapshot").await.expect("written");
     let wanted = tree(workspace).await;
     let sandbox = workspace.sandbox_id();
 
-    // The successor never gets its files: the old sandbox is still in use, and the successor gone.
-    stored.expect_all(Request::Get, Trouble::Fail);
+    // The successor never gets its files: it is killed, and the old sandbox is still in use.
+    stored.expect_all(Request::Get, StoreFault::Fail);
     workspace.rotate().await.expect_err("the successor cannot have its files");
     assert!(store.is_done());
     assert_eq!((workspace.sandbox_id(), world.sandboxes("unread").await.len()), (sandbox, 1));
     assert_same(&tree(workspace).await, &wanted);
 
-    // Set back in place: refused while the store is in trouble, and nothing is half done.
-    stored.expect_all(Request::List, Trouble::Fail);
+    // A restore in place fails without changing anything.
+    stored.expect_all(Request::List, StoreFault::Fail);
     workspace.restore(Which::Newest).await.expect_err("the store cannot be asked");
     assert_same(&tree(workspace).await, &wanted);
 
-    // The sandbox is lost meanwhile. Whoever wants to work is told, and has everything once the store is well.
-    workspace.snapshot().await.expect("saved");
+    // The sandbox is lost meanwhile. Callers get an error, and everything once the store recovers.
+    workspace.save_checkpoint().await.expect("saved");
     let pass = workspace.enter().await.expect("it runs");
     pass.sandbox().kill().await.expect("killed");
-    pass.doubt();
+    pass.mark_suspect();
     drop(pass);
-    stored.expect_all(Request::Get, Trouble::Stall);
+    stored.expect_all(Request::Get, StoreFault::Stall);
     let unavailable = workspace.enter().await.expect_err("nothing can be read");
     assert!(matches!(unavailable, Unavailable::Expired { .. }), "{unavailable:?}");
     assert!(store.is_done());
@@ -135,16 +138,16 @@ async fn a_store_that_cannot_be_read_costs_time_and_no_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_lies_about_conditions_keeps_everything_all_the_same() {
-    let stored = Stored::new("lied-to", Troubled::lying()).await;
+async fn a_store_that_ignores_conditions_loses_nothing() {
+    let stored = Stored::new("lied-to", FaultyStore::lying()).await;
     let workspace = &stored.workspace;
     let wanted = tree(workspace).await;
-    // The lease lets one process save at a time, so that nothing rests on a condition.
-    let (one, two) = tokio::join!(workspace.snapshot(), workspace.snapshot());
+    // The lease lets one process save at a time, so nothing depends on a condition.
+    let (one, two) = tokio::join!(workspace.save_checkpoint(), workspace.save_checkpoint());
     let (one, two) = (one.expect("saved"), two.expect("saved"));
     assert_eq!((one.stamp, one.unchanged != two.unchanged), (two.stamp, true), "the second finds what the first saved");
     workspace.rotate().await.expect("rotated");
     assert_same(&tree(workspace).await, &wanted);
-    assert_eq!(workspace.snapshots().await.expect("a list").len(), 1);
+    assert_eq!(workspace.checkpoints().await.expect("a list").len(), 1);
     workspace.close().await;
 }

@@ -1,4 +1,5 @@
-//! Two real servers as two providers, records and objects in a directory, and a server that dies and comes back.
+//! Two real servers as two providers, records and objects in a directory, and a server that can be
+//! killed and restarted.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::TryStreamExt;
+use sandbar_workspace::checkpoint::Checkpoints;
 use sandbar_workspace::config::{
     BudgetConfig, DeploymentMode, PlanConfig, PriceConfig, ProviderConfig, ProviderKind, WorkspaceConfig,
 };
@@ -14,7 +16,6 @@ use sandbar_workspace::ledger::Ledger;
 use sandbar_workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer, Orchestrator};
 use sandbar_workspace::records::{MemoryRecords, Records};
 use sandbar_workspace::setup::{Prepare, PreparedFile, Setup};
-use sandbar_workspace::snapshot::Snapshots;
 use sandbar_workspace::{Parts, Settings, Workspace, WorkspaceName, Workspaces};
 use sdk::{Client, ListQuery};
 use serde::{Deserialize, Serialize};
@@ -24,12 +25,12 @@ use testing::{Launch, Running, Server};
 use crate::trees::tree_of;
 pub(crate) use crate::trees::{assert_same, run};
 
-/// The metadata by which sandboxes of workspaces are found.
+/// The metadata key that identifies sandboxes of workspaces.
 pub(crate) const METADATA: &str = "sandbar.workspace";
 
-/// Where everything is; another process can be told.
+/// The configuration of a test, which can be passed to a child process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     /// Name, URL and key, in order of preference.
     pub(crate) providers: Vec<(String, String, String)>,
     pub(crate) directory: String,
@@ -38,20 +39,20 @@ pub(crate) struct Place {
     pub(crate) budget: Option<f64>,
 }
 
-/// Is told everything, and keeps it.
+/// Records all events.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder(Mutex<Vec<WorkspaceEvent>>);
 
 #[async_trait]
 impl Observer for Recorder {
     async fn event(&self, event: &WorkspaceEvent) {
-        self.0.lock().expect("nobody panics with it").push(event.clone());
+        self.0.lock().expect("no panic while locked").push(event.clone());
     }
 }
 
 impl Recorder {
     pub(crate) fn events(&self) -> Vec<EventKind> {
-        self.0.lock().expect("nobody panics with it").iter().map(|event| event.kind.clone()).collect()
+        self.0.lock().expect("no panic while locked").iter().map(|event| event.kind.clone()).collect()
     }
 
     pub(crate) fn count(&self, is: impl Fn(&EventKind) -> bool) -> usize {
@@ -59,7 +60,7 @@ impl Recorder {
     }
 }
 
-/// Where a local server is not to be had.
+/// Provides no local server.
 pub(crate) struct NoLocal;
 
 #[async_trait]
@@ -69,23 +70,23 @@ impl LocalServer for NoLocal {
     }
 }
 
-/// Short waits; what is real stays real.
+/// Shortened timeouts.
 pub(crate) fn settings() -> Settings {
     Settings {
         lease: Duration::from_secs(2),
-        lease_wait: Duration::from_secs(60),
-        leave_wait: Duration::from_secs(10),
-        resume_again: Duration::from_millis(200),
-        rotate_again: Duration::from_secs(1),
-        commit_look: Duration::from_millis(200),
-        // In the background it would come between any two steps.
-        first_snapshot_for: Duration::ZERO,
+        lease_timeout: Duration::from_secs(60),
+        drain_timeout: Duration::from_secs(10),
+        resume_backoff: Duration::from_millis(200),
+        rotate_backoff: Duration::from_secs(1),
+        commit_check_delay: Duration::from_millis(200),
+        // Background saves would interfere with every step.
+        first_checkpoint_for: Duration::ZERO,
         save_interval: Duration::ZERO,
         ..Settings::default()
     }
 }
 
-impl Place {
+impl Fixture {
     fn config(&self) -> WorkspaceConfig {
         let provider = |(name, url, _): &(String, String, String)| ProviderConfig {
             deployment_mode: Some(DeploymentMode::SelfHosted),
@@ -116,15 +117,15 @@ impl Place {
         Workspaces::from_config(&config, &variables, &local, observer, settings).await.expect("workspaces")
     }
 
-    /// With snapshots that are kept elsewhere.
-    pub(crate) fn workspaces_with(&self, snapshots: Snapshots, observer: Arc<dyn Observer>) -> Workspaces {
+    /// With checkpoints in another store.
+    pub(crate) fn workspaces_with(&self, checkpoints: Checkpoints, observer: Arc<dyn Observer>) -> Workspaces {
         let (config, local): (_, Arc<dyn LocalServer>) = (self.config(), Arc::new(NoLocal));
         let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
         let variables = |name: &str| self.variable(name);
         let orchestrator = Orchestrator::from_config(&config, &variables, &local, Arc::clone(&records));
         let orchestrator = orchestrator.expect("two providers");
         let ledger = Ledger::new(Arc::clone(&records), &config);
-        Workspaces::new(Parts { orchestrator, records, snapshots, ledger, observer, settings: settings() })
+        Workspaces::new(Parts { orchestrator, records, checkpoints, ledger, observer, settings: settings() })
     }
 }
 
@@ -144,9 +145,9 @@ impl World {
         Self { one, two, directory, events: Arc::default() }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn fixture(&self) -> Fixture {
         let provider = |name: &str, server: &Server| (name.to_owned(), server.url(), server.key().to_owned());
-        Place {
+        Fixture {
             providers: vec![provider("one", &self.one), provider("two", &self.two)],
             directory: self.directory.path().to_str().expect("a path of text").to_owned(),
             plan: PlanConfig::default(),
@@ -156,17 +157,17 @@ impl World {
     }
 
     pub(crate) async fn workspaces(&self) -> Workspaces {
-        self.place().workspaces(settings(), Arc::clone(&self.events) as Arc<dyn Observer>).await
+        self.fixture().workspaces(settings(), Arc::clone(&self.events) as Arc<dyn Observer>).await
     }
 
-    /// A workspace with a few files in it.
+    /// A workspace with a few files.
     pub(crate) async fn workspace(&self, of: &str) -> (Workspaces, Workspace) {
         let workspaces = self.workspaces().await;
         let workspace = workspaces.create(&name(of), setup()).await.expect("a workspace").workspace;
         (workspaces, workspace)
     }
 
-    /// Sandboxes of a workspace, with both providers.
+    /// The sandboxes of a workspace at both providers.
     pub(crate) async fn sandboxes(&self, of: &str) -> Vec<String> {
         let mut found = Vec::new();
         for client in [self.one.client(), self.two.client()] {
@@ -185,7 +186,7 @@ pub(crate) fn name(text: &str) -> WorkspaceName {
     text.parse().expect("a name")
 }
 
-/// A project with a file, a folder that is generated, and a commit.
+/// A project with a file, a generated folder, and a commit.
 pub(crate) fn setup() -> Setup {
     let file = PreparedFile { path: "notes/first.txt".into(), content: "hello\n".into(), mode: Some(0o640) };
     let commands = vec![
@@ -199,22 +200,22 @@ pub(crate) fn setup() -> Setup {
     }
 }
 
-/// Everything about every file of a workspace, one line each.
+/// The metadata and digest of every file of a workspace, one line each.
 pub(crate) async fn tree(workspace: &Workspace) -> Vec<String> {
-    let pass = workspace.enter().await.expect("somebody can work");
+    let pass = workspace.enter().await.expect("the workspace is usable");
     tree_of(pass.sandbox()).await
 }
 
-/// A server that can be killed and comes back where it was, with the sandboxes it had.
-pub(crate) struct Mortal {
+/// A server that can be killed and restarted at the same address, with its sandboxes.
+pub(crate) struct KillableServer {
     running: Option<Running>,
     address: String,
     key: String,
-    /// Last: removed when the server has ended.
+    /// Last: removed after the server has exited.
     data: TempDir,
 }
 
-impl Mortal {
+impl KillableServer {
     pub(crate) fn start() -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a directory");
         let running = launch("127.0.0.1:0", data.path());
@@ -240,8 +241,8 @@ impl Mortal {
     }
 }
 
-impl Drop for Mortal {
-    /// Its sandboxes end with a server that is asked to.
+impl Drop for KillableServer {
+    /// A graceful shutdown ends its sandboxes.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.come_back();
@@ -256,7 +257,7 @@ fn launch(listen: &str, data: &Path) -> Running {
 }
 
 /// An error with its causes.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use sandbar_workspace::setup::{Prepare, PreparedFile, Repo, RepoSource, Setup};
 use testing::Server;
 
-use crate::support::{Kept, PROJECT, commit, git, run, told};
+use crate::support::{Kept, PROJECT, commit, error_chain, git, run};
 
 fn of(directory: &Path) -> Setup {
     Setup { repo: Some(Repo::parse(directory.to_str().expect("a path of text"))), ..Setup::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_committed_is_sent_and_what_is_not_is_counted() {
+async fn commits_are_sent_and_uncommitted_changes_counted() {
     let (server, directory) = (Server::shared(&[]), tempfile::tempdir().expect("a directory"));
     let source = directory.path();
     git(source, &["init", "--quiet"]);
@@ -38,7 +38,7 @@ async fn what_is_committed_is_sent_and_what_is_not_is_counted() {
     });
     assert_eq!(run(&sandbox, "git rev-parse HEAD").await, git(source, &["rev-parse", "HEAD"]));
     assert_eq!(run(&sandbox, "git tag; git branch --all").await, "v1\nv2\n* main");
-    // Where it came from, as far as that means anything there, and without what opens it.
+    // The remote URL, without credentials.
     assert_eq!(run(&sandbox, "git remote get-url origin").await, "https://host.example/shop.git");
     assert_eq!(run(&sandbox, "grep -rl secretword /home/user | wc -l; ls -A /home/user/.sandbar").await, "0");
     run(&sandbox, "git fsck --strict").await;
@@ -53,7 +53,7 @@ async fn what_is_committed_is_sent_and_what_is_not_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shallow_and_detached_repositories_come_as_they_are_and_submodules_are_named() {
+async fn shallow_and_detached_repositories_are_kept_as_they_are() {
     let (server, directory) = (Server::shared(&[]), tempfile::tempdir().expect("a directory"));
     let [whole, part, source] = ["whole", "part", "source"].map(|name| directory.path().join(name));
     for path in [&whole, &part] {
@@ -81,7 +81,7 @@ async fn shallow_and_detached_repositories_come_as_they_are_and_submodules_are_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_and_commands_make_the_rest_and_nothing_is_overwritten() {
+async fn files_and_commands_run_and_nothing_is_overwritten() {
     let (server, directory) = (Server::shared(&[]), tempfile::tempdir().expect("a directory"));
     git(directory.path(), &["init", "--quiet"]);
     let sandbox = server.sandbox().await;
@@ -103,11 +103,15 @@ async fn files_and_commands_make_the_rest_and_nothing_is_overwritten() {
         format!("done\n{PROJECT}\n755\n600")
     });
 
-    // What is in the way is not ours to remove, and what is wrong with a directory is said.
+    // Files in the project directory are not removed, and errors name what is wrong with a
+    // directory.
     let occupied = Kept::default().set_up(&sandbox, &of(directory.path())).await.expect_err("there is something");
-    assert!(told(&occupied).contains("set-up failed at step clone: /home/user/project is not empty"), "{occupied:?}");
+    assert!(
+        error_chain(&occupied).contains("set-up failed at step clone: /home/user/project is not empty"),
+        "{occupied:?}"
+    );
     let fresh = server.sandbox().await;
-    for (path, branch, said) in [
+    for (path, branch, message) in [
         (directory.path(), None, "has no commit yet"),
         (directory.path(), Some("other"), "has no branch \"other\"; it has none"),
         (Path::new("/nowhere"), None, "/nowhere does not exist on this machine"),
@@ -117,7 +121,7 @@ async fn files_and_commands_make_the_rest_and_nothing_is_overwritten() {
         let repo = branch.into_iter().fold(repo, Repo::branch);
         let setup = Setup { repo: Some(repo), ..Setup::default() };
         let failed = Kept::default().set_up(&fresh, &setup).await.expect_err("it cannot be sent");
-        assert!(told(&failed).contains(said), "{}", told(&failed));
+        assert!(error_chain(&failed).contains(message), "{}", error_chain(&failed));
     }
     tokio::join!(sandbox.kill(), fresh.kill()).0.expect("it ends");
 }

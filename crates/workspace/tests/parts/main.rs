@@ -1,4 +1,4 @@
-//! What a workspace is made of, each part against real sandboxes: set-up, dev servers, phase commits.
+//! The parts of a workspace, each against real sandboxes: setup, dev servers, phase commits.
 
 mod devserver;
 mod directory;

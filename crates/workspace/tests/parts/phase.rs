@@ -1,4 +1,4 @@
-//! Commits of a phase, in repositories in every state.
+//! Phase commits in repositories of every state.
 
 use sandbar_workspace::phase::{self, Commit, Phase};
 use sdk::Sandbox;
@@ -14,7 +14,7 @@ async fn commit(sandbox: &Sandbox, message: &str) -> Commit {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_is_committed_with_any_message_and_nothing_is_no_error() {
+async fn a_phase_commits_everything_with_any_message() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     run(&sandbox, &format!("mkdir -p {PROJECT}/node_modules/x {PROJECT}/lib/node_modules/y")).await;
@@ -45,7 +45,8 @@ async fn everything_is_committed_with_any_message_and_nothing_is_no_error() {
     let nothing = phase::commit(&sandbox, PROJECT, "Again").await.expect("it is no error");
     assert_eq!(nothing, Phase::NothingToCommit { head: Some(first.id.clone()) });
 
-    // Who is configured is the author; deletions count; what is tracked counts wherever it is; a lock of a killed git goes.
+    // The configured user is the author; deletions count; tracked files count in generated folders
+    // too; a stale lock is removed.
     run(&sandbox, "git config user.name Ada; git config user.email ada@example.com; git add -f node_modules/x/x").await;
     let second = commit(&sandbox, "").await;
     assert_eq!((second.files, second.initialised), (1, false));
@@ -63,7 +64,7 @@ async fn everything_is_committed_with_any_message_and_nothing_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_is_made_where_there_is_none() {
+async fn a_missing_repository_is_created() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     run(&sandbox, &format!("mkdir -p {PROJECT}; echo a >{PROJECT}/a")).await;

@@ -1,14 +1,15 @@
-//! Repositories behind a URL: a daemon and a web server that asks for a password, both in the sandbox itself.
+//! Repositories behind a URL: a git daemon and a web server with a password, both in the sandbox
+//! itself.
 
 use sandbar_workspace::setup::{Repo, Setup, StepError};
 use sdk::{Credentials, GitError, Sandbox};
 use testing::Server;
 
-use crate::support::{Kept, PROJECT, listens, run, told};
+use crate::support::{Kept, PROJECT, error_chain, listens, run};
 
 const PASSWORD: &str = "p@ss/wörd-4711";
 
-/// A bare repository with two branches in `/home/user/served/shop.git`.
+/// Makes a bare repository with two branches in `/home/user/served/shop.git`.
 async fn serve_repository(sandbox: &Sandbox) {
     run(
         sandbox,
@@ -21,7 +22,7 @@ async fn serve_repository(sandbox: &Sandbox) {
     .await;
 }
 
-/// Starts a server in the sandbox and returns when it answers on its port.
+/// Starts a server in the sandbox and returns when it accepts connections.
 async fn start(sandbox: &Sandbox, line: &str, port: u16) {
     sandbox.commands().start(sdk::Command::new(line).no_timeout()).await.expect("it starts");
     listens(sandbox, port).await;
@@ -32,7 +33,7 @@ fn at(url: &str) -> Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_of_a_daemon_is_cloned_at_its_branch() {
+async fn a_branch_is_cloned_from_a_git_daemon() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     serve_repository(&sandbox).await;
@@ -40,7 +41,7 @@ async fn a_repository_of_a_daemon_is_cloned_at_its_branch() {
     start(&sandbox, daemon, 9418).await;
 
     let missing = Kept::default().set_up(&sandbox, &at("git://127.0.0.1/other.git")).await.expect_err("no repository");
-    assert!(told(&missing).starts_with("set-up failed at step clone: git"), "{}", told(&missing));
+    assert!(error_chain(&missing).starts_with("set-up failed at step clone: git"), "{}", error_chain(&missing));
     let mut setup = at("git://127.0.0.1/shop.git");
     setup.repo = setup.repo.map(|repo| repo.branch("never"));
     let missing = Kept::default().set_up(&sandbox, &setup).await.expect_err("no branch");
@@ -53,27 +54,28 @@ async fn a_repository_of_a_daemon_is_cloned_at_its_branch() {
     assert_eq!(run(&sandbox, state).await, "next\nnext\ngit://127.0.0.1/shop.git");
     run(&sandbox, "echo work >>file").await;
     kept.set_up(&sandbox, &setup).await.expect("there is nothing to do");
-    // Nobody stored that it was done: the clone itself says so, and work in it is not lost.
+    // The progress was not stored: the clone itself identifies its setup, and changes in it are
+    // kept.
     Kept::default().set_up(&sandbox, &setup).await.expect("it is found");
     assert_eq!(run(&sandbox, "cat file").await, "next\nwork");
     sandbox.kill().await.expect("it ends");
 }
 
-/// Serves files to whoever has the password, and notes every process on whose command line it stands. It knows only the
-/// password's digest.
+/// Serves files to clients with the password, and records every process whose command line contains
+/// it. It only knows the password's digest.
 const WEB_SERVER: &str = r#"
 import base64, glob, hashlib, http.server, sys
 wanted = sys.argv[1]
 class Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self):
         kind, _, text = self.headers.get('Authorization', '').partition(' ')
-        said = base64.b64decode(text)
-        if hashlib.sha256(said).hexdigest() != wanted:
+        sent = base64.b64decode(text)
+        if hashlib.sha256(sent).hexdigest() != wanted:
             self.send_response(401)
             self.send_header('WWW-Authenticate', 'Basic realm="shop"')
             self.end_headers()
             return
-        password = said.split(b':', 1)[1]
+        password = sent.split(b':', 1)[1]
         for path in glob.glob('/proc/[0-9]*/cmdline'):
             try:
                 if password in open(path, 'rb').read():
@@ -87,7 +89,7 @@ http.server.ThreadingHTTPServer(('127.0.0.1', 8099), Handler).serve_forever()
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_open_a_repository_and_are_kept_nowhere() {
+async fn credentials_are_used_and_not_stored() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     serve_repository(&sandbox).await;
@@ -105,7 +107,7 @@ async fn credentials_open_a_repository_and_are_kept_nowhere() {
     let mut setup = at(url);
     setup.repo = setup.repo.map(|repo| repo.credentials(Credentials::new("me", "wrong-word")));
     let refused = Kept::default().set_up(&sandbox, &setup).await.expect_err("it asks for another");
-    assert!(!format!("{} {refused:?} {setup:?}", told(&refused)).contains("wrong-word"));
+    assert!(!format!("{} {refused:?} {setup:?}", error_chain(&refused)).contains("wrong-word"));
 
     let given = Credentials::new("me", PASSWORD);
     setup.repo = setup.repo.map(|repo| repo.credentials(given));
@@ -113,12 +115,12 @@ async fn credentials_open_a_repository_and_are_kept_nowhere() {
     assert_eq!(run(&sandbox, "cat file; git remote get-url origin; cat /tmp/leaks 2>/dev/null || true").await, {
         format!("main\n{url}")
     });
-    // Nothing has it: no file, no process that is left, no environment of what runs next.
-    let look = format!("grep -rlF '{PASSWORD}' ~ /tmp 2>/dev/null | wc -l");
-    assert_eq!(run(&sandbox, &look).await, "0");
+    // No file, no remaining process and no environment contains it.
+    let search = format!("grep -rlF '{PASSWORD}' ~ /tmp 2>/dev/null | wc -l");
+    assert_eq!(run(&sandbox, &search).await, "0");
     assert_eq!(run(&sandbox, "grep -lsz '^SANDBAR_GIT_' /proc/[0-9]*/environ | wc -l").await, "0");
 
-    // In the URL they would stay, so they are taken out of it.
+    // git would store credentials of a URL, so they are removed from it.
     run(&sandbox, &format!("rm -rf {PROJECT}")).await;
     let inside = "http://me:p%40ss%2Fw%C3%B6rd-4711@127.0.0.1:8099/shop.git";
     Kept::default().set_up(&sandbox, &at(inside)).await.expect("it is cloned");

@@ -1,4 +1,4 @@
-//! A set-up that breaks off goes on from the step that was not done.
+//! An interrupted setup continues with the first step that is not done.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use sandbar_workspace::setup::{Prepare, Repo, Setup, Step, StepError};
 use sdk::{Sandbox, Secret};
 use testing::{Server, eventually_async};
 
-use crate::support::{Kept, commit, git, listens, run, told};
+use crate::support::{Kept, commit, error_chain, git, listens, run};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn commands(lines: &[&str]) -> Prepare {
     Prepare { commands: lines.iter().map(|line| (*line).to_owned()).collect(), ..Prepare::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_command_is_named_with_its_output_and_done_again_alone() {
+async fn a_failed_command_is_reported_and_retried_alone() {
     let (server, directory) = (Server::shared(&[]), tempfile::tempdir().expect("a directory"));
     git(directory.path(), &["init", "--quiet"]);
     commit(directory.path(), "a.txt", "a\n");
@@ -31,7 +31,7 @@ async fn a_failed_command_is_named_with_its_output_and_done_again_alone() {
     assert_eq!(failed.step, Step::Command(2));
     let StepError::CommandFailed { code: 1, tail, .. } = &failed.source else { panic!("{failed:?}") };
     assert!(tail.contains("100000\n") && tail.contains("oh no") && tail.len() < 5_000, "{tail}");
-    assert!(!format!("{} {failed:?}", told(&failed)).contains("4711"), "values of variables are hidden");
+    assert!(!format!("{} {failed:?}", error_chain(&failed)).contains("4711"), "values of variables are hidden");
     assert!(!kept.progress().is_finished());
 
     run(&sandbox, "touch ../mended; echo mine >a.txt").await;
@@ -39,7 +39,7 @@ async fn a_failed_command_is_named_with_its_output_and_done_again_alone() {
     assert_eq!(run(&sandbox, "cat ../count a.txt").await, "one\nthree\nmine", "what was done is not done again");
     assert!(kept.progress().is_finished());
 
-    // Corrected instead of mended: what comes before the correction is not repeated.
+    // Corrected instead of repaired: steps before the correction are not repeated.
     let kept = Kept::default();
     let fresh = server.sandbox().await;
     kept.set_up(&fresh, &Setup { prepare: commands(&[count, "false"]), ..setup.clone() }).await.expect_err("it fails");
@@ -60,9 +60,9 @@ async fn a_failed_command_is_named_with_its_output_and_done_again_alone() {
     }
 }
 
-/// Begins a set-up and gives it up when `reached` says that it has come far enough, as a process that is killed does.
+/// Starts a setup and drops it when the condition `reached` holds, as a killed process does.
 async fn give_up(kept: &Kept, sandbox: &Sandbox, setup: &Setup, reached: &str) {
-    let far = eventually_async(reached, PATIENCE, || async {
+    let far = eventually_async(reached, TIMEOUT, || async {
         let line = sdk::Command::exec("/bin/bash", ["-c", reached]);
         sandbox.commands().run(line).await.expect("it answers").success().then_some(())
     });
@@ -73,12 +73,12 @@ async fn give_up(kept: &Kept, sandbox: &Sandbox, setup: &Setup, reached: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_attempt_left_running_is_ended_first() {
+async fn processes_of_a_killed_attempt_are_killed_first() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
-    // The second time it ends at once. Its child ignores requests to end.
+    // Exits at once the second time. Its child ignores SIGTERM.
     let line = "echo $$ >>../runs; test -f ../again && exit 0; (trap '' TERM; while :; do sleep 1; done)";
-    // What a command that was done has left in the background is what it was for.
+    // Background processes of a completed command are kept.
     let first = "echo first >>../runs; setsid sleep 54321 >/dev/null 2>&1 &";
     let setup = Setup { prepare: commands(&[first, line]), ..Setup::default() };
     let kept = Kept::default();
@@ -86,7 +86,7 @@ async fn what_a_killed_attempt_left_running_is_ended_first() {
     run(&sandbox, "touch ../again").await;
     kept.set_up(&sandbox, &setup).await.expect("it goes on");
     assert_eq!(run(&sandbox, "wc -l <../runs").await, "3", "the first command ran once, the second twice");
-    // Also one that was corrected meanwhile.
+    // Also after the hung command was corrected.
     let kept = Kept::default();
     let hung = Setup { prepare: commands(&[first, "exec sleep 12345"]), ..Setup::default() };
     give_up(&kept, &sandbox, &hung, "pgrep -f '[s]leep 12345'").await;
@@ -99,7 +99,7 @@ async fn what_a_killed_attempt_left_running_is_ended_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_made_clone_is_removed_before_the_next() {
+async fn a_partial_clone_is_removed_before_the_next() {
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     run(
@@ -108,14 +108,14 @@ async fn a_half_made_clone_is_removed_before_the_next() {
         git -c user.name=a -c user.email=a@b commit -qm a"#,
     )
     .await;
-    // Takes the connection and says nothing, until it is ended.
+    // Accepts the connection and stays silent until it is killed.
     let silent = "import socket; s = socket.create_server(('127.0.0.1', 9418)); s.listen(); c = s.accept(); input()";
     let silent = sdk::Command::exec("python3", ["-c", silent]).stdin().no_timeout();
     let silent = sandbox.commands().start(silent).await.expect("it starts");
     listens(&sandbox, 9418).await;
     let setup = Setup { repo: Some(Repo::parse("git://127.0.0.1/shop")), ..Setup::default() };
     let kept = Kept::default();
-    // The stage is there, and git waits for the first word.
+    // The stage exists, and git waits for the first byte.
     give_up(&kept, &sandbox, &setup, "ls -d ~/.sandbar/clone.*/.git").await;
     silent.kill().await.expect("it ends");
     let daemon = "git daemon --listen=127.0.0.1 --base-path=/home/user --export-all --reuseaddr";

@@ -1,4 +1,4 @@
-//! Lines in sandboxes, repositories on this machine, and a set-up whose progress is kept.
+//! Runs lines in sandboxes and git on this machine, and stores the progress of a setup.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -12,7 +12,7 @@ use sdk::Sandbox;
 
 pub(crate) const PROJECT: &str = setup::PROJECT_DIRECTORY;
 
-/// Runs a line in the project's directory, which must succeed.
+/// Runs a line in the project directory, which must succeed.
 #[track_caller]
 pub(crate) fn run(sandbox: &Sandbox, line: &str) -> impl Future<Output = String> {
     let place = std::panic::Location::caller();
@@ -26,15 +26,15 @@ pub(crate) fn run(sandbox: &Sandbox, line: &str) -> impl Future<Output = String>
     }
 }
 
-/// Waits until something in the sandbox listens on a port.
+/// Waits until a process in the sandbox listens on a port.
 pub(crate) async fn listens(sandbox: &Sandbox, port: u16) {
-    let look = format!(
+    let poll = format!(
         "for i in $(seq 600); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit 0; sleep 0.1; done; exit 1"
     );
-    run(sandbox, &look).await;
+    run(sandbox, &poll).await;
 }
 
-/// Runs git on this machine, with an author and without anybody's configuration.
+/// Runs git on this machine, with an author and without user configuration.
 #[track_caller]
 pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
@@ -46,7 +46,7 @@ pub(crate) fn git(directory: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-/// Writes a file and commits it with everything else.
+/// Writes a file and commits all changes.
 #[track_caller]
 pub(crate) fn commit(directory: &Path, name: &str, content: &str) {
     std::fs::write(directory.join(name), content).expect("a directory of our own");
@@ -54,22 +54,22 @@ pub(crate) fn commit(directory: &Path, name: &str, content: &str) {
     git(directory, &["commit", "--quiet", "--message", name]);
 }
 
-/// Keeps the progress of a set-up as records do: as text.
+/// Stores the progress of a setup as the records do: as text.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(Mutex<Option<String>>);
 
 impl Kept {
     pub(crate) fn progress(&self) -> Progress {
-        let kept = self.0.lock().expect("nobody panics with it");
+        let kept = self.0.lock().expect("no panic while locked");
         kept.as_deref().map(|text| serde_json::from_str(text).expect("what was stored")).unwrap_or_default()
     }
 
-    /// Goes on from what was kept.
+    /// Continues from the stored progress.
     pub(crate) async fn set_up(&self, sandbox: &Sandbox, setup: &Setup) -> Result<Progress, StepFailed> {
         let mut progress = self.progress();
         let save = |progress: Progress| async move {
             let text = serde_json::to_string(&progress).expect("it can be stored");
-            *self.0.lock().expect("nobody panics with it") = Some(text);
+            *self.0.lock().expect("no panic while locked") = Some(text);
             Ok::<_, Infallible>(())
         };
         setup::run(sandbox, setup, &mut progress, save).await.map(|()| progress)
@@ -77,7 +77,7 @@ impl Kept {
 }
 
 /// An error with its causes.
-pub(crate) fn told(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -87,7 +87,7 @@ pub(crate) fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whatever is done here can be done in a task.
+/// All futures of this crate are `Send`.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn everything_can_be_spawned(sandbox: &Sandbox, setup: &Setup, server: &DevServer) {
     fn sent<T: Send>(_: T) {}

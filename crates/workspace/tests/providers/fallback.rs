@@ -1,4 +1,4 @@
-//! Which trouble leads to the next provider, and which does not.
+//! Which failures lead to the next provider, and which do not.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,17 @@ use sandbar_workspace::config::{ProviderConfig, ProviderKind};
 use sandbar_workspace::provider::{CreateRequest, OrchestratorError, Resources};
 use sdk::testing::{FakeServer, Fault};
 
-use crate::support::{BlackHole, Dripping, Placement, local, local_at, name, no_local, request, service, told};
+use crate::support::{
+    Placement, SilentServer, TricklingServer, local, local_at, name, no_local, outcome, request, service,
+};
 
 #[tokio::test]
-async fn the_first_that_can_takes_it() {
+async fn the_first_usable_provider_is_taken() {
     let (first, second) = (FakeServer::start().await, FakeServer::start().await);
     let placement =
         Placement::new(vec![service("first", &first.url()), service("second", &second.url())], &no_local()).await;
     let placed = placement.place().await;
-    assert_eq!(told(&placed), ("first".into(), vec![]));
+    assert_eq!(outcome(&placed), ("first".into(), vec![]));
     assert_eq!((first.sandboxes().len(), second.sandboxes().len()), (1, 0));
     let limits = serde_json::to_value(&placed.limits).expect("JSON");
     assert_eq!(limits["ephemeral"], "filesystem lost when stopped");
@@ -23,62 +25,62 @@ async fn the_first_that_can_takes_it() {
 }
 
 #[tokio::test]
-async fn without_a_key_it_is_the_next_ones_turn_and_the_text_is_exact() {
+async fn a_missing_key_skips_the_provider() {
     let fake = FakeServer::start().await;
     let managed = ProviderConfig::new(name("e2b"), ProviderKind::E2b);
     let placement = Placement::with_key(vec![managed, local()], &local_at(&fake.url(), fake.api_key()), None);
     let placed = placement.place().await;
-    assert_eq!(told(&placed), ("local".into(), vec![("e2b".into(), "E2B API key not configured".into())]));
+    assert_eq!(outcome(&placed), ("local".into(), vec![("e2b".into(), "E2B API key not configured".into())]));
 }
 
 #[tokio::test]
-async fn a_black_hole_is_left_within_ten_seconds() {
-    let (hole, fake) = (BlackHole::open(), FakeServer::start().await);
+async fn a_provider_that_drops_packets_is_skipped() {
+    let (hole, fake) = (SilentServer::open(), FakeServer::start().await);
     let placement =
         Placement::new(vec![service("hole", &hole.url()), local()], &local_at(&fake.url(), fake.api_key())).await;
     let started = Instant::now();
     let placed = placement.place().await;
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    let (provider, skipped) = told(&placed);
+    let (provider, skipped) = outcome(&placed);
     assert_eq!((provider.as_str(), skipped.len()), ("local", 1));
     assert!(skipped[0].1.contains("no answer within"), "{skipped:?}");
 }
 
 #[tokio::test]
-async fn who_answers_drop_by_drop_is_left_as_soon() {
-    let (dripping, fake) = (Dripping::open(), FakeServer::start().await);
+async fn a_trickling_response_is_abandoned() {
+    let (dripping, fake) = (TricklingServer::open(), FakeServer::start().await);
     let placement =
         Placement::new(vec![service("drips", dripping.url()), local()], &local_at(&fake.url(), fake.api_key())).await;
     let started = Instant::now();
-    let (provider, skipped) = told(&placement.place().await);
+    let (provider, skipped) = outcome(&placement.place().await);
     assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
     assert_eq!(provider, "local", "{skipped:?}");
 }
 
 #[tokio::test]
-async fn what_a_provider_says_of_a_request_shows_no_value() {
+async fn errors_of_a_provider_are_masked() {
     for status in [400, 500] {
         let fake = FakeServer::start().await;
         let placement = Placement::new(vec![service("fake", &fake.url())], &no_local()).await;
         fake.fail_next("POST /v2/sandboxes", 100, Fault::status(status).message("TOKEN cannot be hidden"));
         let refused = placement.orchestrator.create(&request()).await.expect_err("it is refused");
-        let said = format!("{refused:?} {refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
-        assert!(said.contains("cannot be ***") && !said.contains("hidden"), "{said}");
+        let text = format!("{refused:?} {refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
+        assert!(text.contains("cannot be ***") && !text.contains("hidden"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn a_closed_port_is_left_at_once() {
+async fn a_closed_port_is_skipped_at_once() {
     let fake = FakeServer::start().await;
     let placement =
         Placement::new(vec![service("closed", "http://127.0.0.1:1"), service("fake", &fake.url())], &no_local()).await;
-    let (provider, skipped) = told(&placement.place().await);
+    let (provider, skipped) = outcome(&placement.place().await);
     assert_eq!(provider, "fake");
     assert!(skipped[0].1.contains("cannot reach 127.0.0.1:1"), "{skipped:?}");
 }
 
 #[tokio::test]
-async fn limits_and_trouble_of_a_provider_lead_to_the_next() {
+async fn limits_and_failures_lead_to_the_next_provider() {
     for (fault, expected) in [
         (Fault::status(429).message("you have reached the maximum number of concurrent sandboxes"), "maximum number"),
         (Fault::status(503).message("no room"), "no room"),
@@ -91,14 +93,14 @@ async fn limits_and_trouble_of_a_provider_lead_to_the_next() {
         let (first, second) = (FakeServer::start().await, FakeServer::start().await);
         first.fail_next("POST /v2/sandboxes", 100, fault);
         let providers = vec![service("first", &first.url()), service("second", &second.url())];
-        let (provider, skipped) = told(&Placement::new(providers, &no_local()).await.place().await);
+        let (provider, skipped) = outcome(&Placement::new(providers, &no_local()).await.place().await);
         assert_eq!(provider, "second", "{expected}");
         assert!(skipped[0].1.contains(expected), "{skipped:?} does not say {expected:?}");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_is_wrong_is_wrong_everywhere() {
+async fn an_invalid_request_is_not_sent_to_others() {
     let (first, second) = (FakeServer::start().await, FakeServer::start().await);
     let providers = vec![service("first", &first.url()), service("second", &second.url())];
     let placement = Placement::new(providers, &no_local()).await;
@@ -114,39 +116,42 @@ async fn a_request_that_is_wrong_is_wrong_everywhere() {
     }
     let big = Resources { cpu_count: Some(64), ..Resources::default() };
     let error = placement.orchestrator.create(&CreateRequest { resources: big, ..request() }).await;
-    let said = error.expect_err("plain E2B takes no sizes").to_string();
-    assert!(said.contains("provider first cannot give cpu_count = 64"), "{said}");
+    let message = error.expect_err("plain E2B takes no sizes").to_string();
+    assert!(message.contains("provider first cannot give cpu_count = 64"), "{message}");
 
-    assert!(second.requests().is_empty(), "nobody else was asked");
-    // And the provider is as healthy as before.
+    assert!(second.requests().is_empty(), "no other provider was asked");
+    // The provider is as healthy as before.
     assert_eq!(placement.place().await.provider, name("first"));
 }
 
 #[tokio::test]
-async fn when_nobody_can_everybodys_reason_is_told() {
+async fn all_reasons_are_reported_when_no_provider_can() {
     let fake = FakeServer::start().await;
     fake.fail_next("POST /v2/sandboxes", 100, Fault::status(429).message("full"));
     let placement = Placement::new(vec![service("fake", &fake.url()), local()], &no_local()).await;
-    let said = placement.orchestrator.create(&request()).await.expect_err("nobody can").to_string();
-    assert!(said.contains("fake: ") && said.contains("full"), "{said}");
-    assert!(said.contains("local: sandboxes cannot run on this machine") && !said.contains("hidden"), "{said}");
+    let message = placement.orchestrator.create(&request()).await.expect_err("no provider can").to_string();
+    assert!(message.contains("fake: ") && message.contains("full"), "{message}");
+    assert!(
+        message.contains("local: sandboxes cannot run on this machine") && !message.contains("hidden"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
-async fn a_run_that_is_pinned_stays() {
+async fn a_pinned_provider_has_no_fallback() {
     let (first, second) = (FakeServer::start().await, FakeServer::start().await);
     let providers = vec![service("first", &first.url()), service("second", &second.url())];
     let placement = Placement::new(providers, &no_local()).await;
     let pinned = CreateRequest { provider: Some(name("second")), ..request() };
     let placed = placement.orchestrator.create(&pinned).await.expect("it can");
-    assert_eq!(told(&placed), ("second".into(), vec![]));
+    assert_eq!(outcome(&placed), ("second".into(), vec![]));
 
     second.fail_next("POST /v2/sandboxes", 100, Fault::status(429));
-    let error = placement.orchestrator.create(&pinned).await.expect_err("nobody else is asked");
-    assert!(matches!(&error, OrchestratorError::NobodyCould { skipped } if skipped.len() == 1), "{error:?}");
+    let error = placement.orchestrator.create(&pinned).await.expect_err("no other provider is asked");
+    assert!(matches!(&error, OrchestratorError::NoProvider { skipped } if skipped.len() == 1), "{error:?}");
     assert!(first.requests().is_empty());
 
     let unknown = CreateRequest { provider: Some(name("third")), ..request() };
-    let said = placement.orchestrator.create(&unknown).await.expect_err("there is none").to_string();
-    assert_eq!(said, "there is no provider third; the configuration has first, second");
+    let message = placement.orchestrator.create(&unknown).await.expect_err("there is none").to_string();
+    assert_eq!(message, "there is no provider third; the configuration has first, second");
 }

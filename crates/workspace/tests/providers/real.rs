@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use sandbar_workspace::provider::{CreateRequest, Resources};
 use testing::Server;
 
-use crate::support::{BlackHole, Placement, local, local_at, request, service, told};
+use crate::support::{Placement, SilentServer, local, local_at, outcome, request, service};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unreachable_service_is_left_for_this_machine() {
+async fn an_unreachable_service_falls_back_to_this_machine() {
     let server = Server::start(&[]);
-    let hole = BlackHole::open();
+    let hole = SilentServer::open();
     let placement =
         Placement::new(vec![service("managed", &hole.url()), local()], &local_at(&server.url(), server.key())).await;
     let sizes = Resources { cpu_count: Some(1), memory_mb: Some(512), disk_mb: Some(1024) };
@@ -19,7 +19,7 @@ async fn an_unreachable_service_is_left_for_this_machine() {
     let placed = placement.orchestrator.create(&wanted).await.expect("this machine takes it");
     let took = started.elapsed();
 
-    let (provider, skipped) = told(&placed);
+    let (provider, skipped) = outcome(&placed);
     assert_eq!((provider.as_str(), skipped.len()), ("local", 1));
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!((placed.size.cpu_count, placed.size.memory_mb, placed.size.disk_mb), (1, 512, 1024));
@@ -28,7 +28,7 @@ async fn an_unreachable_service_is_left_for_this_machine() {
 
     let huge = Resources { cpu_count: Some(10_000), ..Resources::default() };
     let wanted = CreateRequest { resources: huge, provider: Some(placed.provider.clone()), ..request() };
-    let said = placement.orchestrator.create(&wanted).await.expect_err("no machine has them").to_string();
-    assert!(said.contains("provider local cannot give cpu_count = 10000: it takes 1 to"), "{said}");
+    let message = placement.orchestrator.create(&wanted).await.expect_err("no machine has them").to_string();
+    assert!(message.contains("provider local cannot give cpu_count = 10000: it takes 1 to"), "{message}");
     placed.sandbox.kill().await.expect("it ends");
 }

@@ -1,4 +1,4 @@
-//! Providers of tests: fakes, black holes and a real server.
+//! Providers for tests: fakes, servers that do not answer, and a real server.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ pub(crate) fn request() -> CreateRequest {
     }
 }
 
-/// A service at this URL, whose key is in the variable `KEY`.
+/// A service at this URL, with its key in the variable `KEY`.
 pub(crate) fn service(of: &str, url: &str) -> ProviderConfig {
     ProviderConfig {
         deployment_mode: Some(DeploymentMode::SelfHosted),
@@ -47,7 +47,7 @@ pub(crate) fn local() -> ProviderConfig {
     ProviderConfig::new(name("local"), ProviderKind::Local)
 }
 
-/// There is none, or it is where the test says.
+/// A local server at a given endpoint, or none.
 pub(crate) struct Local(pub(crate) Result<LocalEndpoint, NoLocalServer>);
 
 #[async_trait]
@@ -65,14 +65,14 @@ pub(crate) fn local_at(url: &str, key: &str) -> Arc<dyn LocalServer> {
     Arc::new(Local(Ok(LocalEndpoint { url: url.to_owned(), api_key: Secret::from(key) })))
 }
 
-/// An orchestrator and what it writes to.
+/// An orchestrator and its records.
 pub(crate) struct Placement {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) records: Arc<dyn Records>,
 }
 
 impl Placement {
-    /// The variable `KEY` has the key of every fake.
+    /// The variable `KEY` holds the key of every fake.
     pub(crate) async fn new(providers: Vec<ProviderConfig>, local: &Arc<dyn LocalServer>) -> Self {
         let key = FakeServer::start().await.api_key();
         Self::with_key(providers, local, Some(key))
@@ -89,20 +89,20 @@ impl Placement {
     }
 
     pub(crate) async fn place(&self) -> Placed {
-        self.orchestrator.create(&request()).await.expect("somebody takes it")
+        self.orchestrator.create(&request()).await.expect("a provider takes it")
     }
 }
 
-/// Who took it, and why the others did not.
-pub(crate) fn told(placed: &Placed) -> (String, Vec<(String, String)>) {
+/// The provider, and why others were skipped.
+pub(crate) fn outcome(placed: &Placed) -> (String, Vec<(String, String)>) {
     let skipped = placed.skipped.iter().map(|it| (it.provider.to_string(), it.reason.clone())).collect();
     (placed.provider.to_string(), skipped)
 }
 
-/// Knows nothing, and answers a request for a sandbox drop by drop.
-pub(crate) struct Dripping(String);
+/// Answers a create with a trickling response, and everything else with 404.
+pub(crate) struct TricklingServer(String);
 
-impl Dripping {
+impl TricklingServer {
     pub(crate) fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -120,23 +120,23 @@ impl Dripping {
 }
 
 fn drip(mut stream: TcpStream) {
-    let mut asked = [0; 64 * 1024];
-    let Ok(length) = stream.read(&mut asked) else { return };
-    if !asked[..length].starts_with(b"POST") {
+    let mut request = [0; 64 * 1024];
+    let Ok(length) = stream.read(&mut request) else { return };
+    if !request[..length].starts_with(b"POST") {
         let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}");
         return;
     }
     let _ = stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n");
-    // It ends when nobody listens any more.
+    // Ends when the client disconnects.
     while stream.write_all(b" ").is_ok() {
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
-/// Takes connections and never says a word.
-pub(crate) struct BlackHole(TcpListener);
+/// Accepts connections and never answers.
+pub(crate) struct SilentServer(TcpListener);
 
-impl BlackHole {
+impl SilentServer {
     pub(crate) fn open() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").expect("the loopback has a free port"))
     }

@@ -1,4 +1,4 @@
-//! What every implementation promises.
+//! The contract of every implementation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use sandbar_workspace::ledger::Usd;
 use sandbar_workspace::provider::Breaker;
 use sandbar_workspace::records::{
-    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Spoken, Stored, Tokens,
+    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Stored, TokenUsage, Tokens,
     UsageQuery, UsageRows, Warning, WorkspaceRecord, WorkspaceState,
 };
 use sandbar_workspace::{ProviderName, WorkspaceName};
@@ -33,18 +33,18 @@ macro_rules! contract {
 }
 
 contract! {
-    a_workspace_comes_back_as_it_was,
-    a_name_is_given_once,
-    one_at_a_time_has_the_lease,
-    of_many_who_try_at_once_one_gets_the_lease,
-    an_old_lease_changes_nothing,
-    a_lease_is_renewed_until_somebody_else_takes_it,
-    creations_are_counted_once_and_forgotten_only_when_none_was_made,
-    an_interval_ends_once_and_never_after_its_sandbox,
-    a_new_interval_ends_the_one_that_was_left_open,
-    usage_is_found_by_time_project_and_provider,
-    a_warning_is_given_once,
-    health_changes_only_for_who_has_seen_the_last,
+    a_workspace_is_read_back_unchanged,
+    a_name_is_inserted_once,
+    one_process_holds_the_lease,
+    one_of_many_concurrent_takers_gets_the_lease,
+    writes_under_an_old_lease_are_rejected,
+    a_lease_is_renewed_until_another_process_takes_it,
+    creations_count_once_and_only_failed_ones_are_dropped,
+    an_interval_ends_once_and_not_after_its_sandbox,
+    a_new_interval_ends_one_left_open,
+    usage_is_filtered_by_time_project_and_provider,
+    a_warning_is_recorded_once,
+    health_is_changed_by_compare_and_swap,
     an_orphan_is_known_until_it_is_forgotten,
 }
 
@@ -84,10 +84,10 @@ fn workspace(text: &str) -> WorkspaceRecord {
 }
 
 async fn lease(records: &Arc<dyn Records>, text: &str, now: i64) -> Lease {
-    records.take_lease(&name(text), "me", at(now), MINUTE).await.expect("nobody has it")
+    records.take_lease(&name(text), "me", at(now), MINUTE).await.expect("it is free")
 }
 
-async fn a_workspace_comes_back_as_it_was(Pair { one, two, .. }: Pair) {
+async fn a_workspace_is_read_back_unchanged(Pair { one, two, .. }: Pair) {
     let held = lease(&one, "b", 0).await;
     let mut record = workspace("b");
     assert!(!format!("{record:?}").contains("hidden"));
@@ -111,7 +111,7 @@ async fn a_workspace_comes_back_as_it_was(Pair { one, two, .. }: Pair) {
     assert!(gone.is_err(), "what was removed does not come back");
 }
 
-async fn a_name_is_given_once(Pair { one, two, .. }: Pair) {
+async fn a_name_is_inserted_once(Pair { one, two, .. }: Pair) {
     let held = lease(&one, "a", 0).await;
     one.insert_workspace(&workspace("a"), &held).await.expect("it is new");
     one.release_lease(&held).await.expect("it is given back");
@@ -121,9 +121,9 @@ async fn a_name_is_given_once(Pair { one, two, .. }: Pair) {
     two.update_workspace(&workspace("a"), &held).await.expect("a refused insert leaves everything usable");
 }
 
-async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
-    // Of one who is dead it can be taken, and of nobody else.
-    let dead = one.take_lease(&name("d"), "dead", at(0), MINUTE).await.expect("nobody has it");
+async fn one_process_holds_the_lease(Pair { one, two, .. }: Pair) {
+    // Exactly the lease of a dead process can be revoked.
+    let dead = one.take_lease(&name("d"), "dead", at(0), MINUTE).await.expect("it is free");
     two.break_lease(&Lease { owner: "another".to_owned(), ..dead.clone() }).await.expect("it is asked");
     assert!(two.take_lease(&name("d"), "next", at(1), MINUTE).await.is_err(), "it is not theirs");
     two.break_lease(&Lease { until: at(61), ..dead.clone() }).await.expect("it is asked");
@@ -134,14 +134,14 @@ async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
     one.break_lease(&dead).await.expect("it is asked");
     assert!(one.take_lease(&name("d"), "third", at(2), MINUTE).await.is_err(), "the next one has it");
 
-    let first = one.take_lease(&name("a"), "process 1", at(0), MINUTE).await.expect("nobody has it");
+    let first = one.take_lease(&name("a"), "process 1", at(0), MINUTE).await.expect("it is free");
     assert_eq!((first.fence, first.until), (1, at(60)));
     match two.take_lease(&name("a"), "process 2", at(59), MINUTE).await {
         Err(LeaseError::Held { owner, until, .. }) => assert_eq!((owner.as_str(), until), ("process 1", at(60))),
         other => panic!("{other:?}"),
     }
     two.take_lease(&name("b"), "process 2", at(0), MINUTE).await.expect("another workspace is free");
-    // Run out, or given back: the next has a higher number.
+    // After expiry or release, the next lease has a higher number.
     let second = two.take_lease(&name("a"), "process 2", at(60), MINUTE).await.expect("it has run out");
     assert_eq!(second.fence, 2);
     one.release_lease(&first).await.expect("giving back what was lost succeeds");
@@ -151,7 +151,7 @@ async fn one_at_a_time_has_the_lease(Pair { one, two, .. }: Pair) {
     assert_eq!(third.fence, 3);
 }
 
-async fn of_many_who_try_at_once_one_gets_the_lease(Pair { one, two, .. }: Pair) {
+async fn one_of_many_concurrent_takers_gets_the_lease(Pair { one, two, .. }: Pair) {
     for round in 0..5 {
         let tries = (0..16).map(|number| {
             let records = Arc::clone(if number % 2 == 0 { &one } else { &two });
@@ -163,7 +163,7 @@ async fn of_many_who_try_at_once_one_gets_the_lease(Pair { one, two, .. }: Pair)
     }
 }
 
-async fn an_old_lease_changes_nothing(Pair { one, two, .. }: Pair) {
+async fn writes_under_an_old_lease_are_rejected(Pair { one, two, .. }: Pair) {
     let old = lease(&one, "a", 0).await;
     one.insert_workspace(&workspace("a"), &old).await.expect("it is new");
     let new = lease(&two, "a", 60).await;
@@ -181,13 +181,13 @@ async fn an_old_lease_changes_nothing(Pair { one, two, .. }: Pair) {
     two.update_workspace(&other, &new).await.expect("the new lease writes");
 }
 
-async fn a_lease_is_renewed_until_somebody_else_takes_it(Pair { one, two, .. }: Pair) {
+async fn a_lease_is_renewed_until_another_process_takes_it(Pair { one, two, .. }: Pair) {
     let held = lease(&one, "a", 0).await;
     let renewed = one.renew_lease(&held, at(30), MINUTE).await.expect("it is held");
     assert_eq!((renewed.fence, renewed.until), (1, at(90)));
     assert!(two.take_lease(&name("a"), "other", at(89), MINUTE).await.is_err());
-    // Late, but nobody came in between.
-    let late = one.renew_lease(&renewed, at(200), MINUTE).await.expect("nobody took it");
+    // Expired, but not taken by another process.
+    let late = one.renew_lease(&renewed, at(200), MINUTE).await.expect("it was not taken");
     let other = two.take_lease(&name("a"), "other", at(260), MINUTE).await.expect("it has run out");
     assert!(matches!(one.renew_lease(&late, at(261), MINUTE).await, Err(LeaseError::Lost(_))));
     two.release_lease(&other).await.expect("it is given back");
@@ -214,7 +214,7 @@ async fn all(records: &Arc<dyn Records>) -> UsageRows {
     records.usage(&UsageQuery::default()).await.expect("usage is read")
 }
 
-async fn creations_are_counted_once_and_forgotten_only_when_none_was_made(Pair { one, two, .. }: Pair) {
+async fn creations_count_once_and_only_failed_ones_are_dropped(Pair { one, two, .. }: Pair) {
     let creation = |number: u128, second: i64| Creation {
         id: Uuid::from_u128(number),
         at: at(second),
@@ -234,7 +234,7 @@ async fn creations_are_counted_once_and_forgotten_only_when_none_was_made(Pair {
     assert_eq!((rows.creations, rows.intervals), (vec![made], vec![interval("i1", 0, 100)]));
 }
 
-async fn an_interval_ends_once_and_never_after_its_sandbox(Pair { one, two, .. }: Pair) {
+async fn an_interval_ends_once_and_not_after_its_sandbox(Pair { one, two, .. }: Pair) {
     let e2b = provider("e2b");
     for (id, until) in [("i1", 100), ("i2", 100), ("i3", 100), ("i4", 100)] {
         one.open_interval(&interval(id, 10, until)).await.expect("it is noted");
@@ -242,7 +242,7 @@ async fn an_interval_ends_once_and_never_after_its_sandbox(Pair { one, two, .. }
     one.extend_interval(&e2b, &sandbox("i2"), at(300)).await.expect("it is noted");
     for (id, end) in [("i1", 50), ("i2", 250), ("i3", 9999), ("i4", 5)] {
         two.close_interval(&e2b, &sandbox(id), at(end)).await.expect("it is noted");
-        // Again, later: the first word stands.
+        // Again, later: the first write wins.
         one.close_interval(&e2b, &sandbox(id), at(end + 20)).await.expect("it is noted");
         one.extend_interval(&e2b, &sandbox(id), at(9999)).await.expect("it is noted");
         one.open_interval(&interval(id, 10, 100)).await.expect("it is noted");
@@ -253,19 +253,19 @@ async fn an_interval_ends_once_and_never_after_its_sandbox(Pair { one, two, .. }
     assert_eq!(ends, [50, 250, 100, 10]);
 }
 
-async fn a_new_interval_ends_the_one_that_was_left_open(Pair { one, two, .. }: Pair) {
+async fn a_new_interval_ends_one_left_open(Pair { one, two, .. }: Pair) {
     one.open_interval(&interval("i1", 0, 100)).await.expect("it is noted");
-    // Its process died; another resumes the sandbox before and after the end that was known.
+    // Its process died; another one resumes the sandbox before and after its known end.
     two.open_interval(&interval("i1", 60, 160)).await.expect("it is noted");
     two.open_interval(&interval("i1", 500, 600)).await.expect("it is noted");
-    // What is repeated does not end what came later.
+    // A repeated write does not end later intervals.
     two.open_interval(&interval("i1", 60, 160)).await.expect("it is noted");
     let found = all(&one).await.intervals;
     let ends: Vec<_> = found.iter().map(|it| (it.started_at, it.ended_at)).collect();
     assert_eq!(ends, [(at(0), Some(at(60))), (at(60), Some(at(160))), (at(500), None)]);
 }
 
-async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair) {
+async fn usage_is_filtered_by_time_project_and_provider(Pair { one, two, .. }: Pair) {
     one.open_interval(&interval("i1", 0, 100)).await.expect("noted");
     one.close_interval(&provider("e2b"), &sandbox("i1"), at(50)).await.expect("noted");
     let mut local = interval("i2", 10, 1000);
@@ -273,7 +273,7 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
     one.open_interval(&local).await.expect("noted");
     for (project, second, bytes) in [("shop", 0, 5), ("shop", 20, 6), ("shop", 60, 7), ("shop", 60, 8), ("blog", 90, 1)]
     {
-        one.note_stored(&Stored { project: project.into(), at: at(second), bytes }).await.expect("noted");
+        one.record_stored(&Stored { project: project.into(), at: at(second), bytes }).await.expect("noted");
     }
     let tokens = Tokens {
         id: Uuid::from_u128(1),
@@ -285,9 +285,9 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
         cost: Usd::from_cents(3),
     };
     for _ in 0..2 {
-        one.note_tokens(&tokens).await.expect("noted");
+        one.record_tokens(&tokens).await.expect("noted");
     }
-    let spoken = Spoken {
+    let token_usage = TokenUsage {
         at: at(70),
         payer: payer("shop"),
         model: "m".into(),
@@ -296,22 +296,22 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
         cost: Usd::from_cents(3),
     };
     let everything = all(&two).await;
-    assert_eq!((everything.intervals.len(), everything.stored.len(), everything.spoken.len()), (2, 4, 1));
+    assert_eq!((everything.intervals.len(), everything.stored.len(), everything.token_usage.len()), (2, 4, 1));
 
     let later = UsageQuery { since: Some(at(55)), ..UsageQuery::default() };
     let rows = two.usage(&later).await.expect("read");
     let levels: Vec<_> = rows.stored.iter().map(|level| (level.at.as_second(), level.bytes)).collect();
     assert_eq!(levels, [(20, 6), (60, 8), (90, 1)], "the last level from before counts on");
-    assert_eq!((rows.intervals, rows.spoken), (vec![local.clone()], vec![spoken.clone()]));
+    assert_eq!((rows.intervals, rows.token_usage), (vec![local.clone()], vec![token_usage.clone()]));
 
     let shop = UsageQuery { project: Some("shop".into()), ..UsageQuery::default() };
     let rows = two.usage(&shop).await.expect("read");
-    assert_eq!((rows.intervals.len(), rows.stored.len(), rows.spoken.len()), (1, 3, 1));
+    assert_eq!((rows.intervals.len(), rows.stored.len(), rows.token_usage.len()), (1, 3, 1));
     let of_local = UsageQuery { provider: Some(provider("local")), ..UsageQuery::default() };
     let rows = two.usage(&of_local).await.expect("read");
-    assert_eq!((rows.intervals, rows.stored.len(), rows.spoken.len()), (vec![local], 0, 0));
+    assert_eq!((rows.intervals, rows.stored.len(), rows.token_usage.len()), (vec![local], 0, 0));
 
-    // Within an hour together, for each payer and model by itself.
+    // Summed within an hour, per payer and model.
     let more = |id: u128, second: i64, project: &str, model: &str| Tokens {
         id: Uuid::from_u128(id),
         at: at(second),
@@ -322,9 +322,9 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
     for tokens in
         [more(2, 3599, "shop", "m"), more(3, 3600, "shop", "m"), more(4, 80, "blog", "m"), more(5, 90, "shop", "n")]
     {
-        one.note_tokens(&tokens).await.expect("noted");
+        one.record_tokens(&tokens).await.expect("noted");
     }
-    let rows = all(&two).await.spoken;
+    let rows = all(&two).await.token_usage;
     let seen: Vec<_> =
         rows.iter().map(|row| (row.at.as_second(), &*row.payer.project, &*row.model, row.input)).collect();
     assert_eq!(
@@ -334,7 +334,7 @@ async fn usage_is_found_by_time_project_and_provider(Pair { one, two, .. }: Pair
     assert_eq!((rows[0].output, rows[0].cost), (40, Usd::from_cents(6)));
 }
 
-async fn a_warning_is_given_once(Pair { one, two, .. }: Pair) {
+async fn a_warning_is_recorded_once(Pair { one, two, .. }: Pair) {
     let warning = |percent: u8, period: &str| Warning {
         limit: "budget 1".into(),
         period: period.into(),
@@ -344,25 +344,25 @@ async fn a_warning_is_given_once(Pair { one, two, .. }: Pair) {
     let tries = (0..16).map(|number| {
         let records = Arc::clone(if number % 2 == 0 { &one } else { &two });
         let warning = warning(50, "2026-11");
-        tokio::spawn(async move { records.note_warning(&warning).await.expect("noted") })
+        tokio::spawn(async move { records.record_warning(&warning).await.expect("noted") })
     });
     let first = futures::future::join_all(tries).await;
     assert_eq!(first.into_iter().filter(|first| *first.as_ref().expect("no panic")).count(), 1);
-    assert!(one.note_warning(&warning(80, "2026-11")).await.expect("noted"));
-    assert!(one.note_warning(&warning(50, "2026-12")).await.expect("noted"));
-    let told = two.warnings().await.expect("read");
-    assert_eq!(told.iter().map(|warning| warning.percent).collect::<Vec<_>>(), [50, 50, 80]);
+    assert!(one.record_warning(&warning(80, "2026-11")).await.expect("noted"));
+    assert!(one.record_warning(&warning(50, "2026-12")).await.expect("noted"));
+    let recorded = two.warnings().await.expect("read");
+    assert_eq!(recorded.iter().map(|warning| warning.percent).collect::<Vec<_>>(), [50, 50, 80]);
 }
 
-async fn health_changes_only_for_who_has_seen_the_last(Pair { one, two, .. }: Pair) {
+async fn health_is_changed_by_compare_and_swap(Pair { one, two, .. }: Pair) {
     let e2b = provider("e2b");
     let seen = one.health(&e2b).await.expect("read");
     assert_eq!(seen.breaker, Breaker::Healthy);
-    let rest = Duration::from_secs(30);
+    let backoff = Duration::from_secs(30);
     for breaker in [
         Breaker::Failing { failures: 2 },
-        Breaker::Open { until: at(100), rest },
-        Breaker::Probing { until: at(190), rest },
+        Breaker::Open { until: at(100), backoff },
+        Breaker::Probing { until: at(190), backoff },
         Breaker::Healthy,
     ] {
         let seen = one.health(&e2b).await.expect("read");
@@ -382,8 +382,8 @@ async fn an_orphan_is_known_until_it_is_forgotten(Pair { one, two, .. }: Pair) {
         seen_at: at(seen),
         watched: Duration::from_secs(watched),
     };
-    one.note_orphan(&orphan(100, 0)).await.expect("written");
-    two.note_orphan(&orphan(90, 60)).await.expect("written");
+    one.record_orphan(&orphan(100, 0)).await.expect("written");
+    two.record_orphan(&orphan(90, 60)).await.expect("written");
     assert_eq!(one.orphans().await.expect("read"), [orphan(90, 60)]);
     one.forget_orphan(&orphan(0, 0).sandbox).await.expect("forgotten");
     one.forget_orphan(&orphan(0, 0).sandbox).await.expect("forgetting what is absent succeeds");

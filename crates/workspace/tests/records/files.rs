@@ -1,4 +1,4 @@
-//! What only a database can get wrong.
+//! Properties that only a database can violate.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use sdk::Secret;
 use testing::postgres;
 
 #[tokio::test]
-async fn a_file_is_for_its_owner_only_and_survives() {
+async fn a_file_is_private_and_survives() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("new/records.sqlite");
     let url = Secret::from(format!("sqlite://{}", file.display()));
@@ -28,8 +28,8 @@ async fn a_file_is_for_its_owner_only_and_survives() {
 }
 
 #[tokio::test]
-async fn what_was_removed_is_not_left_in_the_file() {
-    const VALUE: &str = "a-value-that-nobody-else-has";
+async fn removed_values_are_not_left_in_the_file() {
+    const VALUE: &str = "a-value-that-occurs-nowhere-else";
     let directory = tempfile::tempdir().expect("a directory");
     let url = Secret::from(format!("sqlite://{}/records.sqlite", directory.path().display()));
     let records = DatabaseRecords::open(&url).await.expect("it opens");
@@ -60,7 +60,7 @@ async fn what_was_removed_is_not_left_in_the_file() {
     assert!(!is_somewhere());
 }
 
-/// Many processes may start at once on a new database.
+/// Opens a new database from many processes at once.
 async fn open_many(url: &str) {
     let opens = (0..8).map(|_| {
         let url = Secret::from(url);
@@ -72,21 +72,21 @@ async fn open_many(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_may_make_the_tables_at_once() {
+async fn concurrent_migrations_succeed() {
     let directory = tempfile::tempdir().expect("a directory");
     open_many(&format!("sqlite://{}/records.sqlite", directory.path().display())).await;
     open_many(&postgres::database()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_opened_is_said_without_the_password() {
+async fn an_open_error_does_not_show_the_password() {
     let url = postgres::database().replace("sandbar@", "sandbar:hidden@").replace("/test_", "/absent_");
     let error = DatabaseRecords::open(&Secret::from(url)).await.expect_err("there is no such database");
-    let mut said = format!("{error:?}");
+    let mut message = format!("{error:?}");
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(error) = cause {
-        said.push_str(&error.to_string());
+        message.push_str(&error.to_string());
         cause = error.source();
     }
-    assert!(said.contains("cannot open the records") && !said.contains("hidden"), "{said}");
+    assert!(message.contains("cannot open the records") && !message.contains("hidden"), "{message}");
 }

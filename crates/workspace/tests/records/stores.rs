@@ -1,4 +1,4 @@
-//! The implementations, each opened twice on the same memory, as two processes would.
+//! The implementations, each opened twice on the same data, as two processes would.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use sandbar_workspace::records::{DatabaseRecords, MemoryRecords, Records};
 use sdk::Secret;
 use tempfile::TempDir;
 
-/// Two ways to the same records.
+/// Two handles to the same records.
 pub(crate) struct Pair {
     pub(crate) one: Arc<dyn Records>,
     pub(crate) two: Arc<dyn Records>,

@@ -1,5 +1,5 @@
-//! Lets another process work until a named point, and kills it there with SIGKILL. The other process is this very test
-//! program, which is told by variables of its environment what to do.
+//! Lets a child process work until a fault point, and kills it there with SIGKILL. The child is
+//! this test program; environment variables tell it what to do.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,9 +10,9 @@ use futures::FutureExt;
 use sandbar_workspace::faults::{self, Point};
 
 const REACHED: &str = "reached the point";
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// For the other process: says that it has come to the point, and waits there to be killed.
+/// For the child: prints that it has reached the point, and waits there to be killed.
 pub(crate) fn wait_at(point: &str) -> faults::Hook {
     let point = point.to_owned();
     Arc::new(move |reached| {
@@ -27,21 +27,21 @@ pub(crate) fn wait_at(point: &str) -> faults::Hook {
     })
 }
 
-/// Starts the other process in the test of this name, and kills it when it has come to the point.
+/// Starts the child in the test of this name, and kills it when it has reached the point.
 pub(crate) fn kill_at<'a>(point: Point, test: &str, variables: impl IntoIterator<Item = (&'a str, &'a str)>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", test, "--nocapture"]).envs(variables);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("it starts");
-    let (lines, said) = std::sync::mpsc::channel();
+    let (sender, lines) = std::sync::mpsc::channel();
     let stdout = process.stdout.take().expect("stdout is piped");
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            let _ = lines.send(line);
+            let _ = sender.send(line);
         }
     });
     loop {
-        match said.recv_timeout(PATIENCE) {
+        match lines.recv_timeout(TIMEOUT) {
             Ok(line) if line == REACHED => break,
             Ok(_) => {}
             Err(_) => {

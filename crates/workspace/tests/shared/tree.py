@@ -22,7 +22,7 @@ def walk(directory):
     describe(directory)
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
-        # The marker of the newest snapshot, and the folder that was made for it, are no part of the tree.
+        # The marker of the newest checkpoint, and a folder made only for it, are not compared.
         if path == b"./.sandbar/snapshot" or path == b"./.sandbar" and os.listdir(path) == [b"snapshot"]:
             continue
         if os.path.isdir(path) and not os.path.islink(path):

@@ -4,21 +4,21 @@ use sdk::Sandbox;
 
 /// Runs a line as root in the home directory, which must succeed.
 pub(crate) async fn run(sandbox: &Sandbox, line: &str) -> String {
-    said(sandbox, sdk::Command::exec("/bin/bash", ["-c", line])).await
+    stdout(sandbox, sdk::Command::exec("/bin/bash", ["-c", line])).await
 }
 
-/// The same for a program in Python.
+/// Runs a Python program in the same way.
 pub(crate) async fn python(sandbox: &Sandbox, text: &str) -> String {
-    said(sandbox, sdk::Command::exec("python3", ["-c", text])).await
+    stdout(sandbox, sdk::Command::exec("python3", ["-c", text])).await
 }
 
-async fn said(sandbox: &Sandbox, command: sdk::Command) -> String {
+async fn stdout(sandbox: &Sandbox, command: sdk::Command) -> String {
     let output = sandbox.commands().run(command.user("root").cwd("/home/user")).await.expect("the sandbox answers");
     assert!(output.success(), "{}{}", output.stdout_text(), output.stderr_text());
     output.stdout_text().into_owned()
 }
 
-/// Everything about every file below the home directory, one line each.
+/// The metadata and digest of every file below the home directory, one line each.
 pub(crate) async fn tree_of(sandbox: &Sandbox) -> Vec<String> {
     python(sandbox, include_str!("tree.py")).await.lines().map(str::to_owned).collect()
 }

@@ -1,11 +1,11 @@
-//! Puts an answer together from the events of its stream.
+//! Assembles a response from the events of its stream.
 
 use serde_json::{Map, Value, json};
 
 use crate::message::Block;
-use crate::model::call_input::input_of;
-use crate::model::http::failure_named;
-use crate::model::{Delta, ModelError, ModelStop, Tell, Turn, Usage};
+use crate::model::call_input::parse_input;
+use crate::model::http::error_from_kind;
+use crate::model::{Delta, DeltaSink, ModelError, ModelStop, Turn, Usage};
 
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
@@ -14,21 +14,21 @@ pub(super) struct Assembly {
     usage: Usage,
 }
 
-/// A block that is still being said.
+/// A block that is still being streamed.
 #[derive(Debug)]
 struct Open {
     block: Map<String, Value>,
-    /// The input of a call, as it comes.
+    /// The input of a call, as streamed so far.
     json: String,
 }
 
-fn garbage(what: &str) -> ModelError {
+fn invalid_stream(what: &str) -> ModelError {
     ModelError::Interrupted(format!("the stream makes no sense: {what}"))
 }
 
 impl Assembly {
-    /// Takes one event; true when it was the last.
-    pub(super) fn take(&mut self, event: Value, tell: Tell<'_>) -> Result<bool, ModelError> {
+    /// Processes one event; true if it was the last.
+    pub(super) fn take(&mut self, event: Value, tell: DeltaSink<'_>) -> Result<bool, ModelError> {
         match event["type"].as_str() {
             Some("message_start") => self.count(&event["message"]["usage"]),
             Some("content_block_start") => self.open(event)?,
@@ -36,22 +36,22 @@ impl Assembly {
             Some("message_delta") => {
                 self.count(&event["usage"]);
                 if let Some(reason) = event["delta"]["stop_reason"].as_str() {
-                    self.stop = Some(stop_of(reason));
+                    self.stop = Some(parse_stop_reason(reason));
                 }
             }
             Some("message_stop") => return Ok(true),
             Some("error") => {
                 let text = |field: &str| event["error"][field].as_str().unwrap_or("error").to_owned();
-                return Err(failure_named(&text("type"), &text("message")));
+                return Err(error_from_kind(&text("type"), &text("message")));
             }
-            // `content_block_stop`, `ping`, and what is yet to be invented.
+            // `content_block_stop`, `ping`, and future events.
             Some(_) => {}
-            None => return Err(garbage("an event without a type")),
+            None => return Err(invalid_stream("an event without a type")),
         }
         Ok(false)
     }
 
-    /// Counts are totals: the last one holds.
+    /// Counts are totals, so the last one holds.
     fn count(&mut self, usage: &Value) {
         let Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens } = &mut self.usage;
         for (place, field) in [
@@ -68,18 +68,19 @@ impl Assembly {
 
     fn open(&mut self, mut event: Value) -> Result<(), ModelError> {
         let Value::Object(block) = event["content_block"].take() else {
-            return Err(garbage("a block that is none"));
+            return Err(invalid_stream("a block that is none"));
         };
         if event["index"].as_u64() != u64::try_from(self.blocks.len()).ok() {
-            return Err(garbage("blocks out of order"));
+            return Err(invalid_stream("blocks out of order"));
         }
         self.blocks.push(Open { block, json: String::new() });
         Ok(())
     }
 
-    fn extend(&mut self, event: &Value, tell: Tell<'_>) -> Result<(), ModelError> {
+    fn extend(&mut self, event: &Value, tell: DeltaSink<'_>) -> Result<(), ModelError> {
         let index = event["index"].as_u64().and_then(|index| usize::try_from(index).ok());
-        let open = index.and_then(|index| self.blocks.get_mut(index)).ok_or_else(|| garbage("a piece of no block"))?;
+        let open =
+            index.and_then(|index| self.blocks.get_mut(index)).ok_or_else(|| invalid_stream("a piece of no block"))?;
         let delta = &event["delta"];
         let text = |field: &str| delta[field].as_str().unwrap_or_default();
         match delta["type"].as_str() {
@@ -104,16 +105,16 @@ impl Assembly {
         Ok(())
     }
 
-    /// The whole answer.
+    /// The complete response.
     pub(super) fn finish(self) -> Result<Turn, ModelError> {
-        let stop = self.stop.ok_or_else(|| garbage("no reason for its end"))?;
+        let stop = self.stop.ok_or_else(|| invalid_stream("no reason for its end"))?;
         let mut turn = Turn { content: Vec::new(), stop, usage: self.usage, faults: Vec::new() };
         let last = self.blocks.len().saturating_sub(1);
         for (index, Open { mut block, json }) in self.blocks.into_iter().enumerate() {
             let is_call = block.get("type").and_then(Value::as_str) == Some("tool_use");
             let cut = stop == ModelStop::MaxTokens && index == last;
             if is_call && (!json.is_empty() || cut) {
-                let (input, fault) = input_of(&json, cut);
+                let (input, fault) = parse_input(&json, cut);
                 block.insert("input".into(), input);
                 if let (Some(fault), Some(id)) = (fault, block.get("id").and_then(Value::as_str)) {
                     turn.faults.push((id.to_owned(), fault));
@@ -121,7 +122,7 @@ impl Assembly {
             } else if !json.is_empty() {
                 block.insert("input".into(), serde_json::from_str(&json).unwrap_or_else(|_| json!({})));
             }
-            // The API does not take back a text that says nothing.
+            // The API rejects an empty text when it is sent back.
             let says_nothing = |block: &Block| matches!(block, Block::Text(text) if text.trim().is_empty());
             turn.content.extend(Some(Block::from(Value::Object(block))).filter(|block| !says_nothing(block)));
         }
@@ -138,14 +139,14 @@ impl Open {
     }
 }
 
-fn stop_of(reason: &str) -> ModelStop {
+fn parse_stop_reason(reason: &str) -> ModelStop {
     match reason {
         "tool_use" => ModelStop::ToolUse,
         "max_tokens" => ModelStop::MaxTokens,
         "pause_turn" => ModelStop::PauseTurn,
         "refusal" => ModelStop::Refusal,
         "model_context_window_exceeded" => ModelStop::ContextFull,
-        // `end_turn`, `stop_sequence`, and what is yet to be invented: it has said what it had to say.
+        // `end_turn`, `stop_sequence`, and future reasons: the response is complete.
         _ => ModelStop::EndTurn,
     }
 }

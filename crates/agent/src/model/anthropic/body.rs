@@ -1,6 +1,6 @@
-//! A request on the wire. Tools, then system prompt, then messages, written in the same order and form every time: the cache
-//! of the provider lives on equal beginnings. Marks say up to where to keep: after tools and system, and after the last
-//! two messages of the user, so that the next request finds the mark of this one.
+//! Serialises a request. Tools, then system prompt, then messages, always in the same order and
+//! form, because the provider caches equal prefixes. Cache marks follow tools and system prompt,
+//! and the last two user messages, so that the next request finds the mark of this one.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::message::Role;
 use crate::model::{ModelError, Request};
 
-/// All but the messages.
+/// Everything before the messages.
 #[derive(Serialize)]
 struct Head<'a> {
     model: &'a str,
@@ -32,14 +32,15 @@ struct Mark {
     r#type: &'static str,
 }
 
-/// Marks on messages; with the one after the system prompt they are within the provider's limit of four.
+/// Marked messages; with the mark after the system prompt they stay within the provider's limit of
+/// four.
 const MARKED_MESSAGES: usize = 2;
-/// How a message ends, and how it ends with a mark on its last block. Put in as text, so that a message is the same bytes
-/// with and without it.
+/// The end of a message, without and with a mark on its last block. Inserted as text, so that a
+/// message has the same bytes with and without it.
 const END: &str = "}]}";
 const MARKED_END: &str = r#","cache_control":{"type":"ephemeral"}}]}"#;
 
-/// The body, for a turn or for a count of its tokens.
+/// The body, for a turn or for a token count.
 pub(super) fn body(model: &str, request: &Request<'_>, turn: bool) -> Result<String, ModelError> {
     let wrong = |error: serde_json::Error| ModelError::Refused(format!("the request cannot be written: {error}"));
     let system = System { r#type: "text", text: request.system, cache_control: Mark { r#type: "ephemeral" } };

@@ -1,5 +1,5 @@
-//! Anthropic's Messages API, spoken by a client of our own: streamed turns, tool use, pictures in results, thinking passed
-//! through untouched, prompt caching, and errors that say whether to try again.
+//! Client of Anthropic's Messages API: streamed turns, tool use, images in results, thinking passed
+//! through unchanged, prompt caching, and errors that tell whether to retry.
 
 mod assemble;
 mod body;
@@ -10,18 +10,18 @@ use sdk::Secret;
 use serde_json::Value;
 use url::Url;
 
-use super::catalog::{self, Known};
+use super::catalog::{self, ModelInfo};
 use super::endpoint::{Endpoint, json};
 use super::http::{self, Step};
-use super::{Model, ModelError, Price, Request, Tell, Turn};
+use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
 use assemble::Assembly;
 use body::body;
 
 const VERSION: &str = "2023-06-01";
 pub const DEFAULT_URL: &str = "https://api.anthropic.com";
-/// What a model has of which nothing is known: the least that any current one has.
+/// Limits of an unknown model: the least of all current ones.
 const WINDOW: u64 = 200_000;
-const LONGEST_ANSWER: u64 = 64_000;
+const MAX_ANSWER_TOKENS: u64 = 64_000;
 
 /// A Claude model.
 #[derive(Debug)]
@@ -31,17 +31,17 @@ pub struct Anthropic {
 }
 
 impl Anthropic {
-    /// `base` is without `/v1`, as `ANTHROPIC_BASE_URL` is.
+    /// `base` excludes `/v1`, as in `ANTHROPIC_BASE_URL`.
     ///
     /// # Errors
-    /// No HTTP client could be made.
+    /// [`ModelError`] if the HTTP client cannot be created.
     pub fn new(model: impl Into<String>, base: Url, key: Secret) -> Result<Self, ModelError> {
         let model = model.into();
         Ok(Self { endpoint: Endpoint::new(format!("anthropic:{model}"), model, base)?, key })
     }
 
-    fn known(&self) -> Option<&'static Known> {
-        catalog::known(&self.endpoint.model)
+    fn known(&self) -> Option<&'static ModelInfo> {
+        catalog::find_model(&self.endpoint.model)
     }
 
     async fn send(&self, path: &str, body: String) -> Result<Response, ModelError> {
@@ -60,15 +60,15 @@ impl Model for Anthropic {
         self.known().map_or(WINDOW, |known| known.window)
     }
 
-    fn longest_answer(&self) -> u64 {
-        self.known().map_or(LONGEST_ANSWER, |known| known.longest_answer)
+    fn max_answer_tokens(&self) -> u64 {
+        self.known().map_or(MAX_ANSWER_TOKENS, |known| known.max_answer_tokens)
     }
 
     fn price(&self) -> Option<Price> {
-        self.known().map(Known::price)
+        self.known().map(ModelInfo::price)
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         let response = self.send("v1/messages", body(&self.endpoint.model, &request, true)?).await?;
         let mut assembly = Assembly::default();
         http::events(response, |event| Ok(if assembly.take(json(&event)?, tell)? { Step::Done } else { Step::Next }))

@@ -1,11 +1,11 @@
-//! Puts an answer together from the chunks of a chat completion.
+//! Assembles a response from the chunks of a chat completion.
 
 use serde_json::{Map, Value};
 
 use crate::message::{Block, ToolUse};
-use crate::model::call_input::input_of;
-use crate::model::http::failure_named;
-use crate::model::{Delta, ModelError, ModelStop, Tell, Turn, Usage};
+use crate::model::call_input::parse_input;
+use crate::model::http::error_from_kind;
+use crate::model::{Delta, DeltaSink, ModelError, ModelStop, Turn, Usage};
 
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
@@ -23,9 +23,9 @@ struct Call {
 }
 
 impl Assembly {
-    pub(super) fn take(&mut self, chunk: &Value, tell: Tell<'_>) -> Result<(), ModelError> {
+    pub(super) fn take(&mut self, chunk: &Value, tell: DeltaSink<'_>) -> Result<(), ModelError> {
         if let Some(message) = chunk["error"]["message"].as_str() {
-            return Err(failure_named(chunk["error"]["type"].as_str().unwrap_or("error"), message));
+            return Err(error_from_kind(chunk["error"]["type"].as_str().unwrap_or("error"), message));
         }
         if chunk["usage"].is_object() {
             let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -43,7 +43,7 @@ impl Assembly {
             self.text.push_str(text);
             tell(Delta::Text(text));
         }
-        // Endpoints that think aloud have one of these.
+        // Endpoints with visible reasoning use one of these fields.
         if let Some(text) = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str()) {
             tell(Delta::Thinking(text));
         }
@@ -86,11 +86,11 @@ impl Assembly {
         }
         let last = self.calls.len().saturating_sub(1);
         for (index, Call { id, name, arguments }) in self.calls.into_iter().enumerate() {
-            // Some leave the id out.
+            // Some endpoints omit the id.
             let id = if id.is_empty() { format!("call_{:016x}", rand::random::<u64>()) } else { id };
             let cut = stop == ModelStop::MaxTokens && index == last;
             let arguments = if arguments.trim().is_empty() && !cut { "{}" } else { &arguments };
-            let (input, fault) = input_of(arguments, cut);
+            let (input, fault) = parse_input(arguments, cut);
             turn.faults.extend(fault.map(|fault| (id.clone(), fault)));
             turn.content.push(Block::ToolUse(ToolUse { id, name, input, extra: Map::new() }));
         }

@@ -1,5 +1,5 @@
-//! A conversation in the shape of chat completions. Results of tools are messages of their own there, and may not have
-//! pictures: those follow in a message of the user.
+//! Serialises a conversation for chat completions. Tool results are separate messages there and
+//! cannot contain images, which follow in a user message.
 
 use serde_json::{Value, json};
 
@@ -19,8 +19,8 @@ pub(super) fn body(model: &str, request: &Request<'_>) -> Value {
     let mut messages = vec![json!({ "role": "system", "content": request.system })];
     for message in request.messages {
         match message.role {
-            Role::Assistant => messages.push(answer(message)),
-            Role::User => said(message, &mut messages),
+            Role::Assistant => messages.push(assistant_message(message)),
+            Role::User => push_user_messages(message, &mut messages),
         }
     }
     json!({
@@ -29,7 +29,7 @@ pub(super) fn body(model: &str, request: &Request<'_>) -> Value {
     })
 }
 
-fn answer(message: &Message) -> Value {
+fn assistant_message(message: &Message) -> Value {
     let calls: Vec<Value> = message
         .calls()
         .map(|call| {
@@ -45,7 +45,7 @@ fn answer(message: &Message) -> Value {
     answer
 }
 
-fn said(message: &Message, messages: &mut Vec<Value>) {
+fn push_user_messages(message: &Message, messages: &mut Vec<Value>) {
     let mut rest = Vec::new();
     for block in &message.content {
         match block {
@@ -78,7 +78,7 @@ mod tests {
     use crate::model::Purpose;
 
     #[test]
-    fn results_and_pictures_find_their_places() {
+    fn results_and_images_become_separate_messages() {
         let messages: Vec<Message> = serde_json::from_value(json!([
             { "role": "user", "content": [{ "type": "text", "text": "go" }] },
             { "role": "assistant", "content": [

@@ -1,4 +1,4 @@
-//! Any endpoint that speaks OpenAI's chat completions: streamed, with tools and pictures.
+//! Client for endpoints with OpenAI's chat completions API: streamed, with tools and images.
 
 mod assemble;
 mod body;
@@ -9,12 +9,12 @@ use url::Url;
 
 use super::endpoint::{Endpoint, json};
 use super::http::{self, Step};
-use super::{Model, ModelError, Price, Request, Tell, Turn};
+use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
 use assemble::Assembly;
 
-/// Nothing is known of such a model; this is what most have at least.
+/// Limits of an unknown model: most have at least these.
 const WINDOW: u64 = 128_000;
-const LONGEST_ANSWER: u64 = 16_000;
+const MAX_ANSWER_TOKENS: u64 = 16_000;
 
 /// A model behind such an endpoint.
 #[derive(Debug)]
@@ -24,10 +24,11 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
-    /// `base` is what stands before `/chat/completions`, mostly ending in `/v1`. Servers of one's own often need no key.
+    /// `base` is the URL before `/chat/completions`, mostly ending in `/v1`. Self-hosted servers
+    /// often need no key.
     ///
     /// # Errors
-    /// No HTTP client could be made.
+    /// [`ModelError`] if the HTTP client cannot be created.
     pub fn new(model: impl Into<String>, base: Url, key: Option<Secret>) -> Result<Self, ModelError> {
         let model = model.into();
         Ok(Self { endpoint: Endpoint::new(format!("openai:{model}@{base}"), model, base)?, key })
@@ -44,15 +45,15 @@ impl Model for OpenAi {
         WINDOW
     }
 
-    fn longest_answer(&self) -> u64 {
-        LONGEST_ANSWER
+    fn max_answer_tokens(&self) -> u64 {
+        MAX_ANSWER_TOKENS
     }
 
     fn price(&self) -> Option<Price> {
         None
     }
 
-    async fn turn(&self, request: Request<'_>, tell: Tell<'_>) -> Result<Turn, ModelError> {
+    async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {
         let mut post = self.endpoint.post("chat/completions");
         if let Some(key) = &self.key {
             post = post.bearer_auth(key.expose());
@@ -68,7 +69,7 @@ impl Model for OpenAi {
         })
         .await;
         match read {
-            // Some endpoints just end.
+            // Some endpoints end the stream without a final event.
             Err(ModelError::Interrupted(_)) if assembly.is_whole() => {}
             read => read?,
         }

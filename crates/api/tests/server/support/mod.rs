@@ -1,5 +1,5 @@
-//! The whole HTTP face on a real listener, over a node whose machines are tasks: a guest on a unix socket, and one service
-//! that stands for whatever listens on port 3000 inside.
+//! The complete HTTP interface on a real listener, over a node whose machines are tasks: a guest on
+//! a unix socket, and one service that represents any program on port 3000 of a sandbox.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use node::memory::{MemoryEngine, MemoryRecords};
 use node::{Node, SandboxesConfig, SystemClock};
-use sandbar_api::{ApiConfig, Elsewhere, serve};
+use sandbar_api::{ApiConfig, Fallback, serve};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,12 +25,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) const KEY: &str = "e2b_0123456789abcdef0123456789abcdef01234567";
-/// Where the service listens inside every sandbox.
+/// The port of the service in every sandbox.
 pub(crate) const SERVICE_PORT: u16 = 3000;
-/// Of one server.
+/// Most connections of one server.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Longest wait for anything that must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -48,7 +48,7 @@ impl Drop for Server {
     }
 }
 
-/// What the guest of one sandbox has met.
+/// What the guest of one sandbox has received.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) connections: usize,
@@ -84,11 +84,11 @@ impl Server {
     }
 
     pub(crate) async fn with(sandboxes: SandboxesConfig, extensions: bool) -> Self {
-        Self::beside(sandboxes, extensions, Elsewhere::default()).await
+        Self::with_fallback(sandboxes, extensions, Fallback::default()).await
     }
 
-    /// A server that leaves what is not for it to `elsewhere`.
-    pub(crate) async fn beside(sandboxes: SandboxesConfig, extensions: bool, elsewhere: Elsewhere) -> Self {
+    /// A server with a fallback service.
+    pub(crate) async fn with_fallback(sandboxes: SandboxesConfig, extensions: bool, fallback: Fallback) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let seen = Sightings::default();
         let noting = Arc::clone(&seen);
@@ -122,11 +122,11 @@ impl Server {
             max_connections: MAX_CONNECTIONS,
             max_connections_per_address: MAX_CONNECTIONS,
         };
-        tokio::spawn(serve(listener, Arc::clone(&node), config, elsewhere, stop.clone()));
+        tokio::spawn(serve(listener, Arc::clone(&node), config, fallback, stop.clone()));
         Self { address, authority, engine, node, seen, stop, _directory: directory }
     }
 
-    /// Sends one request on a connection of its own and gives the answer as it begins.
+    /// Sends one request on a new connection and returns the response before its body.
     pub(crate) async fn open(
         &self,
         line: &str,
@@ -145,13 +145,13 @@ impl Server {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         tokio::spawn(connection.with_upgrades());
         let request = request.body(Full::new(body.into())).expect("a request");
-        tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("in time").expect("an answer")
+        tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.expect("in time").expect("an answer")
     }
 
-    /// Sends one request and reads the whole answer.
+    /// Sends one request and reads the complete response.
     pub(crate) async fn send(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let (parts, body) = self.open(line, headers, body).await.into_parts();
-        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").expect("a whole body");
+        let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("in time").expect("a whole body");
         Answer { status: parts.status, headers: parts.headers, body: body.to_bytes() }
     }
 
@@ -160,7 +160,7 @@ impl Server {
         self.send(line, &[("x-api-key", KEY)], body.to_owned()).await
     }
 
-    /// Makes a sandbox in the second generation and gives the answer's body.
+    /// Creates a sandbox with API version 2 and returns the response's body.
     pub(crate) async fn create(&self, body: Value) -> Value {
         let answer = self.call("POST /v2/sandboxes", &body.to_string()).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
@@ -182,7 +182,7 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 pub(crate) async fn eventually<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         if let Some(result) = done().await {
             return result;
@@ -198,7 +198,7 @@ fn full(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).boxed()
 }
 
-/// One event, and then silence for ever.
+/// One event, then nothing.
 fn endless() -> Body {
     use futures::StreamExt;
     let first = futures::stream::iter([Ok(Frame::data(Bytes::from_static(b"data: first\n\n")))]);
@@ -212,7 +212,7 @@ async fn run_guest(listener: UnixListener, id: String, ended: CancellationToken,
         tokio::spawn(async move {
             let service = service_fn(|request| answer_as_guest(request, &id, &seen));
             let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A client that goes away is no failure of the guest.
+            // A client that disconnects is no failure of the guest.
             let _ = ended.run_until_cancelled(connection).await;
         });
     }
@@ -241,7 +241,7 @@ async fn answer_as_guest(request: Request<Incoming>, id: &str, seen: &Sightings)
     Ok(response.expect("a response"))
 }
 
-/// What a request looked like where it arrived.
+/// The request as it arrived.
 fn describe<B>(request: &Request<B>, at: &str) -> String {
     let headers: HashMap<String, String> = request
         .headers()
@@ -258,7 +258,7 @@ async fn run_service(listener: TcpListener, stop: CancellationToken) {
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service_fn(answer_as_service))
                 .with_upgrades();
-            // A client that goes away is no failure of the service.
+            // A client that disconnects is no failure of the service.
             let _ = connection.await;
         });
     }

@@ -1,4 +1,4 @@
-//! Packets made here are whole and correctly summed; packets made by anybody are read without harm.
+//! Packets created here are whole and have correct checksums; any packet is parsed without harm.
 
 use super::*;
 use proptest::collection::vec;
@@ -38,7 +38,8 @@ fn segment(frame: &[u8]) -> Segment {
     }
 }
 
-/// Completes the checksum as the kernel does, then checks all sums of the packet as a receiver does.
+/// Completes the checksum as the kernel does, then checks all sums of the packet as a receiver
+/// does.
 #[track_caller]
 fn assert_sums(frame: &[u8]) {
     let mut frame = frame.to_vec();
@@ -62,7 +63,7 @@ fn assert_sums(frame: &[u8]) {
 }
 
 #[test]
-fn a_readdressed_segment_keeps_its_content_and_is_summed_anew() {
+fn a_readdressed_segment_keeps_its_content_and_has_new_sums() {
     for (texts, other) in [(V4, ["192.0.0.1:2048", "192.0.0.2:33333"]), (V6, ["[fd73::1]:2048", "[fd73::2]:33333"])] {
         let (source, destination) = ends(texts);
         let mut frame = tcp_frame(source, destination, Flags::ACK, b"odd");
@@ -149,7 +150,7 @@ fn fragments_options_and_lies_about_length_are_not_followed() {
     assert_eq!(other(|packet| packet[32] = 0xf0), Some(Content::Other), "a TCP header beyond the end");
 }
 
-/// A fixed sequence of numbers without pattern, so that a failure can be repeated.
+/// A fixed pseudo-random sequence, so that a failure can be reproduced.
 struct Numbers(u64);
 
 impl Numbers {
@@ -161,7 +162,7 @@ impl Numbers {
     }
 }
 
-/// Does to a frame all that a server does.
+/// Does everything with a frame that the egress does.
 fn treat(frame: &mut [u8]) {
     if let Some(packet) = frame.get(VNET..) {
         let from = if packet.first().is_some_and(|first| first >> 4 == 4) { V4[0] } else { V6[0] };
@@ -208,7 +209,7 @@ fn no_packet_does_harm() {
     }
 }
 
-/// A frame that was true, with some bytes changed and its end moved.
+/// A valid frame with some bytes changed and its end cut.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let made =
         (any::<bool>(), any::<bool>(), any::<u8>(), vec(any::<u8>(), 0..100)).prop_map(|(v4, tcp, flags, payload)| {
@@ -236,7 +237,7 @@ proptest! {
         let packet = frame.get(VNET..).unwrap_or_default();
         for (from, why) in [("192.0.0.1", Unreachable::Port), ("fd73::1", Unreachable::Host)] {
             let from: IpAddr = from.parse().unwrap();
-            // The caller answers by an address of the packet's own family.
+            // The caller replies from an address of the packet's own family.
             if packet.first().is_some_and(|first| (first >> 4 == 4) == from.is_ipv4()) {
                 unreachable(packet, from, why);
             }

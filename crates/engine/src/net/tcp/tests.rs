@@ -1,4 +1,4 @@
-//! The life of flows, packet by packet.
+//! The states of flows, packet by packet.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ async fn a_repeated_first_packet_does_not_dial_again() {
 }
 
 #[tokio::test]
-async fn the_same_ends_with_another_first_packet_are_another_connection() {
+async fn the_same_ends_with_another_syn_are_another_connection() {
     for state in [dialling, ready, || State::Relaying { task: task() }] {
         let mut flows = Flows::default();
         let old = flows.open(&segment(40_000, 80, SYN, 7), permit(), |_, _| state()).unwrap();
@@ -104,7 +104,7 @@ async fn connections_and_dials_are_limited() {
         assert_eq!(open(&mut flows, number, ready), Outbound::Open);
     }
     assert_eq!(open(&mut flows, MOST_FLOWS + 1, ready), Outbound::Reset);
-    // One that has ended makes room, although its last packets are still carried.
+    // One that has ended no longer counts, although its last packets are still forwarded.
     let port = *flows.flows.iter().find(|(_, flow)| flow.is_ready()).unwrap().0;
     let id = flows.by_port(port).unwrap().id;
     flows.advance(port, id, State::Closing);
@@ -121,9 +121,9 @@ async fn flows_that_ended_or_were_never_taken_are_forgotten_in_time() {
     let now = Instant::now();
     assert!(flows.sweep(now).is_some());
     assert!(flows.by_port(untaken).is_some());
-    assert!(flows.sweep(now + TAKE + Duration::from_secs(1)).is_some());
+    assert!(flows.sweep(now + ACCEPT_TIMEOUT + Duration::from_secs(1)).is_some());
     assert!(flows.by_port(untaken).is_none());
     assert!(flows.by_port(ended).is_some());
-    assert_eq!(flows.sweep(now + CLOSING + Duration::from_secs(1)), None);
+    assert_eq!(flows.sweep(now + CLOSING_TIMEOUT + Duration::from_secs(1)), None);
     assert!(flows.by_port(ended).is_none());
 }

@@ -1,24 +1,25 @@
 # Runs cells of bash for the guest, one after the other, in one shell.
 #
-# A cell comes on descriptor 3 as texts that end with NUL: its code, NAME=VALUE of its own variables, and an empty one.
-# To descriptor 4 goes `{"type": "done", "status": N}`.
+# Reads a cell from descriptor 3 as NUL-terminated strings: its code, NAME=VALUE pairs, and an empty
+# one. Writes `{"type": "done", "status": N}` to descriptor 4.
 #
-# SIGURG ends a cell, and SIGINT does. The trap must not leave the cell by itself: `return` there leaves bash in the middle of waiting
-# for a command, with SIGCHLD blocked and a handler that only notes SIGINT, so that the next cell could not be interrupted. So it has
-# bash ask before it begins another command; the answer 2 leaves the function or the cell that the command is in. A DEBUG trap of the
-# cell's own is lost by that.
+# SIGURG and SIGINT interrupt a cell. The trap must not return from the cell itself: `return` there
+# leaves bash in the middle of waiting for a command, with SIGCHLD blocked and a handler that only
+# records SIGINT, so that the next cell could not be interrupted. Instead it sets a DEBUG trap,
+# which bash runs before each command; its status 2 returns from the function or cell. A DEBUG trap
+# set by the cell is lost.
 #
-# SIGURG, because SIGINT must not reach a bash that is about to wait for a command: between taking the signal over and noting whose it
-# was, it would send it to itself for ever.
+# SIGURG exists because SIGINT must not reach a bash that is about to wait for a command: between
+# installing its handler and recording the sender, bash would send the signal to itself forever.
 __sandbar_stop() {
-  # Not the commands below: they are in no file that is read.
+  # Skips the commands below, which are outside of any sourced file.
   [[ ${#FUNCNAME[@]} -lt 2 ]] || return 2
 }
 __sandbar_stopped=
 trap '__sandbar_stopped=1; shopt -s extdebug; trap __sandbar_stop DEBUG' INT URG
 while true; do
   IFS= read -r -d '' -u 3 __sandbar_code || {
-    # An interruption that came too late for its cell.
+    # An interrupt that arrived after its cell ended.
     [ $? -gt 128 ] && continue
     break
   }

@@ -1,7 +1,7 @@
 // Runs cells of JavaScript for the guest, one after the other, in one global scope.
 //
-// Cells come as lines of JSON on descriptor 3: {code, env}. Answers go as lines of JSON to descriptor 4: results and
-// errors, then {"type": "done"}. What the cells print goes where it always goes.
+// Reads cells as JSON lines from descriptor 3: {code, env}. Writes results and errors as JSON lines
+// to descriptor 4, then {"type": "done"}. Output of the cells goes to stdout and stderr.
 'use strict';
 const fs = require('node:fs');
 const net = require('node:net');
@@ -28,7 +28,7 @@ function write(descriptor, bytes) {
   }
 }
 
-// Straight to the kernel: an interruption in the middle of node's own streams leaves them waiting for ever.
+// Writes directly: an interrupt in the middle of node's own streams leaves them blocked forever.
 for (const [descriptor, stream] of [[1, process.stdout], [2, process.stderr]]) {
   stream.write = (chunk, encoding, written) => {
     write(descriptor, typeof chunk === 'string' ? Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8') : chunk);
@@ -38,7 +38,7 @@ for (const [descriptor, stream] of [[1, process.stdout], [2, process.stderr]]) {
   };
 }
 
-function answer(message) {
+function respond(message) {
   write(4, Buffer.from(`${JSON.stringify(message)}\n`));
 }
 
@@ -55,13 +55,13 @@ async function formats(value) {
       if (Array.isArray(value) || Object.getPrototypeOf(value)?.constructor?.name === 'Object') {
         found.json = JSON.parse(JSON.stringify(value));
       }
-    } catch { /* It is not made of plain values. */ }
+    } catch { /* Not serializable. */ }
   }
   found.text ??= typeof value === 'string' ? value : inspect(value);
   return found;
 }
 
-// A cell is no module: its imports become awaited ones.
+// A cell is not a module: its static imports become awaited dynamic ones.
 function withoutImports(code) {
   const bindings = (list) => `{${list.replace(/\bas\b/g, ':')}}`;
   return code.replace(
@@ -89,14 +89,14 @@ const inner = repl.start({
   prompt: '', input: new PassThrough(), output: new PassThrough().resume(), terminal: false, useGlobal: true,
   preview: false,
 });
-// Declared only for people at a prompt.
+// Declared only for interactive use.
 for (const name of ['_', '_error']) Object.defineProperty(inner.context, name, { configurable: true, writable: true, value: undefined });
 
 globalThis.display = async (...values) => {
-  for (const value of values) answer({ type: 'result', is_main_result: false, ...(await formats(value)) });
+  for (const value of values) respond({ type: 'result', is_main_result: false, ...(await formats(value)) });
 };
 
-// Of code that goes on after its cell: told, and nothing ends.
+// Errors of code that continues after its cell are reported and end nothing.
 const later = (error) => console.error(error);
 process.on('uncaughtException', later);
 process.on('unhandledRejection', later);
@@ -104,26 +104,26 @@ process.on('unhandledRejection', later);
 let interrupt = () => {};
 process.on('SIGINT', () => interrupt());
 
-// What a cell throws comes out of the prompt's domain, not of its call.
+// The REPL's domain emits what a cell throws; its call does not.
 let thrown = later;
 inner._domain.removeAllListeners('error');
 inner._domain.on('error', (error) => thrown(error));
 
-// Imports of a cell are found from the directory it runs in.
+// Imports of a cell resolve from its working directory.
 const importModuleDynamically = vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER;
 
 function compile(code) {
   const options = { filename: 'cell', importModuleDynamically };
-  // What looks like a block is more often meant as an object.
+  // Ambiguous braces are parsed as an object first.
   if (/^\s*\{/.test(code) && !/;\s*$/.test(code)) {
     try {
       return new vm.Script(`(${code})`, options);
-    } catch { /* It is a block. */ }
+    } catch { /* A block. */ }
   }
   return new vm.Script(code, options);
 }
 
-// The value in a list, since a promise that a cell gives is shown and not awaited.
+// Wraps the value in a list, because a promise returned by a cell is shown and not awaited.
 function evaluate(cell) {
   const code = plainScript(cell);
   let script;
@@ -136,7 +136,7 @@ function evaluate(cell) {
   return [script.runInThisContext({ breakOnSigint: true, displayErrors: false })];
 }
 
-// Only the prompt knows how to wait at the top of a script.
+// Only the REPL supports top-level await in a script.
 function evaluateAwaiting(code) {
   return new Promise((resolve, reject) => {
     interrupt = () => reject(new Error('interrupted'));
@@ -146,9 +146,9 @@ function evaluateAwaiting(code) {
   });
 }
 
-function told(error) {
+function formatError(error) {
   if (!(error instanceof Error)) return { name: 'Error', value: inspect(error), traceback: inspect(error) };
-  // From the cell on: what called it is ours.
+  // From the cell's own frames on: the callers belong to this driver.
   const lines = (error.stack ?? String(error)).split('\n');
   const own = lines.findIndex((line) => /\bat .*(node:(internal\/)?(vm|repl)|\[eval\])/.test(line));
   return { name: error.name, value: error.message, traceback: lines.slice(0, own < 0 ? undefined : own).join('\n') };
@@ -159,9 +159,9 @@ async function run({ code, env }) {
   Object.assign(process.env, env);
   try {
     const [value] = await evaluate(code);
-    if (value !== undefined) answer({ type: 'result', is_main_result: true, ...(await formats(value)) });
+    if (value !== undefined) respond({ type: 'result', is_main_result: true, ...(await formats(value)) });
   } catch (error) {
-    answer({ type: 'error', ...told(error) });
+    respond({ type: 'error', ...formatError(error) });
   }
   interrupt = () => {};
   thrown = later;
@@ -169,7 +169,7 @@ async function run({ code, env }) {
     if (value === undefined) delete process.env[name];
     else process.env[name] = value;
   }
-  answer({ type: 'done' });
+  respond({ type: 'done' });
 }
 
 let waiting = Buffer.alloc(0);

@@ -1,13 +1,13 @@
 # Runs cells of Python for the guest, one after the other, in one namespace.
 #
-# Cells come as lines of JSON on descriptor 3: {"code", "env"}. Answers go as lines of JSON to descriptor 4: results and
-# errors, then {"type": "done"}. What the cells print goes where it always goes.
+# Reads cells as JSON lines from descriptor 3: {"code", "env"}. Writes results and errors as JSON
+# lines to descriptor 4, then {"type": "done"}. Output of the cells goes to stdout and stderr.
 import ast, asyncio, base64, importlib.abc, importlib.machinery, inspect, json, linecache, os, re, signal, site
 import subprocess, sys, traceback, types
 
-# Whole lines, as clients expect them; the rest goes out with every answer.
+# Line-buffered, as clients expect; every response flushes the rest.
 sys.stdout.reconfigure(line_buffering=True)
-# Not for the processes that cells start.
+# Close-on-exec for processes that cells start.
 os.set_inheritable(3, False)
 os.set_inheritable(4, False)
 
@@ -23,7 +23,7 @@ METHODS = {
 }
 
 
-def answer(kind, **fields):
+def respond(kind, **fields):
     sys.stdout.flush()
     sys.stderr.flush()
     line = (json.dumps({"type": kind, **fields}, default=str) + "\n").encode()
@@ -32,7 +32,7 @@ def answer(kind, **fields):
 
 
 def plain(value):
-    # Pictures and the like are bytes; on the wire they are base64.
+    # Images and other bytes are base64 on the wire.
     return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else value
 
 
@@ -68,9 +68,9 @@ def formats(value):
 
 
 def display(*values):
-    """Shows values in every form they have."""
+    """Shows values in all their formats."""
     for value in values:
-        answer("result", is_main_result=False, **formats(value))
+        respond("result", is_main_result=False, **formats(value))
 
 
 def show_figures(*_, **__):
@@ -82,12 +82,12 @@ def show_figures(*_, **__):
     for number in pyplot.get_fignums():
         figure, image = pyplot.figure(number), io.BytesIO()
         figure.savefig(image, format="png", bbox_inches="tight")
-        answer("result", is_main_result=False, text=repr(figure), png=plain(image.getvalue()))
+        respond("result", is_main_result=False, text=repr(figure), png=plain(image.getvalue()))
     pyplot.close("all")
 
 
 class Figures(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """What matplotlib draws with, made when it asks: figures become results instead of windows."""
+    """A matplotlib backend, created on import: figures become results instead of windows."""
 
     NAME = "sandbar_figures"
 
@@ -118,7 +118,7 @@ def magic(name, rest):
 
 
 def plain_python(code):
-    """The lines that only notebooks know, as calls."""
+    """Translates notebook syntax (magics, shell lines) to calls."""
     if code.lstrip().startswith("%%bash"):
         return f"__sandbar_shell__({code.lstrip().partition(chr(10))[2]!r})\n"
     try:
@@ -154,20 +154,20 @@ def run(code, name, loop):
     return value if last is not None else None
 
 
-def told(error):
-    """The error as Python tells it, from the cell on."""
+def report_error(error):
+    """Formats the traceback from the cell's own frames on."""
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename == "<string>":
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    answer("error", name=type(error).__name__, value=str(error), traceback=text)
+    respond("error", name=type(error).__name__, value=str(error), traceback=text)
 
 
 main = types.ModuleType("__main__")
 main.__dict__.update(display=display, __sandbar_shell__=shell, __sandbar_magic__=magic, In=[], Out={})
 sys.modules["__main__"] = main
 sys.path[0] = ""
-# What a cell installs is found by the next one, also when it is the first thing ever installed there.
+# Lets a cell import what the previous one installed, even if the directory is new.
 if site.ENABLE_USER_SITE and site.getusersitepackages() not in sys.path:
     sys.path.append(site.getusersitepackages())
 sys.argv = [""]
@@ -178,7 +178,7 @@ asyncio.set_event_loop(loop)
 count = 0
 cells = os.fdopen(3, encoding="utf-8")
 while True:
-    # Who interrupts means the cell, not us.
+    # An interrupt is meant for the cell, not for this driver.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = cells.readline()
     if not line:
@@ -195,18 +195,18 @@ while True:
             main.In.append(cell["code"])
             if value is not None:
                 main._ = main.Out[count] = value
-                answer("result", is_main_result=True, **formats(value))
+                respond("result", is_main_result=True, **formats(value))
             show_figures()
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except BaseException as error:
         try:
-            told(error)
+            report_error(error)
         except Exception as second:
-            answer("error", name=type(error).__name__, value="", traceback=f"it cannot be told: {second!r}")
+            respond("error", name=type(error).__name__, value="", traceback=f"it cannot be formatted: {second!r}")
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    answer("done")
+    respond("done")

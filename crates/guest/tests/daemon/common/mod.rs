@@ -1,7 +1,7 @@
-//! A guest as the engine would start it: process 1 of its own pid, mount and network namespaces, with a user `user`
-//! whose home is in a temporary directory. Everything in it ends with the value.
+//! A guest as the engine starts it: process 1 of its own pid, mount and network namespaces, with a
+//! user `user` whose home is in a temporary directory. Dropping the value kills everything in it.
 //!
-//! Requests are written and read byte by byte, so that the tests see what is really on the wire.
+//! Requests are written and read byte by byte, so that the tests see the real wire format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +18,8 @@ use protocol::guest::GuestConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Every read of a test has this long; a hanging guest fails the test instead of blocking it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of every read; a hanging guest fails the test instead of blocking it.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Guest {
     child: Child,
@@ -56,7 +56,7 @@ impl Guest {
         adjust(&mut config);
         fs::write(base.join("config.json"), serde_json::to_vec(&config).expect("a config")).expect("a file");
         let listener = UnixListener::bind(base.join("socket")).expect("a socket");
-        // Signals are ignored as by a server that a script started in the background.
+        // Signals are ignored, as by a server that a script started in the background.
         let script = r#"set -e
             trap '' HUP INT QUIT
             mount -n --make-rprivate /
@@ -77,7 +77,7 @@ impl Guest {
         Self { child, directory }
     }
 
-    /// A directory that the guest and the test share.
+    /// A directory shared by the guest and the test.
     pub(crate) fn base(&self) -> &Path {
         self.directory.path()
     }
@@ -88,14 +88,14 @@ impl Guest {
 
     pub(crate) fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.base().join("socket")).expect("the socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(READ_TIMEOUT)).expect("a timeout");
         stream
     }
 
-    /// One request on a connection of its own.
+    /// One request on a new connection.
     pub(crate) fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
         let mut stream = self.connect();
-        // At once: who refuses hangs up without waiting for the body.
+        // In one write: a refusal closes the connection without reading the body.
         stream.write_all(&[&head(method, target, headers, Some(body.len())), body].concat()).expect("written");
         Response::read(&mut BufReader::new(stream))
     }
@@ -121,7 +121,7 @@ impl Guest {
         Err(RpcError { status: response.status, code: text("code"), message: text("message") })
     }
 
-    /// A streaming call in JSON, whose request body is chunked as newer clients send it.
+    /// A streaming call in JSON, with a chunked request body as newer clients send it.
     pub(crate) fn stream(&self, method: &str, request: &Value, headers: &[(&str, &str)]) -> EventStream {
         let payload = request.to_string();
         let headers =
@@ -133,7 +133,7 @@ impl Guest {
         EventStream::read(stream, "application/connect+json")
     }
 
-    /// Runs a shell command to its end as the default user.
+    /// Runs a shell command to completion as the default user.
     pub(crate) fn run(&self, command: &str) -> Run {
         self.run_with(command, &json!({}), &[])
     }
@@ -161,7 +161,7 @@ impl Guest {
         serde_json::from_slice(&response.body).expect("a list")
     }
 
-    /// Process 1 as the host numbers it.
+    /// The host's pid of process 1.
     pub(crate) fn host_pid(&self) -> u32 {
         let unshare = self.child.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
@@ -175,7 +175,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // `--kill-child` takes the guest along, and with process 1 everything in its namespace.
+        // `--kill-child` kills the guest, and with process 1 its whole pid namespace.
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
@@ -221,7 +221,7 @@ pub(crate) fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
     [&[flags][..], &length.to_be_bytes(), payload].concat()
 }
 
-/// As Python clients encode a query value.
+/// Encodes a query value like Python clients.
 pub(crate) fn encode(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string().replace("%20", "+")
 }
@@ -314,13 +314,13 @@ impl<R: BufRead> Read for Chunked<R> {
     }
 }
 
-/// The answer to a streaming call, message by message.
+/// The response of a streaming call, message by message.
 pub(crate) struct EventStream {
     body: Chunked<BufReader<UnixStream>>,
     started: Option<u64>,
 }
 
-/// One message of a stream, or its end with the error, if there was one.
+/// One message of a stream, or its end with the error, if any.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Message {
     Event(Value),
@@ -386,7 +386,8 @@ impl EventStream {
         seen
     }
 
-    /// Reads to the end and checks the order: a start, data and keepalives, one end, the end of the stream.
+    /// Reads to the end and checks the order: a start, data and keepalives, one end, the end of the
+    /// stream.
     pub(crate) fn finish(mut self) -> Run {
         let mut run = Run { pid: self.started, ..Run::default() };
         loop {
@@ -427,7 +428,7 @@ impl EventStream {
     }
 }
 
-/// A stream read to its end.
+/// A completed stream.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) pid: Option<u64>,
@@ -457,10 +458,10 @@ impl Run {
     }
 }
 
-/// Asks again until `probe` is satisfied.
+/// Polls until `probe` returns a value.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + READ_TIMEOUT;
     loop {
         if let Some(found) = probe() {
             return found;

@@ -1,4 +1,4 @@
-//! A node on the in-memory engine, with a guest that answers the few calls the node makes.
+//! A node with an engine in memory, with a guest that answers the few calls of the node.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use protocol::guest::{GuestConfig, LEASE_PATH, LOG_PATH, Lease, LogEntry, LogLevel};
-use sandbar_node::lifecycle::Kept;
+use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
 use sandbar_node::ports::Records;
 use sandbar_node::{Egress, Ingress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
@@ -21,11 +21,11 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-/// What the guests were told, by sandbox.
+/// The leases that the guests received, by sandbox.
 pub(crate) type Leases = Arc<Mutex<HashMap<String, Vec<Option<u64>>>>>;
 
 pub(crate) struct Lab {
-    /// Ends with the lab.
+    /// Removed with the lab.
     directory: TempDir,
     pub(crate) engine: Arc<MemoryEngine>,
     pub(crate) records: Arc<dyn Records>,
@@ -42,9 +42,9 @@ impl Lab {
     pub(crate) fn with_records(records: Arc<dyn Records>) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         let leases = Leases::default();
-        let told = Arc::clone(&leases);
+        let received = Arc::clone(&leases);
         let engine = MemoryEngine::new(directory.path(), move |listener, config, ended| {
-            tokio::spawn(guest(listener, config, ended, Arc::clone(&told)));
+            tokio::spawn(guest(listener, config, ended, Arc::clone(&received)));
         });
         let start = "2026-01-02T03:04:05.678901Z".parse::<Timestamp>().expect("a moment");
         Self {
@@ -89,7 +89,7 @@ pub(crate) fn new_sandbox() -> NewSandbox {
     }
 }
 
-pub(crate) fn pausing(kept: Kept) -> NewSandbox {
+pub(crate) fn pausing(kept: PauseMode) -> NewSandbox {
     NewSandbox { on_timeout: OnTimeout::Pause(kept), ..new_sandbox() }
 }
 
@@ -113,7 +113,7 @@ async fn guest(listener: UnixListener, config: GuestConfig, ended: CancellationT
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, &id, &leases));
             let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A client that goes away is no failure of the guest.
+            // A client that disconnects is no failure of the guest.
             let _ = ended.run_until_cancelled(connection).await;
         });
     }

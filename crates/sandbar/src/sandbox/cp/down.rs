@@ -1,11 +1,11 @@
-//! From a sandbox to this machine.
+//! Copies from a sandbox to this machine.
 //!
-//! What the sandbox says of its files is not trusted. Whatever it lists, nothing outside the target is written: names are
-//! checked, directories are never entered through a link, and links are made last.
+//! The sandbox's listing is not trusted. Nothing outside of the target is written: names are
+//! checked, directories are never entered through a link, and links are created last.
 
 use super::path::{absolute, below, from_to, split};
 use super::progress::Progress;
-use super::{AT_ONCE, Copied};
+use super::{Copied, MAX_CONCURRENT};
 use anyhow::{Context as _, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use sdk::{Entry, EntryKind, Files, Sandbox};
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tokio::io::AsyncWriteExt;
 
-/// Levels that are listed in one call.
+/// Directory levels that one call lists.
 const LEVELS: u32 = 32;
 
 pub(super) struct Down<'a> {
@@ -25,7 +25,7 @@ pub(super) struct Down<'a> {
     progress: &'a Progress,
 }
 
-/// What is to be copied, found before the first byte arrives.
+/// What is to be copied, listed before the first byte is read.
 #[derive(Default)]
 struct Plan {
     directories: Vec<String>,
@@ -36,7 +36,7 @@ struct Plan {
 
 struct Source {
     path: String,
-    /// Below the target; empty when it is the target.
+    /// Relative to the target; empty for the target itself.
     name: String,
     size: u64,
     executable: bool,
@@ -78,7 +78,7 @@ impl<'a> Down<'a> {
             make_directory(&whole(name), MayBeLink::No)?;
         }
         let copies = plan.files.iter().map(|file| self.file(file, whole(&file.name)));
-        stream::iter(copies).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        stream::iter(copies).buffer_unordered(MAX_CONCURRENT).try_collect::<()>().await?;
         for (name, leads_to) in &plan.links {
             make_link(leads_to, &whole(name))?;
         }
@@ -99,7 +99,7 @@ impl<'a> Down<'a> {
         }
     }
 
-    /// Everything below a directory.
+    /// Lists everything below a directory.
     async fn plan(&self, root: &str) -> anyhow::Result<Plan> {
         let files = self.files();
         let mut plan = Plan::default();
@@ -141,10 +141,10 @@ impl<'a> Down<'a> {
 
     async fn file(&self, source: &Source, target: PathBuf) -> anyhow::Result<()> {
         let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // The user's own umask decides what others may do with it.
+        // The umask of this process limits the permissions of others.
         let mode = if source.executable { 0o777 } else { 0o666 };
         let cannot = || format!("cannot write {}", target.display());
-        // Gone when it is dropped, also by an interruption.
+        // Dropping it removes the file, also when the copy is cancelled.
         let draft = tempfile::Builder::new()
             .prefix(".sandbar-")
             .suffix(".part")
@@ -165,7 +165,7 @@ impl<'a> Down<'a> {
     }
 }
 
-/// The final name: in a directory that is there, or as it is.
+/// The final path: inside of an existing directory, or `to` itself.
 fn target(root: &Entry, from: &str, to: &Path) -> anyhow::Result<PathBuf> {
     let found = std::fs::metadata(to).ok();
     let is_directory = found.as_ref().is_some_and(std::fs::Metadata::is_dir);
@@ -173,7 +173,7 @@ fn target(root: &Entry, from: &str, to: &Path) -> anyhow::Result<PathBuf> {
     let content = root.is_directory() && (matches!(from, "." | "" | "~") || from.ends_with("/."));
     if (is_directory || ends_as_one) && !content {
         let name = root.name.as_str();
-        // A root directory has no name; and a sandbox might say anything.
+        // A root directory has no name, and a sandbox may send any name.
         if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
             bail!("{from:?} has no name to copy it to; write ID:{}/. for what is in it", from.trim_end_matches('/'));
         }
@@ -185,11 +185,12 @@ fn target(root: &Entry, from: &str, to: &Path) -> anyhow::Result<PathBuf> {
     if root.is_directory() && found.is_some() && !is_directory {
         bail!("{} is a file; a directory cannot replace it", to.display());
     }
-    // A link stays, and what it leads to is replaced, as cp does.
+    // As cp does: a link stays, and the file that it leads to is replaced.
     Ok(std::fs::canonicalize(to).ok().filter(|_| !root.is_directory()).unwrap_or_else(|| to.to_owned()))
 }
 
-/// The caller's own target may be a link to a directory. Below it a link would lead to where the sandbox wants.
+/// Whether a directory may be a link. The caller's own target may be one; below it, a link could
+/// lead to a path of the sandbox's choice.
 #[derive(Clone, Copy, PartialEq)]
 enum MayBeLink {
     Yes,
@@ -213,7 +214,7 @@ fn make_directory(path: &Path, link: MayBeLink) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a link in place of a link or file that is there.
+/// Creates a link, and replaces an existing link or file by an atomic rename.
 fn make_link(leads_to: &str, path: &Path) -> anyhow::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let draft = directory.join(format!(".sandbar-{:016x}.part", rand::random::<u64>()));

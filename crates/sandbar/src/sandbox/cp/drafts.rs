@@ -1,4 +1,4 @@
-//! Files in a sandbox that are not complete yet, under names of their own.
+//! Incomplete files in a sandbox, under temporary names.
 
 use super::path::split;
 use sdk::Files;
@@ -7,68 +7,69 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest part of a file's name that its draft's name repeats: names have 255 bytes at most.
-const REPEATED: usize = 200;
-/// How long after the last byte was sent a draft may still appear.
-const LATEST: Duration = Duration::from_secs(3);
-const AGAIN: Duration = Duration::from_millis(100);
+/// Limit of the part of a file's name that its draft's name repeats: names have at most 255 bytes.
+const MAX_REPEATED_BYTES: usize = 200;
+/// How long after the last byte was sent the sandbox may still create a draft.
+const APPEAR_TIMEOUT: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The drafts that exist now, or may come to.
+/// The drafts that exist, or that the sandbox may still create.
 #[derive(Default)]
 pub(super) struct Drafts {
-    paths: Mutex<BTreeMap<String, Word>>,
+    paths: Mutex<BTreeMap<String, DraftState>>,
 }
 
-/// What the sandbox has said of a draft.
+/// Whether the sandbox has answered the upload of a draft.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// It may be about to make it.
-    None,
-    /// It has answered: if the draft is not there now, it never will be.
-    Given,
+enum DraftState {
+    /// No answer yet: the sandbox may still create the draft.
+    Pending,
+    /// The sandbox has answered, and creates nothing any more.
+    Answered,
 }
 
 impl Drafts {
-    /// A name in the directory of `path`, so that a move to it stays within a file system.
+    /// Adds a draft in the directory of `path`, so that the rename stays within a file system.
     pub(super) fn begin(&self, path: &str) -> String {
         let (directory, name) = split(path);
-        let mut end = name.len().min(REPEATED);
+        let mut end = name.len().min(MAX_REPEATED_BYTES);
         while !name.is_char_boundary(end) {
             end -= 1;
         }
         let draft = format!("{directory}/.{}.{:08x}.part", &name[..end], rand::random::<u32>());
-        self.paths().insert(draft.clone(), Word::None);
+        self.paths().insert(draft.clone(), DraftState::Pending);
         draft
     }
 
-    /// The sandbox has answered that it does not take it.
+    /// The sandbox has refused the upload.
     pub(super) fn refused(&self, draft: &str) {
-        self.paths().insert(draft.to_owned(), Word::Given);
+        self.paths().insert(draft.to_owned(), DraftState::Answered);
     }
 
-    /// It has its final name.
+    /// The draft was renamed to its final name.
     pub(super) fn done(&self, draft: &str) {
         self.paths().remove(draft);
     }
 
-    fn paths(&self) -> MutexGuard<'_, BTreeMap<String, Word>> {
+    fn paths(&self) -> MutexGuard<'_, BTreeMap<String, DraftState>> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what is left. What cannot be removed is named.
+    /// Removes all drafts, and prints those that cannot be removed.
     ///
-    /// A sandbox may be about to make a file of what it was sent last, so one that is not there is looked for again.
+    /// A sandbox may create a file from the bytes that it was sent last, so that an absent draft is
+    /// looked for again until [`APPEAR_TIMEOUT`].
     pub(super) async fn remove_all(&self, files: &Files<'_>) {
         let mut left = std::mem::take(&mut *self.paths());
-        let end = Instant::now() + LATEST;
+        let end = Instant::now() + APPEAR_TIMEOUT;
         loop {
             let is_last = Instant::now() >= end;
             let mut absent = BTreeMap::new();
-            for (draft, word) in left {
+            for (draft, state) in left {
                 let removed = match files.exists(&draft).await {
                     Ok(true) => files.remove(&draft).await,
                     Ok(false) => {
-                        absent.insert(draft, word);
+                        absent.insert(draft, state);
                         continue;
                     }
                     Err(error) => Err(error),
@@ -77,12 +78,12 @@ impl Drafts {
                     eprintln!("sandbar: an incomplete file is left at {draft}: {error}");
                 }
             }
-            absent.retain(|_, word| *word == Word::None);
+            absent.retain(|_, state| *state == DraftState::Pending);
             if absent.is_empty() || is_last {
                 return;
             }
             left = absent;
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `sandbar sandbox cp`: files and directories, to a sandbox and from one.
+//! `sandbar sandbox cp`: copies files and directories to a sandbox and from one.
 //!
-//! Invariant: under its final name a file is either as it was before or whole. Each is written under a draft's name in
-//! the same directory and moved when it is complete; what is interrupted leaves no draft behind. Nothing is resumed: the
-//! next copy begins anew.
+//! Invariant: under its final name a file is either unchanged or complete. Each file is written to
+//! a draft in the same directory and renamed when it is complete; an interrupted copy removes its
+//! drafts and is not resumed.
 
 mod down;
 mod drafts;
@@ -13,7 +13,7 @@ mod up;
 use super::Session;
 use super::interrupt::Stops;
 use super::show::{Show, size};
-use super::values::Place;
+use super::values::CopySide;
 use clap::Args;
 use progress::Progress;
 use sdk::Sandbox;
@@ -23,8 +23,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Files under way at once.
-const AT_ONCE: usize = 8;
+/// Files that are copied concurrently.
+const MAX_CONCURRENT: usize = 8;
 
 /// Copy files and directories to a sandbox, or from one.
 #[derive(Args)]
@@ -37,60 +37,60 @@ Examples:
   sandbar sandbox cp --user root iabc123:/etc ./etc
 
 Directories are copied with all that is in them, into what is there already, as cp -r does. A file is replaced \
-only by a whole one: an interrupted copy leaves no half file, and the next one begins anew. Executable files \
+only by a whole one: an interrupted copy leaves no half file, and the next one begins again. Executable files \
 stay executable; links stay links (from a sandbox only those that lead to somewhere in the copied directory); \
 owners, times and other permissions are not kept. A local name with a colon is written ./a:b.")]
 pub(crate) struct Cp {
     /// PATH, or ID:PATH
-    from: Place,
+    from: CopySide,
     /// ID:PATH, or PATH
-    to: Place,
+    to: CopySide,
     /// Who owns what is written in the sandbox, and whose home relative paths begin at
     #[arg(long, short)]
     user: Option<String>,
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Default)]
 struct Copied {
-    /// Where to: the final name.
+    /// The final path.
     to: String,
     files: u64,
     bytes: u64,
     links: u64,
-    /// What was left out, each with its reason.
+    /// Entries that were not copied, each with its reason.
     skipped: Vec<String>,
 }
 
 impl Cp {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<ExitCode> {
         let (sandbox, direction) = match (&self.from, &self.to) {
-            (Place::Here(from), Place::Sandbox(to)) => {
+            (CopySide::Here(from), CopySide::Sandbox(to)) => {
                 (session.sandbox(&to.id).await?, Direction::Up { from, to: &to.path })
             }
-            (Place::Sandbox(from), Place::Here(to)) => {
+            (CopySide::Sandbox(from), CopySide::Here(to)) => {
                 (session.sandbox(&from.id).await?, Direction::Down { from: &from.path, to })
             }
-            (Place::Here(_), Place::Here(_)) => {
-                return Ok(misunderstood("neither side is in a sandbox; write ID:PATH for the one that is"));
+            (CopySide::Here(_), CopySide::Here(_)) => {
+                return Ok(usage_error("neither side is in a sandbox; write ID:PATH for the one that is"));
             }
-            (Place::Sandbox(_), Place::Sandbox(_)) => {
-                return Ok(misunderstood("both sides are in a sandbox; copy to this machine first, then from it"));
+            (CopySide::Sandbox(_), CopySide::Sandbox(_)) => {
+                return Ok(usage_error("both sides are in a sandbox; copy to this machine first, then from it"));
             }
         };
         copy(&sandbox, direction, self.user.as_deref(), session.show).await
     }
 }
 
-/// What is copied where.
+/// Source and destination of a copy.
 pub(crate) enum Direction<'a> {
     /// To the sandbox.
     Up { from: &'a Path, to: &'a str },
-    /// From it.
+    /// From the sandbox.
     Down { from: &'a str, to: &'a Path },
 }
 
-/// Copies, and reports what was copied. A signal ends it and leaves no half file.
+/// Copies, and prints the result. A signal cancels the copy and leaves no partial file.
 pub(crate) async fn copy(
     sandbox: &Sandbox,
     direction: Direction<'_>,
@@ -106,13 +106,13 @@ pub(crate) async fn copy(
             let copied = tokio::select! {
                 copied = up.copy(from, to) => copied,
                 stop = stops.next() => {
-                    up.tidy().await;
+                    up.remove_drafts().await;
                     progress.interrupted();
                     return Ok(stop.exit());
                 }
             };
             if copied.is_err() {
-                up.tidy().await;
+                up.remove_drafts().await;
             }
             copied
         }
@@ -148,7 +148,7 @@ impl Copied {
                 "duration_ms": u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             }));
         }
-        // Like cp, silent to scripts.
+        // Like cp, scripts get no output.
         if stderr().is_terminal() {
             let files = if copied.files == 1 { "1 file".to_owned() } else { format!("{} files", copied.files) };
             eprintln!("copied {files}, {}, to {} in {:.1} s", size(copied.bytes), copied.to, time.as_secs_f64());
@@ -157,7 +157,7 @@ impl Copied {
     }
 }
 
-fn misunderstood(what: &str) -> ExitCode {
+fn usage_error(what: &str) -> ExitCode {
     eprintln!("sandbar: {what}");
     ExitCode::from(2)
 }

@@ -1,4 +1,4 @@
-//! Paths on both sides of a copy.
+//! Paths of a copy, on this machine and in a sandbox.
 
 use anyhow::bail;
 use sdk::FileError;
@@ -9,15 +9,15 @@ pub(super) fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Whether a path means what is in the directory rather than the directory: `dir/.` and `.` itself.
+/// Whether a path means the content of a directory instead of the directory: `dir/.` and `.`.
 pub(super) fn means_content(path: &Path) -> bool {
-    // `Path` itself forgets a dot at the end.
+    // On the bytes, because `Path` ignores a dot at the end.
     let text = path.as_os_str().as_encoded_bytes();
     text == b"." || text.ends_with(b"/.") || text.ends_with(b"..")
 }
 
-/// A path of a sandbox as an absolute one, without a slash or a dot at its end. Commands, other than files, know nothing
-/// of `~`.
+/// The absolute form of a sandbox's path, without a slash or a dot at its end. Needed because
+/// commands, unlike file calls, do not expand `~`.
 pub(super) async fn absolute(files: &sdk::Files<'_>, path: &str) -> Result<String, FileError> {
     let below_home = match path {
         path if path.starts_with('/') => None,
@@ -40,13 +40,13 @@ pub(super) async fn absolute(files: &sdk::Files<'_>, path: &str) -> Result<Strin
     Ok(if kept.is_empty() { "/".to_owned() } else { kept.to_owned() })
 }
 
-/// `name` in `directory`.
+/// The path of `name` in `directory`.
 pub(super) fn join(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.trim_end_matches('/'))
 }
 
-/// Where an entry lies below the copied directory. What a sandbox says is not trusted: nothing it names may lie outside
-/// the directory that is written to.
+/// The path of an entry relative to the copied directory. The sandbox's listing is not trusted: a
+/// path that leaves the directory is refused.
 pub(super) fn below<'a>(root: &str, path: &'a str) -> anyhow::Result<&'a str> {
     let rest = path.strip_prefix(root.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));
     let plain = |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains('\0');
@@ -56,7 +56,7 @@ pub(super) fn below<'a>(root: &str, path: &'a str) -> anyhow::Result<&'a str> {
     }
 }
 
-/// From the directory of `link` to `target`, both below the copied directory.
+/// The relative path from the directory of `link` to `target`, both below the copied directory.
 pub(super) fn from_to(link: &str, target: &str) -> String {
     let (directory, _) = split(link);
     let mut from: Vec<&str> = directory.split('/').filter(|name| !name.is_empty()).collect();
@@ -68,7 +68,7 @@ pub(super) fn from_to(link: &str, target: &str) -> String {
     if steps.is_empty() { ".".to_owned() } else { steps.join("/") }
 }
 
-/// The last name of a local path, which `..` and `/` lack.
+/// The last component of a local path; [`None`] for `..` and `/`.
 pub(super) fn local_name(path: &Path) -> Option<&str> {
     match path.components().next_back() {
         Some(Component::Normal(name)) => name.to_str(),

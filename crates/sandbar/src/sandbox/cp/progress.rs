@@ -1,4 +1,4 @@
-//! How far a copy has come, on a terminal.
+//! The progress bar of a copy.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shown on stderr when that is a terminal; never beside JSON.
+    /// Shown on stderr if it is a terminal, unless the result is JSON.
     pub(super) fn new(hidden: bool) -> Self {
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(None, target);
@@ -48,7 +48,7 @@ impl Progress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Says what an interrupted copy leaves.
+    /// Prints how many files an interrupted copy has copied.
     pub(super) fn interrupted(&self) {
         self.finish();
         let (done, total) = (self.files(), self.total.load(Ordering::Relaxed));

@@ -1,9 +1,9 @@
-//! From this machine to a sandbox.
+//! Copies from this machine to a sandbox.
 
 use super::drafts::Drafts;
 use super::path::{absolute, join, local_name, means_content};
 use super::progress::Progress;
-use super::{AT_ONCE, Copied};
+use super::{Copied, MAX_CONCURRENT};
 use anyhow::{Context as _, anyhow, bail};
 use futures::{StreamExt, TryStreamExt, stream};
 use sdk::{CallError, Command, Entry, FileError, Files, Sandbox};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::io::ReaderStream;
 
-/// Read and sent at once.
+/// Size of one read and one sent chunk.
 const PIECE: usize = 256 * 1024;
-/// For tidying up after a failure, in each wait.
-const TIDY: Duration = Duration::from_secs(5);
+/// For each call that removes a draft after a failure.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Up<'a> {
     sandbox: &'a Sandbox,
@@ -25,11 +25,11 @@ pub(super) struct Up<'a> {
     drafts: Drafts,
 }
 
-/// What is to be copied, found before the first byte is sent.
+/// What is to be copied, listed before the first byte is sent.
 #[derive(Default)]
 struct Plan {
     files: Vec<Source>,
-    /// Directories with nothing in them, which no file would bring about.
+    /// Empty directories, which no file's upload would create.
     empty: Vec<String>,
     links: Vec<(String, String)>,
     skipped: Vec<String>,
@@ -37,7 +37,7 @@ struct Plan {
 
 struct Source {
     path: PathBuf,
-    /// Below the target; empty when it is the target.
+    /// Relative to the target; empty for the target itself.
     name: String,
     size: u64,
     executable: bool,
@@ -52,7 +52,7 @@ impl<'a> Up<'a> {
         let found = std::fs::metadata(from).with_context(|| format!("cannot copy {}", from.display()))?;
         let plan = {
             let (from, found) = (from.to_owned(), found.clone());
-            tokio::task::spawn_blocking(move || Plan::of(&from, &found)).await.context("the search failed")??
+            tokio::task::spawn_blocking(move || Plan::for_path(&from, &found)).await.context("the search failed")??
         };
         let target = self.target(from, found.is_dir(), to).await?;
         let bytes = plan.files.iter().map(|file| file.size).sum();
@@ -60,11 +60,11 @@ impl<'a> Up<'a> {
         let whole = |name: &str| if name.is_empty() { target.clone() } else { join(&target, name) };
 
         let empty = plan.empty.iter().map(|name| self.directory(whole(name)));
-        stream::iter(empty).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        stream::iter(empty).buffer_unordered(MAX_CONCURRENT).try_collect::<()>().await?;
         let files = plan.files.iter().map(|file| self.file(file, whole(&file.name)));
-        stream::iter(files).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        stream::iter(files).buffer_unordered(MAX_CONCURRENT).try_collect::<()>().await?;
         let links = plan.links.iter().map(|(name, leads_to)| self.link(whole(name), leads_to));
-        stream::iter(links).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        stream::iter(links).buffer_unordered(MAX_CONCURRENT).try_collect::<()>().await?;
         Ok(Copied {
             to: format!("{}:{target}", self.sandbox.id()),
             files: self.progress.files(),
@@ -74,9 +74,9 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// Removes what a failed or interrupted copy has begun.
-    pub(super) async fn tidy(&self) {
-        let sandbox = self.sandbox.within(TIDY);
+    /// Removes the drafts of a failed or interrupted copy.
+    pub(super) async fn remove_drafts(&self) {
+        let sandbox = self.sandbox.within(CLEANUP_TIMEOUT);
         self.drafts.remove_all(&sandbox.files()).await;
     }
 
@@ -88,7 +88,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// The final name: in a directory that is there, or as it is.
+    /// The final path: inside of an existing directory, or `to` itself.
     async fn target(&self, from: &Path, is_directory: bool, to: &str) -> anyhow::Result<String> {
         let files = self.files();
         let target = absolute(&files, to).await?;
@@ -105,7 +105,7 @@ impl<'a> Up<'a> {
                 Ok(join(&target, name))
             }
             Some(_) if is_directory => bail!("{target:?} is a file; a directory cannot replace it"),
-            // A link stays, and what it leads to is replaced, as cp does.
+            // As cp does: a link stays, and the file that it leads to is replaced.
             Some(Entry { symlink_target: Some(leads_to), .. }) => Ok(leads_to),
             _ => Ok(target),
         }
@@ -124,11 +124,11 @@ impl<'a> Up<'a> {
         let draft = self.drafts.begin(&path);
         let files = self.files();
         let sent = files.write_stream(&draft, content).await.inspect_err(|error| {
-            if is_answer(error) {
+            if is_final(error) {
                 self.drafts.refused(&draft);
             }
         });
-        // Nobody knows the draft's name.
+        // The error shows the final path; the user does not know the draft's name.
         sent.map_err(|error| anyhow!(format!("{:#}", anyhow::Error::new(error)).replace(&draft, &path)))?;
         if source.executable {
             self.run(Command::exec("chmod", ["755", &draft]), &path).await?;
@@ -147,7 +147,7 @@ impl<'a> Up<'a> {
         self.run(Command::exec("ln", ["-sfT", "--", leads_to, &path]), &path).await
     }
 
-    /// What the protocol has no call for is done by a command.
+    /// Runs a command in the sandbox, for operations that the protocol has no call for.
     async fn run(&self, command: Command, path: &str) -> anyhow::Result<()> {
         let command = match self.user {
             Some(user) => command.user(user),
@@ -161,18 +161,18 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Whether it is the sandbox's own word, after which it does nothing more.
-fn is_answer(error: &FileError) -> bool {
+/// Whether an error is the sandbox's own answer, after which it creates no file.
+fn is_final(error: &FileError) -> bool {
     match error {
         FileError::NotFound { .. } | FileError::Invalid { .. } | FileError::NoSpace { .. } => true,
-        // Those above come from whoever stands before it.
+        // A status above 500 comes from a proxy before the sandbox.
         FileError::Call(CallError::Service { status, .. }) => *status == 500,
         _ => false,
     }
 }
 
 impl Plan {
-    fn of(from: &Path, found: &Metadata) -> anyhow::Result<Self> {
+    fn for_path(from: &Path, found: &Metadata) -> anyhow::Result<Self> {
         let mut plan = Self::default();
         if found.is_dir() {
             plan.add_directory(from, "")?;

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const FORM: (&str, &str) = ("Content-Type", "application/x-www-form-urlencoded");
-/// What the attack may go on for after the revocation, with room for a loaded machine.
-const REVOKED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a revoked credential may still work, with a margin for a loaded machine.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn token(server: &Server) -> String {
     testing::exported(Path::new(PROGRAM), server.data(), None, "SANDBAR_TOKEN").expect("the first user's token")
@@ -21,7 +21,7 @@ fn send(server: &Server, line: &str, headers: &[(&str, &str)], body: &str) -> Re
     http::request(&server.address, method, path, headers, body.as_bytes()).expect("an answer")
 }
 
-/// The cookie that signing in sets, as a browser sends it back.
+/// Signs in and returns the cookie as a browser sends it back.
 #[track_caller]
 fn sign_in(server: &Server, token: &str, headers: &[(&str, &str)]) -> String {
     let reply = send(server, "POST /login", &[&[FORM], headers].concat(), &format!("token={token}"));
@@ -49,7 +49,7 @@ fn a_planted_cookie_takes_no_session_over() {
     let me = |cookie: &str, headers: &[(&str, &str)]| {
         send(&server, "GET /api/me", &[&[("Cookie", cookie)], headers].concat(), "")
     };
-    // As Chromium sends it after a preview's page has set one with a longer path.
+    // The order in which Chromium sends both after a page of a preview set one with a longer path.
     let refused = me(&format!("{planted}; {victim}"), &[("Host", "sandbox.test:5990")]);
     assert_eq!(refused.status, 401, "{}", refused.text());
     assert!(refused.text().contains("two cookies"), "{}", refused.text());
@@ -62,39 +62,39 @@ fn a_planted_cookie_takes_no_session_over() {
     for place in ["Domain=sandbox.test; Path=/api;", "Domain=sandbox.test; Path=/;", "SameSite=Strict; Path=/;"] {
         assert!(removed.iter().any(|cookie| cookie.contains(place)), "{place} in {removed:#?}");
     }
-    // Over https a cookie without the prefix is ignored, and one beside ours changes nothing.
+    // Over https the server ignores cookies without the `__Host-` prefix, alone or beside its own.
     let https = ("X-Forwarded-Proto", "https");
     assert_eq!(me(&planted, &[https]).status, 401);
     let secure = sign_in(&server, &token(&server), &[https]);
     assert!(secure.starts_with("__Host-sandbar_session="), "{secure}");
     let mine = me(&format!("{planted}; {secure}; {planted}"), &[https]);
     assert_eq!((mine.status, mine.json()["name"].clone()), (200, "owner".into()));
-    // The control, and the cookie of versions in which it was the token itself.
+    // The control. Then the cookie of older versions, whose value was the token.
     assert_eq!(me(&victim, &[]).json()["name"], "owner");
     let old = me(&format!("sandbar_session={}", token(&server)), &[]);
     assert_eq!(old.status, 401);
     assert!(old.text().contains("sign in again"), "{}", old.text());
 }
 
-/// Reads on until the stream ends.
+/// Reads the stream to its end, which must come within [`REVOCATION_TIMEOUT`].
 #[track_caller]
-fn ends(mut stream: Streaming, what: &str) {
+fn assert_ends(mut stream: Streaming, what: &str) {
     let begun = Instant::now();
     while let Ok(Some(_)) = stream.next() {
-        assert!(begun.elapsed() < REVOKED_WITHIN, "{what} goes on");
+        assert!(begun.elapsed() < REVOCATION_TIMEOUT, "{what} goes on");
     }
     eprintln!("{what}: ended after {:?}", begun.elapsed());
 }
 
 #[test]
-fn signing_out_and_revoking_end_what_is_open() {
+fn signing_out_and_revoking_end_open_streams() {
     let mut server = Server::with(&["--ephemeral", "--builds", "0"]);
     let token = token(&server);
     let bearer = format!("Bearer {token}");
     let body = r#"{"name": "page", "goal": "Make a page."}"#;
     let json = ("Content-Type", "application/json");
     let started = send(&server, "POST /api/generation", &[("Authorization", &bearer), json], body);
-    // Without a model nothing is built, so that there is one to choose.
+    // The studio refuses a build without a model. Then the server starts again with a scripted one.
     if started.status != 202 {
         let scripts = server.file("scripts");
         std::fs::create_dir_all(&scripts).expect("a directory");
@@ -117,29 +117,29 @@ fn signing_out_and_revoking_end_what_is_open() {
     assert_eq!(user(&server, &["sessions"]).lines().count(), 3, "a head and two sessions");
     assert_eq!(send(&server, "POST /logout", &[("Cookie", &one)], "").status, 303);
     assert_eq!(send(&server, "GET /api/me", &[("Cookie", &one)], "").status, 401);
-    ends(left, "the session that signed out");
-    // The control: the others go on.
+    assert_ends(left, "the session that signed out");
+    // The control: the other credentials still work.
     for header in [("Cookie", two.as_str()), ("Authorization", bearer.as_str())] {
         assert_eq!(send(&server, "GET /api/me", &[header], "").status, 200);
     }
-    // By another process.
+    // Another process replaces the token.
     let fresh = user(&server, &["token"]);
     let fresh = fresh.trim().strip_prefix("export SANDBAR_TOKEN=").expect("a new token").to_owned();
-    ends(session, "the session of the old token");
-    ends(by_token, "the old token");
+    assert_ends(session, "the session of the old token");
+    assert_ends(by_token, "the old token");
     for header in [("Cookie", two.as_str()), ("Authorization", bearer.as_str())] {
-        eventually("the old credential is refused", REVOKED_WITHIN, || {
+        eventually("the old credential is refused", REVOCATION_TIMEOUT, || {
             (send(&server, "GET /api/me", &[header], "").status == 401).then_some(())
         });
     }
     let cookie = sign_in(&server, &fresh, &[]);
     let open = watch(("Cookie", &cookie));
     assert!(user(&server, &["sign-out"]).contains("sessions ended: 1"));
-    ends(open, "a session that `sandbar user sign-out` ended");
+    assert_ends(open, "a session that `sandbar user sign-out` ended");
 }
 
 #[test]
-fn a_dashboard_of_its_own_host_is_served_nowhere_else() {
+fn a_dashboard_host_is_the_only_host_of_the_dashboard() {
     let flags = ["--ephemeral", "--builds", "0", "--domain", "sandbox.test", "--dashboard-host", "dash.example"];
     let server = Server::with(&flags);
     let token = testing::exported(Path::new(PROGRAM), server.data(), None, "SANDBAR_TOKEN").expect("a token");

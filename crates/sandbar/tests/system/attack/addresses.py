@@ -1,7 +1,7 @@
-"""Tries to reach a service of the host from inside, by every address that could mean the host.
+"""Tries to reach a service of the host from a sandbox, by every address that could mean the host.
 
-Arguments: the port of a TCP and a UDP service that the host has on all its addresses, then the host's addresses.
-The service counts; nothing is judged here.
+Arguments: the port of a TCP and a UDP service on all addresses of the host, then these addresses.
+The service counts what reaches it; the test compares the count.
 """
 
 import concurrent.futures

@@ -2,13 +2,15 @@
 
 use crate::support::internet::{HOST_SIDE, Internet, PUBLIC};
 use crate::support::{Sandbox, Server, repeats};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Accepts every connection on port 8000, says a word and keeps it.
-const KEEPER: &str = "
+/// Accepts every connection on port 8000, sends `far` and keeps the connection open.
+const HOLDING_SERVICE: &str = "
 import socket
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind(('0.0.0.0', 8000)); s.listen(4096)
@@ -18,7 +20,7 @@ while True:
     c, _ = s.accept(); c.sendall(b'far'); kept.append(c)
 ";
 
-/// Opens connections until one is refused, tells how many there are, and keeps them.
+/// A program that opens connections until one is refused, prints their number, and keeps them open.
 fn hold_connections() -> String {
     format!(
         "import socket, time\nkept = []\ntry:\n    while len(kept) < 1000:\n        s = socket.create_connection(('{PUBLIC}', 8000), 20)\n\
@@ -28,9 +30,9 @@ fn hold_connections() -> String {
 }
 
 #[test]
-fn sandboxes_that_hoard_connections_leave_the_server_and_others_theirs() {
+fn hoarded_connections_leave_shares_for_server_and_sandboxes() {
     let mut internet = Internet::new();
-    internet.serve(KEEPER);
+    internet.serve(HOLDING_SERVICE);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("few.toml");
     let text = format!("[egress]\nnameservers = [\"{}\"]\n[limits]\ndescriptors = 800\n", internet.nameserver);
@@ -44,7 +46,7 @@ fn sandboxes_that_hoard_connections_leave_the_server_and_others_theirs() {
         let event = running.next_event().expect("the stream is open").expect("an event comes");
         held.push((running, event));
     }
-    // All four together would have had 4000 of 800 descriptors.
+    // Without a limit the four sandboxes would take 4000 descriptors, of which the server has 800.
     let begun = Instant::now();
     assert_eq!(server.call("GET", "/v2/sandboxes", None).status, 200, "the API answers");
     let newcomer = server.create();
@@ -54,23 +56,29 @@ fn sandboxes_that_hoard_connections_leave_the_server_and_others_theirs() {
     for sandbox in &greedy {
         assert_eq!(sandbox.must("user", "echo calm").trim(), "calm");
     }
-    let refused = |event: &serde_json::Value| {
-        let text = event["data"]["stdout"].as_str().unwrap_or_default();
-        !text.is_empty()
+    let output = |event: &serde_json::Value| {
+        let encoded = event["data"]["stdout"].as_str().expect("output");
+        String::from_utf8(BASE64_STANDARD.decode(encoded).expect("base64")).expect("text")
     };
-    assert!(held.iter().all(|(_, event)| refused(event)), "each was told in the end");
+    let outputs: Vec<String> = held.iter().map(|(_, event)| output(event)).collect();
+    let counts: Vec<usize> = outputs
+        .iter()
+        .map(|output| output.split(' ').next().and_then(|count| count.parse().ok()).expect("a count"))
+        .collect();
+    assert!(outputs.iter().all(|output| !output.contains("none")), "each was refused in the end: {outputs:?}");
+    assert!(counts.iter().sum::<usize>() < 800 && counts.iter().all(|count| *count > 0), "{outputs:?}");
 }
 
 #[test]
-fn a_stranger_who_hoards_connections_does_not_keep_this_machine_out() {
+fn a_remote_client_that_hoards_connections_blocks_no_local_one() {
     let mut internet = Internet::new();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("few.toml");
     std::fs::write(&file, "[limits]\nconnections = 64\n").expect("the configuration is written");
     let config = file.to_str().expect("a text path").to_owned();
-    let server = Server::everywhere(&["--config", &config, "--no-studio"]);
+    let server = Server::on_all_addresses(&["--config", &config, "--no-studio"]);
     let port = server.address.rsplit_once(':').expect("an address with a port").1.to_owned();
-    // Says a line when all connections are open, and counts on for those that the server closes.
+    // Opens 100 connections, asserts that the server kept 32 of them, and prints a line.
     internet.serve(&format!(
         "import socket, time\nopen = []\nfor _ in range(100):\n    s = socket.create_connection(('{HOST_SIDE}', {port}), 20)\n\
          \x20   s.sendall(b'GET /health HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')\n    open.append(s)\n\
@@ -90,7 +98,7 @@ fn a_head_without_end_is_cut_and_costs_little() {
     let line = format!("X-Filler: {}\r\n", "a".repeat(1000));
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n").expect("it is read");
     for _ in 0..70 {
-        // The server may have closed it by now.
+        // Fails once the server has closed the connection.
         let _ = stream.write_all(line.as_bytes());
     }
     let mut answer = Vec::new();
@@ -99,7 +107,8 @@ fn a_head_without_end_is_cut_and_costs_little() {
     assert_eq!(server.call("GET", "/v2/sandboxes", None).status, 200, "the control");
 }
 
-/// What six hostile sandboxes do, each until it is ended. The policy refuses where packets go: none leaves the host.
+/// What six hostile sandboxes do until they are killed. The egress policy refuses the destination,
+/// so that no packet leaves the host.
 const ABUSES: [(&str, &str); 6] = [
     ("forks", "bomb() { bomb | bomb & }; bomb; sleep 1000"),
     ("memory", "while :; do /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done"),
@@ -119,25 +128,25 @@ const ABUSES: [(&str, &str); 6] = [
 fn six_hostile_sandboxes_leave_a_neighbour_and_the_api_in_peace() {
     let server = Server::with(&["--no-studio"]);
     let neighbour = server.create();
-    let measure = |count: usize| {
-        let mut times: Vec<Duration> = (0..count)
-            .map(|_| {
-                let started = Instant::now();
-                assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
-                started.elapsed()
-            })
-            .collect();
+    // Runs at least `count` commands, for at least `seconds`, and sorts the times that they took.
+    let measure = |count: usize, seconds: usize| {
+        let (begun, mut times) = (Instant::now(), Vec::new());
+        while times.len() < count || begun.elapsed() < Duration::from_secs(seconds as u64) {
+            let started = Instant::now();
+            assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
+            times.push(started.elapsed());
+        }
         times.sort();
         times
     };
-    let quiet = measure(10);
+    let quiet = measure(10, 0);
     let hostile: Vec<Sandbox> = ABUSES
         .iter()
         .map(|_| server.create_with(json!({ "templateID": "base", "memoryMB": 256, "diskSizeMB": 512, "cpuCount": 1 })))
         .collect();
     let running: Vec<_> =
         hostile.iter().zip(ABUSES).map(|(sandbox, (_, abuse))| sandbox.start_as("user", abuse)).collect();
-    let loaded = measure(repeats(20, 1000));
+    let loaded = measure(repeats(20, 1000), repeats(0, 300));
     let begun = Instant::now();
     assert_eq!(server.call("GET", "/v2/sandboxes", None).status, 200);
     assert!(begun.elapsed() < Duration::from_secs(10), "the API took {:?}", begun.elapsed());

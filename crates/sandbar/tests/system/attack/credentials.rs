@@ -1,14 +1,16 @@
-//! Attacks with wrong credentials: every route of the control plane, of a sandbox's daemon and of the studio, and signed
-//! file URLs.
+//! Attacks with wrong credentials: every route of the control plane, of a guest and of the studio,
+//! and signed file URLs.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
+use testing::User;
 
 use crate::support::{Sandbox, Server, http};
 
-/// The control plane. `{sandbox}` becomes the id of a sandbox that runs, `{volume}` that of a volume.
-const CONTROL: &[(&str, &str)] = &[
+/// Routes of the control plane. `{sandbox}` is replaced by the id of a running sandbox, `{volume}`
+/// by that of a volume.
+const CONTROL_ROUTES: &[(&str, &str)] = &[
     ("POST", "/sandboxes"),
     ("POST", "/v2/sandboxes"),
     ("GET", "/sandboxes"),
@@ -63,8 +65,8 @@ const CONTROL: &[(&str, &str)] = &[
     ("PATCH", "/v2/templates/base"),
 ];
 
-/// A sandbox's daemon, through the edge.
-const DAEMON: &[(&str, &str)] = &[
+/// Routes of the guest, through the edge.
+const GUEST_ROUTES: &[(&str, &str)] = &[
     ("GET", "/files?path=/home/user/mine"),
     ("POST", "/files?path=/home/user/mine"),
     ("PUT", "/files?path=/home/user/mine"),
@@ -123,10 +125,10 @@ fn no_route_of_the_control_plane_takes_a_wrong_key() {
         &[("Authorization", &bearer)],
     ];
     let mut through = Vec::new();
-    for (method, path) in CONTROL {
+    for (method, path) in CONTROL_ROUTES {
         let path = path.replace("{sandbox}", &sandbox.id).replace("{volume}", volume);
         for headers in wrong {
-            // The official command line asks for its teams by the key as a token.
+            // E2B's command line program sends the key as a bearer token for this route.
             if path == "/teams" && headers.iter().any(|(name, _)| *name == "Authorization") {
                 continue;
             }
@@ -140,20 +142,30 @@ fn no_route_of_the_control_plane_takes_a_wrong_key() {
         assert!(matches!(status, 401 | 403), "{method} {path}: a key in the query: {status}");
     }
     assert!(through.is_empty(), "{}", through.join("\n"));
-    // The control: the key opens, and none of the attempts ended or paused the sandbox.
+    // The control: the key is accepted, and no attempt killed or paused the sandbox.
     let seen = server.call("GET", &format!("/sandboxes/{}", sandbox.id), None);
     assert_eq!((seen.status, seen.json()["state"].as_str()), (200, Some("running")));
 }
 
 #[test]
-fn no_route_of_the_daemon_takes_a_foreign_token() {
-    let server = Server::with(&["--no-studio"]);
+fn no_route_of_the_guest_takes_a_foreign_token() {
+    assert_refuses_foreign_tokens(&Server::with(&["--no-studio"]));
+}
+
+#[test]
+fn rootless_guests_take_no_foreign_token() {
+    for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
+        assert_refuses_foreign_tokens(&Server::for_user(user, &["--no-studio"]));
+    }
+}
+
+fn assert_refuses_foreign_tokens(server: &Server) {
     let (sandbox, other) = (server.create(), server.create());
     assert_eq!(sandbox.write("/home/user/mine", b"mine").status, 200);
     let host = format!("49983-{}.localhost", sandbox.id);
     let by_headers = [("E2b-Sandbox-Id", sandbox.id.as_str()), ("E2b-Sandbox-Port", "49983")];
     let by_host = [("Host", host.as_str())];
-    let ways: [&[(&str, &str)]; 2] = [&by_headers, &by_host];
+    let routes: [&[(&str, &str)]; 2] = [&by_headers, &by_host];
     let user = "Basic dXNlcjo=";
     let bearer = format!("Bearer {}", sandbox.token);
     let tokens: [&[(&str, &str)]; 5] = [
@@ -164,14 +176,14 @@ fn no_route_of_the_daemon_takes_a_foreign_token() {
         &[("Authorization", &bearer)],
     ];
     let mut through = Vec::new();
-    for (method, path) in DAEMON {
-        for way in ways {
+    for (method, path) in GUEST_ROUTES {
+        for route in routes {
             for token in tokens {
-                let mut headers = [way, token].concat();
+                let mut headers = [route, token].concat();
                 if !token.iter().any(|(name, _)| *name == "Authorization") {
                     headers.push(("Authorization", user));
                 }
-                let status = status(&server, method, path, &headers);
+                let status = status(server, method, path, &headers);
                 if status != 401 {
                     through.push(format!("{method} {path} with {headers:?}: {status}"));
                 }
@@ -179,15 +191,16 @@ fn no_route_of_the_daemon_takes_a_foreign_token() {
         }
     }
     assert!(through.is_empty(), "{}", through.join("\n"));
-    // The control: its own token opens, both ways.
-    for way in ways {
-        let headers = [way, &[("X-Access-Token", sandbox.token.as_str())]].concat();
-        assert_eq!(status(&server, "GET", "/files?path=/home/user/mine", &headers), 200, "{way:?}");
+    // The control: the sandbox's own token is accepted on both routes.
+    for route in routes {
+        let headers = [route, &[("X-Access-Token", sandbox.token.as_str())]].concat();
+        assert_eq!(status(server, "GET", "/files?path=/home/user/mine", &headers), 200, "{route:?}");
     }
     assert_eq!(sandbox.read("/home/user/mine").body, b"mine");
 }
 
-/// The signature that E2B's clients make, written here a second time so that the server's own code is not the judge of itself.
+/// The signature that E2B's clients compute. Implemented here again, so that the test does not
+/// depend on the server's code.
 fn sign(sandbox: &Sandbox, path: &str, operation: &str, user: &str, expiration: Option<i64>) -> String {
     let mut text = format!("{path}:{operation}:{user}:{}", sandbox.token);
     if let Some(seconds) = expiration {
@@ -242,7 +255,7 @@ fn a_signed_url_opens_what_was_signed_and_nothing_else() {
         let reply = get(&query);
         assert_eq!(reply.status, 401, "{what}: {query}: {}", reply.text());
     }
-    // A signature finds its own sandbox; it opens no other one that the request names.
+    // The edge finds the sandbox by the signature, and refuses a request that names another one.
     assert_eq!(get(&format!("path={a}&signature={foreign}")).body, b"his_", "the control");
     let named = [("E2b-Sandbox-Id", sandbox.id.as_str()), ("E2b-Sandbox-Port", "49983")];
     let query = format!("/files?path={a}&signature={foreign}");
@@ -273,7 +286,7 @@ fn no_call_of_the_studio_takes_a_wrong_token() {
             .collect::<Vec<_>>()
             .join("/");
         for (method, operation) in operations.as_object().expect("operations") {
-            // Open by their nature: signing in, and what a load balancer asks.
+            // Public calls: signing in, and health checks of a load balancer.
             if operation["security"].as_array().is_some_and(Vec::is_empty) {
                 continue;
             }
@@ -282,7 +295,8 @@ fn no_call_of_the_studio_takes_a_wrong_token() {
             let mut wrong: Vec<Vec<(&str, &str)>> =
                 vec![vec![], vec![("Authorization", &shorter)], vec![("Authorization", &key)]];
             if method != "GET" {
-                // A cookie alone, as a foreign page has the browser send it.
+                // A cookie without the CSRF header, as a page of another origin makes the browser
+                // send.
                 wrong.push(vec![("Cookie", &cookie)]);
                 wrong.push(vec![("Cookie", &cookie), ("X-Sandbar-Csrf", "1"), ("Origin", "https://evil.example")]);
             }

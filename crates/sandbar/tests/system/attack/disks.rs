@@ -1,19 +1,20 @@
 //! Attacks on the pool: nested subvolumes, quotas, leftovers.
 
-use crate::support::{Program, Sandbox, Server, eventually};
+use crate::support::{Program, Sandbox, Server, eventually, http};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use testing::User;
 
 const MIB: u64 = 1 << 20;
 const EPERM: i32 = 1;
 const EXDEV: i32 = 18;
 const EOPNOTSUPP: i32 = 95;
 
-/// A server whose sandboxes and volumes have these sizes.
+/// Starts a server whose sandboxes and volumes have these disk quotas.
 fn server_with_limits(directory: &Path, disk_mb: u64, volume_mb: u64) -> Server {
     let config = directory.join("config.toml");
     fs::write(&config, format!("[sandboxes]\ndisk_mb = {disk_mb}\nvolume_mb = {volume_mb}\n")).expect("written");
@@ -34,7 +35,8 @@ fn kill(server: &Server, sandbox: &Sandbox) {
     assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", sandbox.id), None).status, 204);
 }
 
-/// Where the files of all sandboxes and volumes are, seen from the host.
+/// The directory of the pool, as the host sees it: by `/proc/PID/root` if the server mounted it in
+/// its own mount namespace.
 fn pool_of(server: &Server) -> PathBuf {
     if !server.file("pool.img").exists() {
         return server.file("volumes");
@@ -49,7 +51,7 @@ fn names_in(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The one volume that sandboxes can mount.
+/// The directory of the only volume in the pool.
 fn volume_in(pool: &Path) -> PathBuf {
     let volumes = names_in(pool).into_iter().map(|name| pool.join(name)).filter(|path| path.join("files").is_dir());
     let volumes: Vec<PathBuf> = volumes.collect();
@@ -63,7 +65,7 @@ fn run(program: &str, arguments: &[&str], path: &Path) {
     assert!(done.status.success(), "{program} {arguments:?} {}: {done:?}", path.display());
 }
 
-/// Makes the ioctl on the directory `$1` or between two files in it, and prints the error number.
+/// Makes the ioctl on the directory `$1`, or between two files in it, and prints the errno.
 const IOCTL: &str = r#"
 import ctypes, os, sys
 libc, place, request = ctypes.CDLL(None, use_errno=True), sys.argv[1], int(sys.argv[2], 16)
@@ -79,13 +81,23 @@ print(0 if libc.ioctl(target, ctypes.c_ulong(request), argument) >= 0 else ctype
 
 #[test]
 fn sandboxes_make_no_subvolumes() {
-    let server = Server::with(&["--no-studio"]);
-    create_volume(&server, "data");
-    let sandbox = create_with_volume(&server, "data");
+    assert_refuses_subvolumes(&Server::with(&["--no-studio"]));
+}
+
+#[test]
+fn rootless_sandboxes_make_no_subvolumes() {
+    for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
+        assert_refuses_subvolumes(&Server::for_user(user, &["--no-studio"]));
+    }
+}
+
+fn assert_refuses_subvolumes(server: &Server) {
+    create_volume(server, "data");
+    let sandbox = create_with_volume(server, "data");
     assert_eq!(sandbox.write("/tmp/ioctl.py", IOCTL.as_bytes()).status, 200);
     let ioctl = |user: &str, place: &str, request: u32| -> i32 {
-        let said = sandbox.must(user, &format!("/usr/bin/python3 /tmp/ioctl.py {place} {request:#x}"));
-        said.trim().parse().expect("a number")
+        let output = sandbox.must(user, &format!("/usr/bin/python3 /tmp/ioctl.py {place} {request:#x}"));
+        output.trim().parse().expect("a number")
     };
     for user in ["user", "root"] {
         for place in ["/data", "/home/user"] {
@@ -96,7 +108,7 @@ fn sandboxes_make_no_subvolumes() {
         }
     }
     assert_eq!(sandbox.must("user", "ls /data"), "");
-    // The control: cloning is of the same type of ioctl and is the file system's to refuse.
+    // The control: FICLONE has the same ioctl type, and only the file system may refuse it.
     let cloned = ioctl("user", "/data", 0x4004_9409);
     assert!(matches!(cloned, 0 | EOPNOTSUPP | EXDEV), "{cloned}");
     if server.file("pool.img").exists() {
@@ -104,11 +116,11 @@ fn sandboxes_make_no_subvolumes() {
     }
 }
 
-/// By the ioctl: `btrfs property` does not find a path that leads through another mount namespace.
+/// Sets the flag by ioctl: `btrfs property` fails on a path through another mount namespace.
 const MAKE_READ_ONLY: &str = "import fcntl, os, struct, sys\n\
                               fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x4008941a, struct.pack('Q', 2))";
 
-/// The subvolumes are made from the host, as an older version let sandboxes make them.
+/// The test creates the subvolumes from the host: older versions let sandboxes create them.
 #[test]
 fn nested_subvolumes_count_against_a_volume_and_go_with_it() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -130,7 +142,7 @@ fn nested_subvolumes_count_against_a_volume_and_go_with_it() {
     assert!(refused.stderr.contains("Disk quota exceeded"), "{refused:?}");
     let written: u64 = sandbox.must("user", "stat -c %s /data/n/deeper/big").trim().parse().expect("a number");
     assert!(written <= 64 * MIB, "{written} bytes were written");
-    // The control: the sandbox's own disk has room.
+    // The control: the sandbox's own disk has free space.
     sandbox.must("user", "head -c 100M /dev/zero >big && rm big");
 
     kill(&server, &sandbox);
@@ -143,11 +155,31 @@ fn nested_subvolumes_count_against_a_volume_and_go_with_it() {
     kill(&server, &server.create());
 }
 
-/// A cgroup below the server's own that the kernel does not let go: it has a child.
+#[test]
+fn a_volume_upload_without_space_leaves_the_old_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = server_with_limits(directory.path(), 512, 64);
+    let volume = create_volume(&server, "data");
+    let text = |key: &str| volume[key].as_str().expect("a text");
+    let bearer = format!("Bearer {}", text("token"));
+    let call = |method: &str, query: &str, body: &[u8]| {
+        let target = format!("/volumecontent/{}/file?path=/note{query}", text("volumeID"));
+        http::request(&server.address, method, &target, &[("Authorization", &bearer)], body).expect("an answer")
+    };
+    assert_eq!(call("PUT", "", b"kept").status, 201);
+    let refused = call("PUT", "&force=true", &vec![7; 96 << 20]);
+    assert_eq!(refused.status, 507, "{}", refused.text());
+    assert_eq!(call("GET", "", b"").body, b"kept");
+    // The control: content that fits replaces the file.
+    assert_eq!(call("PUT", "&force=true", b"new").status, 201);
+    assert_eq!(call("GET", "", b"").body, b"new");
+}
+
+/// Cgroups below the server's, which the kernel refuses to remove because they have a child.
 struct StrayCgroups(Vec<PathBuf>);
 
 impl StrayCgroups {
-    /// Below the groups that hold `sandbox`; none where there are no cgroups.
+    /// Creates one beside each cgroup of `sandbox`; none on a machine without cgroups.
     fn beside(sandbox: &Sandbox) -> Self {
         let below = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         let trees: Vec<PathBuf> = below(Path::new("/sys/fs/cgroup")).collect();
@@ -168,7 +200,7 @@ impl Drop for StrayCgroups {
     }
 }
 
-/// Where the server keeps the sandbox's socket.
+/// The directory that has the sandbox's socket.
 fn runtime_of(server: &Server, sandbox: &Sandbox) -> PathBuf {
     let noted = fs::read_to_string(server.file("runtime")).map(PathBuf::from).into_iter();
     let in_run = fs::read_dir("/run").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -187,7 +219,7 @@ fn leftovers_keep_no_server_from_starting_or_ending() {
     fs::write(pool.join("file"), "").expect("written");
     symlink("/nowhere", pool.join("link")).expect("a link");
     run("mkfifo", &[], &pool.join("pipe"));
-    // Directories where volumes are expected: one of nothing known, one of a build that was broken off.
+    // Directories where volumes are expected: one of unknown origin, one of an interrupted build.
     let scratch = "b".repeat(21);
     for name in ["directory", &scratch] {
         fs::create_dir_all(pool.join(name).join("up/deep")).expect("directories");
@@ -218,56 +250,56 @@ fn leftovers_keep_no_server_from_starting_or_ending() {
     fs::remove_dir_all(runtime.join("stray.sock")).expect("it is empty");
 }
 
-/// How much a sandbox can still write.
-fn room_in(sandbox: &Sandbox) -> u64 {
+/// Bytes that a sandbox can still write.
+fn free_space_in(sandbox: &Sandbox) -> u64 {
     let line = "head -c 1G /dev/zero >fill 2>/dev/null; sync fill; stat -c %s fill; rm fill; sync -f .";
     sandbox.must("user", line).trim().parse().expect("a number")
 }
 
-fn of_home(home: &Path, word: &'static str) -> Program {
+fn program_in(home: &Path, word: &'static str) -> Program {
     let program = Program::new(word).variable("XDG_DATA_HOME", home.join("data"));
     program.variable("XDG_CONFIG_HOME", home.join("config"))
 }
 
 #[test]
-fn a_restored_sandbox_has_as_much_room_as_before() {
+fn a_restored_sandbox_has_the_same_free_space() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = server_with_limits(directory.path(), 96, 64);
     let first = server.create();
-    // Not of zeros, which an archive leaves out.
+    // Random bytes: an archive stores zeros as a hole.
     first.must("user", "head -c 48M /dev/urandom >shared; sync shared");
     let taken = server.call("POST", &format!("/sandboxes/{}/snapshots", first.id), Some(json!({})));
     assert_eq!(taken.status, 201, "{}", taken.text());
     let sandbox = server.create_with(json!({ "templateID": taken.json()["snapshotID"] }));
     sandbox.must("user", "head -c 8M /dev/urandom >own; sync own");
-    let before = room_in(&sandbox);
+    let before = free_space_in(&sandbox);
     assert!(before > 60 * MIB, "the control: what the template has is not charged: {before} bytes of room");
     let target = directory.path().join("backup");
     let target = target.to_str().expect("a plain path");
-    of_home(directory.path(), "backup").at(&server).must(&[target]);
+    program_in(directory.path(), "backup").at(&server).must(&[target]);
     drop(server);
 
     let config = directory.path().join("config.toml");
     let arguments = ["--no-studio", "--config", config.to_str().expect("a plain path")];
-    let restored = Server::on_new_directory(&arguments, |data| {
-        of_home(directory.path(), "restore").must(&[target, "--data", data.to_str().expect("a plain path")]);
+    let restored = Server::on_new_directory(None, &arguments, |data| {
+        program_in(directory.path(), "restore").must(&[target, "--data", data.to_str().expect("a plain path")]);
     });
     let connected = restored.call("POST", &format!("/v2/sandboxes/{}/connect", sandbox.id), Some(json!({})));
     assert!(matches!(connected.status, 200 | 201), "{}", connected.text());
     let sandbox = sandbox.at(&restored.address);
     assert_eq!(sandbox.must("user", "stat -c %s shared own"), format!("{}\n{}\n", 48 * MIB, 8 * MIB));
-    let after = room_in(&sandbox);
+    let after = free_space_in(&sandbox);
     assert!(after + MIB / 2 >= before, "{before} bytes of room before, {after} after");
-    // It is limited still, and so is a new sandbox of the template.
+    // The quota still limits it.
     assert!(after < before + 16 * MIB, "{before} bytes of room before, {after} after");
 }
 
-/// Ended when it is dropped.
+/// A running `sandbar backup`, killed on drop.
 struct Backup(Child);
 
 impl Backup {
     fn start(server: &Server, home: &Path) -> Self {
-        let mut command = of_home(home, "backup").at(server).command(&[home.join("backup").to_str().expect("text")]);
+        let mut command = program_in(home, "backup").at(server).command(&[home.join("backup").to_str().expect("text")]);
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
     }
 
@@ -289,11 +321,11 @@ impl Drop for Backup {
 }
 
 #[test]
-fn what_a_killed_backup_left_goes_at_the_next_start_and_not_while_it_runs() {
+fn leftovers_of_a_killed_backup_go_at_the_next_start() {
     let home = tempfile::tempdir().expect("a directory");
     let mut server = Server::with(&["--no-studio"]);
     let sandbox = server.create();
-    // Takes a second to compress.
+    // Compressing this takes about a second, so that the backup can be stopped meanwhile.
     sandbox.must("user", "head -c 64M /dev/urandom >large; sync large");
     let copies = |server: &Server| {
         names_in(&pool_of(server)).into_iter().filter(|name| name.starts_with(".backup-")).collect::<Vec<_>>()
@@ -306,7 +338,7 @@ fn what_a_killed_backup_left_goes_at_the_next_start_and_not_while_it_runs() {
     backup.signal("STOP");
     assert_eq!(copies(&server).len(), 1);
 
-    // The backup lives: it has what it reads.
+    // The backup process exists: a starting server keeps the copy that the backup reads.
     server.kill_9();
     server.start_again();
     assert_eq!(copies(&server).len(), 1);
@@ -315,25 +347,26 @@ fn what_a_killed_backup_left_goes_at_the_next_start_and_not_while_it_runs() {
     server.start_again();
     assert_eq!(copies(&server), [""; 0]);
     assert!(!server.file("backup.drafts").exists());
-    // The control: the volume itself is there, and a backup can be made.
+    // The control: the sandbox's files exist, and another backup succeeds.
     assert_eq!(sandbox.at(&server.address).must("user", "stat -c %s large").trim(), (64 * MIB).to_string());
-    of_home(home.path(), "backup").at(&server).must(&[home.path().join("backup").to_str().expect("text")]);
+    program_in(home.path(), "backup").at(&server).must(&[home.path().join("backup").to_str().expect("text")]);
 }
 
 #[test]
-fn a_small_upload_that_finds_no_room_leaves_the_file_as_it_was() {
+fn a_small_upload_without_space_leaves_the_old_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = server_with_limits(directory.path(), 64, 64);
     let sandbox = server.create();
     let (old, new) = (vec![b'o'; 100 << 10], vec![b'n'; 200 << 10]);
     assert_eq!(sandbox.write("/home/user/file", &old).status, 200);
-    // Small files at the end: of a large one the kernel frees no part.
+    // Fills the rest with small files, since the test frees space by removing one file at a time.
     sandbox.must(
         "user",
         "mkdir fill; head -c 60M /dev/zero >fill/large; sync -f .; \
          i=0; while head -c 32768 /dev/zero >fill/$i; do i=$((i+1)); done 2>/dev/null; sync -f .",
     );
-    // From no room at all to enough of it: for the file's inode, for part of the content, for all.
+    // From no free space to enough: first for the inode, then for part of the content, then for
+    // all.
     let mut refusals = 0;
     loop {
         let written = sandbox.write("/home/user/file", &new);

@@ -1,4 +1,4 @@
-//! Attacks on a sandbox's ports from outside: tokens, contexts, wake-ups.
+//! Attacks on a sandbox's ports from outside: tokens, interpreter contexts, resumes by traffic.
 
 use crate::support::http::{self, Reply};
 use crate::support::{Sandbox, Server, eventually};
@@ -15,7 +15,7 @@ const GUEST: &str = "49983";
 const INTERPRETER: &str = "49999";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Answers every request with its head, as text.
+/// A service that answers every request with the head of the request.
 const ECHO: &str = r#"
 import socketserver
 class Echo(socketserver.StreamRequestHandler):
@@ -30,14 +30,14 @@ socketserver.ThreadingTCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("127.0.0.1", 3000), Echo).serve_forever()
 "#;
 
-/// A request as a stranger makes it, who knows the sandbox's ID and nothing else.
+/// Sends a request of a client that knows only the sandbox's id, and `headers`.
 fn ask(server: &Server, id: &str, port: &str, line: &str, headers: &[(&str, &str)]) -> Reply {
     let (method, path) = line.split_once(' ').expect("METHOD PATH");
     let all = [&[("E2b-Sandbox-Id", id), ("E2b-Sandbox-Port", port)], headers].concat();
     http::request(&server.address, method, path, &all, b"").unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// A link to a file, as SDKs make it with the sandbox's token.
+/// A signed URL of a file, as SDKs make it with the sandbox's token.
 fn signed_url(path: &str, token: &str, expiration: Option<i64>) -> String {
     let end = expiration.map(|end| format!(":{end}")).unwrap_or_default();
     let digest = Sha256::digest(format!("{path}:read::{token}{end}"));
@@ -61,7 +61,7 @@ fn state(server: &Server, id: &str) -> String {
 }
 
 #[test]
-fn only_what_the_sandbox_would_answer_wakes_it() {
+fn only_requests_that_the_sandbox_would_answer_resume_it() {
     let server = Server::with(&["--ephemeral", "--no-studio"]);
     let sandbox = server.create_with(json!({
         "templateID": "base", "timeout": 600, "autoPause": true, "autoResume": { "enabled": true }
@@ -91,7 +91,7 @@ fn only_what_the_sandbox_would_answer_wakes_it() {
         assert_eq!(reply.status, status, "{port} {line}: {}", reply.text());
         assert_eq!(state(&server, id), "paused", "{port} {line}");
     }
-    // The controls: each of these wakes it.
+    // The controls: each of these requests resumes the sandbox.
     let right = ("X-Access-Token", token);
     for (port, line, headers, status) in [
         (GUEST, "GET /health", &[right][..], 204),
@@ -107,28 +107,29 @@ fn only_what_the_sandbox_would_answer_wakes_it() {
 }
 
 #[test]
-fn waking_has_a_rate() {
+fn resumes_by_traffic_are_rate_limited() {
     let server = Server::with(&["--ephemeral", "--no-studio"]);
     let auto = json!({ "templateID": "base", "timeout": 600, "autoPause": true, "autoResume": { "enabled": true } });
     let (sandbox, other) = (server.create_with(auto.clone()), server.create_with(auto));
-    let wake = |sandbox: &Sandbox| {
+    let pause_and_resume = |sandbox: &Sandbox| {
         let paused = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), None);
         assert_eq!(paused.status, 204, "{}", paused.text());
         ask(&server, &sandbox.id, GUEST, "GET /health", &[("X-Access-Token", &sandbox.token)])
     };
-    // However long a round takes, the 30 wake-ups of the beginning are used up faster than one comes back in 2 s.
-    let refused = (0..400).map(|_| wake(&sandbox)).find(|reply| reply.status != 204).expect("a refusal");
+    // The token bucket has 30 resumes and refills by one per 2 s. A round is faster, so it runs
+    // empty.
+    let refused = (0..400).map(|_| pause_and_resume(&sandbox)).find(|reply| reply.status != 204).expect("a refusal");
     assert_eq!(refused.status, 429, "{}", refused.text());
     assert_eq!(state(&server, &sandbox.id), "paused");
-    assert_eq!(wake(&other).status, 204, "another sandbox has a rate of its own");
+    assert_eq!(pause_and_resume(&other).status, 204, "another sandbox has a rate of its own");
     eventually("it can be woken again", START_TIMEOUT, || {
         let reply = ask(&server, &sandbox.id, GUEST, "GET /health", &[("X-Access-Token", &sandbox.token)]);
         (reply.status == 204).then_some(())
     });
 }
 
-/// The status of a request from another address of this machine.
-fn from_elsewhere(server: &Server, id: &str, line: &str, token: Option<&str>) -> String {
+/// Sends a request from another address of this machine and returns the status.
+fn status_from_other_address(server: &Server, id: &str, line: &str, token: Option<&str>) -> String {
     let (method, path) = line.split_once(' ').expect("METHOD PATH");
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--max-time", "60", "--noproxy", "*", "--interface", "127.0.0.9", "--request", method]);
@@ -140,28 +141,32 @@ fn from_elsewhere(server: &Server, id: &str, line: &str, token: Option<&str>) ->
 }
 
 #[test]
-fn contexts_are_not_a_strangers() {
+fn contexts_are_closed_to_unknown_addresses() {
     let server = Server::with(&["--ephemeral", "--no-studio"]);
     let sandbox = server.create();
     let (id, token) = (sandbox.id.as_str(), sandbox.token.as_str());
-    // As packages from 2.9 on do, from the address that has created the sandbox: without a token.
+    // Packages from 2.9 on send no token. The edge accepts the address that created the sandbox.
     let made = ask(&server, id, INTERPRETER, "POST /contexts", &[]);
     assert_eq!(made.status, 200, "{}", made.text());
     let context = made.json()["id"].as_str().expect("an ID").to_owned();
     let (restart, remove) = (format!("POST /contexts/{context}/restart"), format!("DELETE /contexts/{context}"));
     for line in ["GET /contexts", "POST /contexts", &restart, &remove, "POST /execute"] {
-        assert_eq!(from_elsewhere(&server, id, line, None), "401", "{line}");
-        assert_eq!(from_elsewhere(&server, id, line, Some("wrong")), "401", "{line}");
+        assert_eq!(status_from_other_address(&server, id, line, None), "401", "{line}");
+        assert_eq!(status_from_other_address(&server, id, line, Some("wrong")), "401", "{line}");
     }
     let listed = ask(&server, id, INTERPRETER, "GET /contexts", &[]).json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "nothing was made or removed: {listed}");
     assert_eq!(ask(&server, id, INTERPRETER, "GET /contexts", &[("X-Access-Token", "wrong")]).status, 401);
-    // The controls: with the token, and from then on without.
-    assert_eq!(from_elsewhere(&server, id, "GET /health", None), "200");
-    assert_eq!(from_elsewhere(&server, id, "GET /contexts", Some(token)), "200");
-    assert_eq!(from_elsewhere(&server, id, &restart, None), "204");
+    // The controls: the token is accepted, and then the address without the token.
+    assert_eq!(status_from_other_address(&server, id, "GET /health", None), "200");
+    assert_eq!(status_from_other_address(&server, id, "GET /contexts", Some(token)), "200");
+    assert_eq!(status_from_other_address(&server, id, &restart, None), "204");
     let other = server.create();
-    assert_eq!(from_elsewhere(&server, &other.id, "GET /contexts", None), "401", "it is known to one sandbox only");
+    assert_eq!(
+        status_from_other_address(&server, &other.id, "GET /contexts", None),
+        "401",
+        "it is known to one sandbox only"
+    );
     assert_eq!(ask(&server, id, INTERPRETER, &remove, &[]).status, 204);
 }
 
@@ -201,7 +206,7 @@ fn services_see_no_credentials_and_one_host() {
 }
 
 #[test]
-fn a_signed_page_does_not_run_as_the_dashboards() {
+fn a_signed_page_runs_outside_of_the_dashboard_s_origin() {
     let server = Server::with(&["--ephemeral", "--no-studio"]);
     let sandbox = server.create();
     sandbox.write("/home/user/a.html", b"<script>fetch('/api/me')</script>");

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 const SECRET: &str = "sk-never-in-plain-text-51c0";
 
-/// A web server that answers whatever looks like a request, on ports 80, 8080 (plain), 443 and 8443
-/// (TLS): it skips empty lines, takes any method, and says which host and authorization it saw.
+/// A lenient web server on ports 80 and 8080 (plain), 443 and 8443 (TLS). It skips empty lines,
+/// accepts any method, and answers with the host and the authorization of the request.
 const WEB: &str = r#"
 import socket, ssl, sys, threading
 def answer(connection, context):
@@ -50,8 +50,8 @@ print('.')
 threading.Event().wait()
 "#;
 
-/// Makes the attempts that `attempts.json` lists, each over a connection of its own, and prints
-/// what came back of each: until so many answers came, or the connection ended.
+/// Makes the attempts of `attempts.json`, each over its own connection, and prints what each
+/// received until the expected number of responses arrived or the connection ended.
 const CLIENT: &str = r#"
 import json, socket, ssl, sys
 results = {}
@@ -77,8 +77,8 @@ for label, address, port, sni, payload, answers in json.load(open('/tmp/attempts
 print(json.dumps(results))
 "#;
 
-/// Asks the sandbox's name server each question and prints the code of its answer: 0 is none, 3 "no
-/// such name", 5 "refused".
+/// Sends each question to the sandbox's name server and prints the response code and the number of
+/// records. Code 0 is no error, 3 NXDOMAIN, 5 REFUSED.
 const RESOLVE: &str = r#"
 import json, socket, struct
 codes = {}
@@ -119,7 +119,7 @@ impl Scene {
         Self { internet, directory, certificate }
     }
 
-    /// A server with these further lines of its section `[egress]`.
+    /// Starts a server with these lines in its section `[egress]`.
     fn server(&self, lines: &str) -> Server {
         let config = self.directory.path().join("sandbar.toml");
         let (names, roots) = (self.internet.nameserver, &self.certificate);
@@ -129,27 +129,28 @@ impl Scene {
     }
 }
 
-/// Plain TCP, and TLS without a server name.
+/// The server name of an attempt: `PLAIN` is TCP without TLS, `NO_NAME` is TLS without a server
+/// name.
 const PLAIN: Value = Value::Bool(false);
 const NO_NAME: Value = Value::Null;
 
-/// What each attempt heard.
+/// Makes the attempts in the sandbox and returns what each received, by label.
 fn attempt(sandbox: &Sandbox, attempts: &[(&str, &str, u16, Value, String, u32)]) -> Value {
     let reply = sandbox.write("/tmp/attempts.json", json!(attempts).to_string().as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(sandbox.write("/tmp/client.py", CLIENT.as_bytes()).status, 200);
-    let said = sandbox.must("user", "/usr/bin/python3 /tmp/client.py");
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let output = sandbox.must("user", "/usr/bin/python3 /tmp/client.py");
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
 fn resolve(sandbox: &Sandbox, questions: &[(&str, u16, u16)]) -> Value {
     assert_eq!(sandbox.write("/tmp/questions.json", json!(questions).to_string().as_bytes()).status, 200);
     assert_eq!(sandbox.write("/tmp/resolve.py", RESOLVE.as_bytes()).status, 200);
-    let said = sandbox.must("user", "/usr/bin/python3 /tmp/resolve.py");
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let output = sandbox.must("user", "/usr/bin/python3 /tmp/resolve.py");
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
-/// The sandbox's log, once it holds `text`.
+/// Waits until the sandbox's log has `text`, and returns the log.
 fn log_with(server: &Server, sandbox: &Sandbox, text: &str) -> String {
     let path = format!("/v2/sandboxes/{}/logs", sandbox.id);
     eventually(format!("{text:?} in the log"), Duration::from_secs(20), || {
@@ -161,7 +162,7 @@ fn get(host: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
-/// A request for a target of whatever names the host allows, whose rule fills in a secret.
+/// Egress rules for `registry.test` that set a header with a secret, with `further` fields.
 fn secret_rule(further: &[(&str, Value)]) -> Value {
     let headers = json!({ "Authorization": "Bearer ${e2b.secrets.key}" });
     let mut rule = json!({ "transform": { "headers": headers } });
@@ -180,27 +181,30 @@ fn secrets_are_not_filled_into_plain_http() {
 
     let sandbox = make(&secret_rule(&[]));
     for port in [80, 8080] {
-        let said = sandbox.must("user", &format!("curl -sS -m 10 -w '%{{http_code}}' http://registry.test:{port}/"));
-        assert!(said.ends_with("403") && said.contains("https://") && said.contains("allowPlaintext"), "{said}");
-        assert!(!said.contains(SECRET) && !said.contains("saw"), "{said}");
+        let output = sandbox.must("user", &format!("curl -sS -m 10 -w '%{{http_code}}' http://registry.test:{port}/"));
+        assert!(
+            output.ends_with("403") && output.contains("https://") && output.contains("allowPlaintext"),
+            "{output}"
+        );
+        assert!(!output.contains(SECRET) && !output.contains("saw"), "{output}");
     }
     let log = log_with(&server, &sandbox, "plain HTTP");
     assert!(!log.contains(SECRET), "{log}");
-    // The control: TLS, at whatever port, since the certificate is verified.
+    // The control: over TLS the header is set on any port, since the certificate is verified.
     for port in [443, 8443] {
-        let said = sandbox.must("user", &format!("curl -sS -m 10 https://registry.test:{port}/"));
-        assert!(said.contains(&format!("authorization=Bearer {SECRET}")), "{port}: {said}");
+        let output = sandbox.must("user", &format!("curl -sS -m 10 https://registry.test:{port}/"));
+        assert!(output.contains(&format!("authorization=Bearer {SECRET}")), "{port}: {output}");
     }
-    // A header that names no secret is set in plain requests, too.
+    // A header without a secret is set in plain requests as well.
     let literal = json!({ "registry.test": [{ "transform": { "headers": { "Authorization": "literal" } } }] });
-    let said = make(&literal).must("user", "curl -sS -m 10 http://registry.test/");
-    assert!(said.contains("authorization=literal"), "{said}");
+    let output = make(&literal).must("user", "curl -sS -m 10 http://registry.test/");
+    assert!(output.contains("authorization=literal"), "{output}");
 
-    // The rule says so in words: then it is, and the words are given back.
+    // With `allowPlaintext` the secret is sent in plain, and the API returns the rule unchanged.
     let allowed = secret_rule(&[("allowPlaintext", json!(true))]);
     let sandbox = make(&allowed);
-    let said = sandbox.must("user", "curl -sS -m 10 http://registry.test:8080/");
-    assert!(said.contains(&format!("authorization=Bearer {SECRET}")), "{said}");
+    let output = sandbox.must("user", "curl -sS -m 10 http://registry.test:8080/");
+    assert!(output.contains(&format!("authorization=Bearer {SECRET}")), "{output}");
     let seen: Value = server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).json();
     assert_eq!(seen["network"]["rules"], allowed);
     for wrong in [json!("yes"), json!(1)] {
@@ -263,8 +267,8 @@ fn rules_by_name_cannot_be_evaded_at_a_shared_address() {
     }
     log_with(&server, &sandbox, "says no name");
 
-    // TLS that is only judged by its server name can carry requests for other hosts. A rule that
-    // inspects it refuses them.
+    // A TLS connection that is judged by its server name alone can carry requests for other hosts.
+    // A rule that inspects the connection refuses them.
     let fronted = [("fronted", address, 443, json!("registry.test"), forbidden, 1)];
     let honest = [("honest", address, 443, json!("registry.test"), allowed, 1)];
     let rules = json!({ "registry.test": [{ "inspect": true }] });
@@ -276,8 +280,8 @@ fn rules_by_name_cannot_be_evaded_at_a_shared_address() {
     let heard = attempt(&sandbox, &honest);
     assert!(heard["honest"].as_str().is_some_and(|heard| heard.contains("host=registry.test")), "{heard}");
     let heard = attempt(&sandbox, &fronted);
-    let said = heard["fronted"].as_str().expect("a text");
-    assert!(said.contains("421") && !said.contains("saw"), "{heard}");
+    let answer = heard["fronted"].as_str().expect("a text");
+    assert!(answer.contains("421") && !answer.contains("saw"), "{heard}");
     let seen: Value = server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).json();
     assert_eq!(seen["network"]["rules"], rules);
 }
@@ -291,12 +295,12 @@ fn neighbours_of_the_host_are_out_of_reach() {
     assert!(reaches(&sandbox, &PUBLIC.to_string()), "the control: an address behind a router");
     assert!(!reaches(&sandbox, &NEIGHBOUR.to_string()), "an address on the host's own link");
     assert!(!reaches(&sandbox, "neighbour.test"), "a name that leads there");
-    // What the caller of the API allows does not open what the machine closes.
+    // Rules of the API's caller do not open what the server's configuration closes.
     let network = json!({ "allowOut": ["neighbour.test", NEIGHBOUR.to_string()], "denyOut": ["0.0.0.0/0"] });
     let allowing = strict.create_with(json!({ "templateID": "base", "network": network }));
     assert!(!reaches(&allowing, &NEIGHBOUR.to_string()));
     log_with(&strict, &allowing, "egress.allow_ranges");
-    // The server's configuration does.
+    // The server's configuration opens it.
     let open = scene.server(&format!("allow_ranges = [\"{NEIGHBOUR}/32\"]"));
     assert!(reaches(&open.create(), &NEIGHBOUR.to_string()));
 }
@@ -337,7 +341,7 @@ fn names_of_the_hosts_network_stay_there() {
     }
     let asked = scene.internet.asked();
     assert!(asked.is_empty(), "the host's name server heard of it: {asked:?}");
-    // The control: other names are asked for, whatever the type.
+    // The control: queries for other names are forwarded, of any type.
     let open = [
         ("registry.test", A, 1),
         ("registry.test", TXT, 1),
@@ -349,7 +353,7 @@ fn names_of_the_hosts_network_stay_there() {
     assert_eq!(codes["registry.test 1 1"], json!([0, 1]), "{codes}");
     assert_eq!(scene.internet.asked().len(), open.len(), "{codes}");
 
-    // The server's configuration opens such names, and the addresses that they lead to.
+    // The server's configuration opens such names and the addresses that they resolve to.
     let named = scene.server("allow_names = [\"*.corp.internal\", \"printer\"]");
     let codes = resolve(&named.create(), &[("db.corp.internal", A, 1), ("printer", A, 1), ("nas.lan", A, 1)]);
     assert_eq!(codes["db.corp.internal 1 1"], json!([0, 1]), "{codes}");

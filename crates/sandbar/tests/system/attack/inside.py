@@ -1,8 +1,9 @@
 """Attempts that hostile code makes from inside a sandbox, as one program.
 
-Prints a line `AREA<TAB>ATTEMPT<TAB>OUTCOME` per attempt. An outcome is the name of the errno that the kernel
-answered, or `through`. Every argument is invalid on purpose, so that a call which the filter does not refuse does
-nothing and answers EFAULT, EINVAL or EBADF: that is how a control on the host tells the filter from a typing mistake.
+Prints a line `AREA<TAB>ATTEMPT<TAB>OUTCOME` per attempt. An outcome is the name of the errno that the
+kernel returned, or `through`. Every argument is invalid on purpose: a call that the filter lets pass
+does nothing and returns EFAULT, EINVAL or EBADF. By these a control on the host tells the filter from
+a typing mistake.
 """
 
 import ctypes
@@ -42,7 +43,8 @@ def attempt(area, what, action):
         say(area, what, "through")
 
 
-# Numbers are those of x86-64. Calls on processes of the sandbox's own (ptrace, process_vm_writev, kcmp) are allowed.
+# Numbers of x86-64. Calls on processes of the same sandbox (ptrace, process_vm_writev, kcmp) are
+# allowed.
 X86 = {
     "mount": 165, "umount2": 166, "pivot_root": 155, "swapon": 167, "swapoff": 168, "reboot": 169,
     "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176,
@@ -79,8 +81,8 @@ def namespaces():
             os._exit(0)
         os.waitpid(child, 0)
         if what == "time":
-            continue  # clone() has no flag for it: the bit belongs to the exit signal
-        # clone(2) with the flag, without memory or stack of its own: the child shares ours copy-on-write.
+            continue  # clone() has no flag for it: the bit is part of the exit signal
+        # clone(2) with the flag and without CLONE_VM or a stack: as fork, memory is copy-on-write.
         ctypes.set_errno(0)
         made = libc.syscall(ctypes.c_long(56), ctypes.c_long(flag | 17), 0, 0, 0, 0)
         if made == 0:
@@ -125,7 +127,7 @@ def attributes():
 
 
 def kernel_files():
-    """Opens for writing everything below /proc/sys and /sys; opening changes nothing."""
+    """Opens every file below /proc/sys and /sys for writing. Opening changes nothing."""
     opened = 0
     for top in "/proc/sys", "/sys":
         for folder, _, names in os.walk(top, onerror=lambda _: None):
@@ -150,11 +152,11 @@ def namespace_ioctls():
             try:
                 got = fcntl.ioctl(descriptor, request)
             except OSError as error:
-                # Only hierarchical namespaces have a parent: EINVAL is the answer for all others.
+                # Only hierarchical namespaces have a parent; the kernel returns EINVAL for others.
                 flat = what == "parent" and kind not in ("pid", "user") and error.errno == errno.EINVAL
                 say("namespace handle", f"{what} of {kind}", "EPERM" if flat else name(error.errno))
             else:
-                # A handle of one of our own namespaces is no way out.
+                # A handle of a namespace of this sandbox is no escape.
                 inode = os.fstat(got).st_ino
                 say("namespace handle", f"{what} of {kind}", "EPERM" if inode in own else "through")
                 os.close(got)
@@ -172,7 +174,7 @@ def terminals():
 
 
 def chroot_escape():
-    """The classic: chroot below the working directory, climb out, and look for a process of the host."""
+    """Calls chroot below the working directory, climbs out of it, and compares the root directory."""
     child = os.fork()
     if child == 0:
         try:

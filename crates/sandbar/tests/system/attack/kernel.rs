@@ -9,55 +9,57 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use testing::User;
 
-/// A server of one kind, for all attempts whose refusal depends on the ids of its sandboxes.
+/// A server whose sandboxes have one kind of ids, on which the refusals of these attempts depend.
 struct Target {
     kind: &'static str,
     server: Server,
 }
 
 #[test]
-fn sandboxes_of_this_user_s_server_reach_nothing_of_the_host() {
+fn sandboxes_of_this_user_reach_nothing_of_the_host() {
     attack("this user", || Server::with(&["--no-studio"]));
 }
 
 #[test]
 fn sandboxes_with_subordinate_ids_reach_nothing_of_the_host() {
-    attack("subordinate ids", || Server::of_user(User::with_subordinate_ids(), &["--no-studio"]));
+    attack("subordinate ids", || Server::for_user(User::with_subordinate_ids(), &["--no-studio"]));
 }
 
 #[test]
 fn sandboxes_with_a_single_id_reach_nothing_of_the_host() {
-    attack("single id", || Server::of_user(User::with_a_single_id(), &["--no-studio"]));
+    attack("single id", || Server::for_user(User::with_a_single_id(), &["--no-studio"]));
 }
 
-/// Root plants files of the host before and after the server starts; an ordinary user may not.
+/// Makes all attempts. Those on files that root plants on the host, before and after the server
+/// starts, are left out if the tests run as an ordinary user.
 fn attack(kind: &'static str, start: impl FnOnce() -> Server) {
-    let plants = rustix::process::geteuid().is_root();
-    let planted = plants.then(|| (Planted::new("before"), Local::new()));
+    let is_root = rustix::process::geteuid().is_root();
+    let planted = is_root.then(|| (Planted::new("before"), LocalSettings::new()));
     let target = Target { kind, server: start() };
     if let Some((before, local)) = &planted {
-        what_not_every_user_of_the_host_may_read_stays_unread(&target, before);
-        what_administrators_keep_in_usr_local_is_filtered(&target, local);
+        check_host_permissions_hold(&target, before);
+        check_usr_local_is_filtered(&target, local);
     }
-    the_host_s_crash_handler_is_never_run(&target);
-    the_guest_is_out_of_reach_of_the_code_it_serves(&target);
-    proc_and_sys_tell_nothing_of_others(&target);
+    check_crash_handler_never_runs(&target);
+    check_guest_is_out_of_reach(&target);
+    check_proc_and_sys_hide_others(&target);
 }
 
-/// Runs a Python program inside, from a file: no shell reads it.
+/// Runs a Python program in the sandbox from a file, so that no shell expands it.
 #[track_caller]
 fn python(sandbox: &Sandbox, user: &str, program: &str) -> Output {
     assert_eq!(sandbox.write("/tmp/attempt.py", program.as_bytes()).status, 200);
     sandbox.run_as(user, "/usr/bin/python3 /tmp/attempt.py")
 }
 
-/// Files of the host that not every user of it may read, and one that every user may. Removed on drop, also when a test fails.
+/// Files of the host that not every user may read, and one that every user may. Removed on drop,
+/// also when a test fails.
 struct Planted {
     directories: Vec<PathBuf>,
 }
 
-/// A name that no other test has: tests run side by side.
-fn own_name(name: &str) -> String {
+/// A name that no other test uses, since tests run in parallel.
+fn unique_name(name: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("sandbar-test-{}-{}-{name}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
@@ -65,9 +67,9 @@ fn own_name(name: &str) -> String {
 const SECRET: &str = "planted-by-a-test";
 
 impl Planted {
-    /// Below several parts of `/usr` and the package databases, under a name of this process's own.
+    /// Creates the files below several directories of `/usr` and of the package databases.
     fn new(name: &str) -> Self {
-        let name = own_name(name);
+        let name = unique_name(name);
         let places =
             ["/usr/lib", "/usr/share", "/usr/local/lib", "/usr/local/share/man", "/var/lib/dpkg", "/var/lib/apt"];
         let directories =
@@ -86,7 +88,7 @@ impl Planted {
         planted
     }
 
-    fn shut_later(&self) {
+    fn close_later_files(&self) {
         for directory in &self.directories {
             set_mode(&directory.join("later"), 0o600);
         }
@@ -110,7 +112,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its owner may");
 }
 
-/// Prints the content of every planted file below `$1` by every way that root of a sandbox has.
+/// Prints the content of every planted file below `$1`, by every means that root of a sandbox has.
 const WAYS: &str = r#"
 cd "$1"
 for file in owner group $2 closed/inner closed/link; do cat $file; done
@@ -123,14 +125,14 @@ mv $2 /usr/moved && cat /usr/moved
 mkdir closed/own; chmod -R 777 closed; ls -R closed; cat closed/*
 "#;
 
-fn what_not_every_user_of_the_host_may_read_stays_unread(Target { kind, server }: &Target, before: &Planted) {
+fn check_host_permissions_hold(Target { kind, server }: &Target, before: &Planted) {
     let sandbox = server.create();
     assert_eq!(sandbox.write("/tmp/ways.sh", WAYS.as_bytes()).status, 200);
     let after = Planted::new("after");
-    before.shut_later();
-    after.shut_later();
+    before.close_later_files();
+    after.close_later_files();
     for directory in before.directories.iter().chain(&after.directories) {
-        // A server that is not root has copied the package databases as they were.
+        // A rootless server has copied the package databases when it started.
         let is_copy = *kind != "this user" && directory.starts_with("/var/lib");
         let later = if is_copy { "owner" } else { "later" };
         let directory = directory.display();
@@ -145,7 +147,7 @@ fn what_not_every_user_of_the_host_may_read_stays_unread(Target { kind, server }
 }
 
 #[test]
-fn usr_stays_the_sandbox_s_own_to_change() {
+fn a_sandbox_can_change_its_usr() {
     let server = Server::with(&["--no-studio"]);
     let sandbox = server.create();
     assert_eq!(sandbox.must("user", "sudo -n id -u; sudo -n su user -c 'id -un'"), "0\nuser\n");
@@ -164,7 +166,7 @@ fn usr_stays_the_sandbox_s_own_to_change() {
             "/tmp/p cap_net_raw=ep"
         );
     }
-    // Locks of the host are not in the way of the sandbox's own package manager.
+    // Locks of the host's package manager do not block the sandbox's.
     let install = "dpkg --configure -a && apt-get -qq check && test -w /var/lib/dpkg/lock-frontend";
     sandbox.must("root", install);
     let snapshot = server.call("POST", &format!("/sandboxes/{}/snapshots", sandbox.id), Some(json!({})));
@@ -176,15 +178,15 @@ fn usr_stays_the_sandbox_s_own_to_change() {
     }
 }
 
-/// Directories of `/usr/local` with settings that hold a token. Removed on drop.
-struct Local {
+/// Directories of `/usr/local` with settings that have a token. Removed on drop.
+struct LocalSettings {
     places: [PathBuf; 3],
     later: PathBuf,
 }
 
-impl Local {
+impl LocalSettings {
     fn new() -> Self {
-        let name = own_name("local");
+        let name = unique_name("local");
         let places = ["/usr/local/etc", "/usr/local/src", "/usr/local/share"].map(|place| Path::new(place).join(&name));
         let local = Self { places, later: Path::new("/usr/local/etc").join(format!("{name}-later")) };
         let text = "registry=https://registry.test/\n//registry.test/:_authToken=npm_secret\n";
@@ -196,7 +198,7 @@ impl Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalSettings {
     fn drop(&mut self) {
         for place in &self.places {
             let _ = fs::remove_dir_all(place);
@@ -205,19 +207,19 @@ impl Drop for Local {
     }
 }
 
-fn what_administrators_keep_in_usr_local_is_filtered(Target { kind, server }: &Target, local: &Local) {
+fn check_usr_local_is_filtered(Target { kind, server }: &Target, local: &LocalSettings) {
     let sandbox = server.create();
     let [etc, src, share] = local.places.each_ref().map(|place| place.join("npmrc"));
     let read = |path: &Path| sandbox.run_as("root", &format!("cat {}", path.display()));
     assert_eq!(read(&etc).stdout, "registry=https://registry.test/\n", "{kind}: the control, without the token");
     assert!(!read(&src).ok() && !read(&share).ok(), "{kind}");
-    // What comes later does not show in a directory of which only a copy is there.
+    // The sandbox has a copy of this directory, in which later files do not appear.
     fs::write(&local.later, SECRET).expect("a file");
     assert!(!read(&local.later).ok(), "{kind}");
     sandbox.must("root", "touch /usr/local/etc/own /usr/local/src/own /usr/local/share/own");
 }
 
-/// Prints the limits that hold after each attempt to change them.
+/// Prints the core limit after each attempt to change it.
 const LIMITS: &str = r#"
 import resource, os, ctypes
 def now(): return resource.getrlimit(resource.RLIMIT_CORE)
@@ -238,7 +240,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 "#;
 
-fn the_host_s_crash_handler_is_never_run(Target { kind, server }: &Target) {
+fn check_crash_handler_never_runs(Target { kind, server }: &Target) {
     let sandbox = server.create();
     let output = python(&sandbox, "root", LIMITS);
     let lines: Vec<&str> = output.stdout.lines().collect();
@@ -253,7 +255,7 @@ fn the_host_s_crash_handler_is_never_run(Target { kind, server }: &Target) {
     assert!(!limits.lines().any(|line| line.starts_with("core")), "{kind}: {limits}");
 }
 
-/// Attempts on the process whose number is the argument. Prints what each gave.
+/// Attempts to read and to control the process whose pid is the argument. Prints the outcomes.
 const REACH: &str = r#"
 import ctypes, errno, os, sys
 pid = int(sys.argv[1])
@@ -265,14 +267,14 @@ def call(name, *arguments):
 def attempt(name, work):
     try: work(); print(name, 'through')
     except OSError as error: print(name, errno.errorcode[error.errno])
-for file in ['mem', 'maps', 'environ', 'auxv', 'smaps', 'syscall', 'stack', 'pagemap']:
+for file in ['mem', 'maps', 'environ', 'auxv', 'smaps', 'syscall', 'pagemap']:
     def read():
         with open(f'/proc/{pid}/{file}', 'rb', 0) as opened:
             if file == 'mem':
                 start = int(open(f'/proc/{pid}/maps').readline().split('-')[0], 16)
                 opened.seek(start)
             opened.read(16)
-    if file not in ('syscall', 'stack', 'pagemap'): attempt(file, read)
+    attempt(file, read)
 for link in ['cwd', 'root', 'exe', 'ns/net', 'fd/3']:
     attempt(link, lambda: os.readlink(f'/proc/{pid}/{link}'))
 attempt('open fd', lambda: os.open(f'/proc/{pid}/fd/4', os.O_RDONLY) if pid == 1 else os.listdir(f'/proc/{pid}/fd'))
@@ -290,7 +292,7 @@ if call('ptrace seize', 101, 0x4206, pid, 0, 0) >= 0:
     libc.syscall(101, 17, pid, 0, 0)
 "#;
 
-fn the_guest_is_out_of_reach_of_the_code_it_serves(Target { kind, server }: &Target) {
+fn check_guest_is_out_of_reach(Target { kind, server }: &Target) {
     let sandbox = server.create();
     assert_eq!(sandbox.write("/tmp/reach.py", REACH.as_bytes()).status, 200);
     for user in ["root", "user"] {
@@ -298,31 +300,32 @@ fn the_guest_is_out_of_reach_of_the_code_it_serves(Target { kind, server }: &Tar
         let through: Vec<&str> = output.stdout.lines().filter(|line| line.ends_with("through")).collect();
         assert!(output.ok() && through.is_empty(), "{kind}, {user}: {output:?}");
         assert!(output.stdout.lines().count() >= 15, "{kind}, {user}: {output:?}");
-        // The control: the same reaches a process of the sandbox's own.
+        // The control: the same attempts succeed on another process of the sandbox.
         let own = "sleep 60 <&- 3>/tmp/third.$$ 0</dev/null & /usr/bin/python3 /tmp/reach.py $!; kill $!";
         let output = sandbox.run_as(user, own);
         let refused: Vec<&str> = output.stdout.lines().filter(|line| !line.ends_with("through")).collect();
         assert!(refused.is_empty() && output.stdout.lines().count() >= 15, "{kind}, {user}: {output:?}");
     }
-    // The guest still does its work, and knows itself.
+    // The guest still runs commands, and can read its own entries of `/proc`.
     assert_eq!(sandbox.must("user", "cat /proc/self/oom_score_adj").trim(), "100", "{kind}");
     assert_eq!(sandbox.read("/proc/self/comm").status, 200, "{kind}");
 }
 
-fn proc_and_sys_tell_nothing_of_others(Target { kind, server }: &Target) {
+fn check_proc_and_sys_hide_others(Target { kind, server }: &Target) {
     let (sandbox, neighbour) = (server.create(), server.create());
     let data = server.data().to_str().expect("a text path").to_owned();
     let name = server.data().file_name().and_then(|name| name.to_str()).expect("a name");
-    // The control: the host's own view names the data directory of a server that has mounts.
+    // The control is below: the host's own `/proc/vmstat` has one of these words.
     let everything = "cat /proc/self/mountinfo /proc/self/mounts /proc/1/mountinfo /proc/swaps /proc/partitions /proc/diskstats \
              /proc/interrupts /proc/locks /proc/vmstat /proc/softirqs /proc/zoneinfo /proc/buddyinfo /proc/modules /proc/pressure/* 2>&1; \
              grep -rs . /sys --include=* -l 2>/dev/null | grep -v '^/sys/devices/system/cpu\\|/net/' ; \
              find /sys -name 'loop*' -o -name 'btrfs' -o -name 'vd?' -o -name 'sd?' -o -name 'nvme*' -o -name backing_file";
     let seen = sandbox.run_as("root", everything).stdout;
-    for told in [data.as_str(), name, neighbour.id.as_str(), "loop", "btrfs", "backing_file", "nr_free_pages", "subvol"]
+    for leaked in
+        [data.as_str(), name, neighbour.id.as_str(), "loop", "btrfs", "backing_file", "nr_free_pages", "subvol"]
     {
-        let lines: Vec<&str> = seen.lines().filter(|line| line.contains(told)).collect();
-        assert!(lines.is_empty(), "{kind}: {told:?} is told: {lines:?}");
+        let lines: Vec<&str> = seen.lines().filter(|line| line.contains(leaked)).collect();
+        assert!(lines.is_empty(), "{kind}: {leaked:?} is visible: {lines:?}");
     }
     for empty in ["interrupts", "diskstats", "partitions", "locks", "vmstat", "swaps", "modules", "zoneinfo"] {
         assert_eq!(
@@ -333,7 +336,7 @@ fn proc_and_sys_tell_nothing_of_others(Target { kind, server }: &Target) {
     }
     let control = fs::read_to_string("/proc/vmstat").expect("the host has it");
     assert!(control.contains("nr_free_pages"), "the control");
-    // What programs need is there.
+    // Programs find what they need.
     let needed = "
             set -e
             test $(nproc) -ge 1; lscpu | grep -q Architecture; free -m | grep -q Mem; df / | grep -q overlay; uptime >/dev/null
@@ -344,23 +347,23 @@ fn proc_and_sys_tell_nothing_of_others(Target { kind, server }: &Target) {
         ";
     let output = sandbox.run_as("user", needed);
     assert!(output.ok(), "{kind}: {output:?}");
-    if which("node") {
+    if is_installed("node") {
         sandbox.must(
             "user",
             "node -e 'const os = require(\"os\"); if (!os.cpus().length || !os.totalmem()) process.exit(1)'",
         );
     }
-    if which("java") {
+    if is_installed("java") {
         sandbox.must("user", "java -XshowSettings:system -version");
     }
     assert!(!sandbox.run_as("root", "umount /sys || umount /proc/vmstat || mount -t sysfs x /mnt").ok(), "{kind}");
 }
 
-fn which(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     Path::new("/usr/bin").join(program).is_file()
 }
 
-/// Tries every kind of socket that the arguments name, and prints what became of it.
+/// Creates sockets of every type and protocol of three families, and prints each outcome.
 const SOCKETS: &str = r#"
 import errno, socket
 for family in [socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]:
@@ -372,7 +375,7 @@ for family in [socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]:
 "#;
 
 #[test]
-fn sockets_of_unusual_protocols_are_not_asked_of_the_kernel() {
+fn sockets_of_unusual_protocols_are_refused() {
     let server = Server::with(&["--no-studio"]);
     let sandbox = server.create();
     let output = python(&sandbox, "root", SOCKETS);
@@ -416,16 +419,16 @@ fn sockets_of_unusual_protocols_are_not_asked_of_the_kernel() {
     sandbox.must("user", "sudo -n true && ss -tlnp >/dev/null && sudo -n su user -c true");
 }
 
-/// The calls that the filter allows, as the launcher's own test pins them.
+/// The calls that the filter allows. A test of the launcher pins this list.
 const ALLOWED: &str = include_str!("../../../../launcher/src/seccomp/allowed_x86_64.txt");
 
-/// uretprobe and uprobe: the kernel shows them to no filter, and ends every process that makes them but from the code that it
-/// itself has put there.
+/// uretprobe and uprobe: the kernel does not pass them to filters, and kills a process that calls
+/// them from code other than the trampoline that the kernel itself installed.
 const PROBES: [u32; 2] = [335, 336];
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn every_call_that_is_not_listed_is_refused_by_the_real_filter() {
+fn the_filter_refuses_every_call_that_is_not_listed() {
     let server = Server::with(&["--no-studio"]);
     let sandbox = server.create();
     let numbers = |line: &str| line.split(' ').next().and_then(|number| number.parse::<u32>().ok());
@@ -442,7 +445,7 @@ fn every_call_that_is_not_listed_is_refused_by_the_real_filter() {
     let wrong: Vec<&&str> =
         answers.iter().filter(|line| !line.ends_with(" ENOSYS") && !line.ends_with(" EPERM")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
-    // The control: the kernel has calls among them that it makes for a process without the filter.
+    // The control: the kernel implements one of them, clone3, for a process without the filter.
     let control = "import ctypes, errno; l = ctypes.CDLL(None, use_errno=True); l.syscall(435, 0, 0); print(errno.errorcode[ctypes.get_errno()])";
     let control = Command::new("/usr/bin/python3").args(["-c", control]).output().expect("python runs");
     assert_eq!(String::from_utf8_lossy(&control.stdout).trim(), "EINVAL", "clone3");

@@ -1,4 +1,4 @@
-//! Attacks by registries and images.
+//! Attacks by registries: addresses of the host, endless responses, redirects.
 
 use crate::support::program::text;
 use crate::support::{Program, Server};
@@ -9,13 +9,14 @@ use std::process::Output;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// A registry of the attacker's: `answer` gets the path of each request and writes the whole response.
-struct Hostile {
+/// A registry of the attacker: `answer` gets the path of each request and writes the whole
+/// response.
+struct HostileRegistry {
     address: SocketAddr,
     paths: Arc<Mutex<Vec<String>>>,
 }
 
-impl Hostile {
+impl HostileRegistry {
     fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let (address, answer) = (listener.local_addr().expect("an address"), Arc::new(answer));
@@ -44,11 +45,12 @@ impl Hostile {
 
 fn send(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
     let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-    // The server may have gone, which is what some tests want.
+    // Fails if the server has closed the connection, as some tests expect.
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// A server whose configuration names these registries, and the directory of that configuration.
+/// Starts a server whose configuration names these registries. Returns the configuration's
+/// directory as well.
 fn server_that_names(registries: &[SocketAddr]) -> (Server, TempDir) {
     let place = tempfile::tempdir().expect("a directory");
     let named: Vec<String> = registries.iter().map(|address| format!("\"{address}\" = \"http://{address}\"")).collect();
@@ -64,14 +66,15 @@ fn build(server: &Server, image: &str) -> Output {
     Program::new("template").at(server).run(&["build", "--from", image, "--name", "attack", context])
 }
 
+/// Asserts that a build from `image` fails, and returns its message.
 #[track_caller]
-fn refused(server: &Server, image: &str) -> String {
+fn fail_build(server: &Server, image: &str) -> String {
     let done = build(server, image);
     assert!(!done.status.success(), "{image}: {done:?}");
     text(&done.stderr)
 }
 
-/// The most memory that the server has had, in bytes.
+/// Peak resident memory of the server, in bytes.
 fn peak(server: &Server) -> u64 {
     let described = std::fs::read_to_string(server.file("server.json")).expect("the server runs");
     let described: serde_json::Value = serde_json::from_str(&described).expect("JSON");
@@ -81,55 +84,55 @@ fn peak(server: &Server) -> u64 {
 }
 
 #[test]
-fn services_of_the_host_are_asked_for_images_only_if_the_configuration_names_them() {
+fn services_of_the_host_get_requests_only_if_configured() {
     let answer = |_: &str, stream: &mut TcpStream| send(stream, "404 Not Found", "", b"{}");
-    let (service, named) = (Hostile::start(answer), Hostile::start(answer));
+    let (service, named) = (HostileRegistry::start(answer), HostileRegistry::start(answer));
     let (server, _place) = server_that_names(&[named.address]);
     let port = service.address.port();
-    let open = refused(&server, &format!("127.0.0.1:{port}/a/b"));
+    let open = fail_build(&server, &format!("127.0.0.1:{port}/a/b"));
     assert!(open.contains("has no public address") && open.contains("registry_mirrors"), "{open}");
-    // A port where nothing listens: told by the same words, so that they tell nothing.
+    // A port without a listener yields the same message, so that the message reveals no open port.
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
-    let shut = refused(&server, &format!("127.0.0.1:{closed}/a/b"));
+    let shut = fail_build(&server, &format!("127.0.0.1:{closed}/a/b"));
     assert_eq!(open.replace(&port.to_string(), "P"), shut.replace(&closed.to_string(), "P"));
     for host in ["localhost", "127.0.0.2", "0.0.0.0", "169.254.169.254", "10.0.0.1"] {
-        let said = refused(&server, &format!("{host}:{port}/a/b"));
-        assert!(said.contains("has no public address"), "{host}: {said}");
+        let message = fail_build(&server, &format!("{host}:{port}/a/b"));
+        assert!(message.contains("has no public address"), "{host}: {message}");
     }
     assert_eq!(service.seen(), [""; 0], "nothing was sent to a service of the host");
-    // The control: the same request, to a registry that is named.
-    let said = refused(&server, &format!("{}/a/b", named.address));
-    assert!(said.contains("does not exist there"), "{said}");
+    // The control: the same request to a registry that the configuration names.
+    let message = fail_build(&server, &format!("{}/a/b", named.address));
+    assert!(message.contains("does not exist there"), "{message}");
     assert_eq!(named.seen(), ["/v2/", "/v2/a/b/manifests/latest"]);
 }
 
 #[test]
 fn a_manifest_without_end_costs_the_server_no_memory() {
-    let registry = Hostile::start(|path, stream| {
+    let registry = HostileRegistry::start(|path, stream| {
         if path == "/v2/" {
             return send(stream, "200 OK", "", b"");
         }
         let piece = vec![b' '; 1 << 20];
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n";
         let mut is_taken = stream.write_all(head.as_bytes()).is_ok();
-        // What a server without a bound takes is enough to be seen, and spares the machine.
+        // 400 MiB show in the memory of a server without a limit, and do not exhaust the machine.
         for _ in 0..400 {
             is_taken = is_taken && stream.write_all(&piece).is_ok();
         }
     });
     let (server, _place) = server_that_names(&[registry.address]);
     let before = peak(&server);
-    let said = refused(&server, &format!("{}/a/b", registry.address));
-    assert!(said.contains("more than the 4194304 bytes"), "{said}");
+    let message = fail_build(&server, &format!("{}/a/b", registry.address));
+    assert!(message.contains("more than the 4194304 bytes"), "{message}");
     let grown = peak(&server) - before;
     assert!(grown < 100 << 20, "the server has taken {grown} bytes");
 }
 
 #[test]
-fn a_registry_cannot_redirect_the_server_to_a_service_of_the_host() {
-    let service = Hostile::start(|_, stream| send(stream, "200 OK", "", b"{}"));
+fn a_registry_cannot_redirect_to_a_service_of_the_host() {
+    let service = HostileRegistry::start(|_, stream| send(stream, "200 OK", "", b"{}"));
     let target = format!("http://{}/admin", service.address);
-    let registry = Hostile::start(move |path, stream| match path {
+    let registry = HostileRegistry::start(move |path, stream| match path {
         "/v2/" => send(stream, "200 OK", "", b""),
         _ if path.contains("/manifests/") => {
             let digest = format!("sha256:{}", "0".repeat(64));
@@ -139,11 +142,11 @@ fn a_registry_cannot_redirect_the_server_to_a_service_of_the_host() {
         _ => send(stream, "307 Temporary Redirect", &format!("Location: {target}\r\n"), b""),
     });
     let (server, _place) = server_that_names(&[registry.address]);
-    let said = refused(&server, &format!("{}/a/b", registry.address));
-    assert!(said.contains("has no public address"), "{said}");
+    let message = fail_build(&server, &format!("{}/a/b", registry.address));
+    assert!(message.contains("has no public address"), "{message}");
     assert_eq!(service.seen(), [""; 0]);
-    // The control: a redirect to a registry that is named is followed.
+    // The control: the server follows a redirect to a registry that the configuration names.
     let (server, _place) = server_that_names(&[registry.address, service.address]);
-    let said = refused(&server, &format!("{}/a/b", registry.address));
-    assert_eq!(service.seen(), ["/admin"], "{said}");
+    let message = fail_build(&server, &format!("{}/a/b", registry.address));
+    assert_eq!(service.seen(), ["/admin"], "{message}");
 }

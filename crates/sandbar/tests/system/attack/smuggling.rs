@@ -1,4 +1,5 @@
-//! Attacks by malformed HTTP: a request hidden in another one must reach no service behind the edge.
+//! Attacks by malformed HTTP: a request that hides in another one must not reach a service behind
+//! the edge.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::{Server, eventually};
 
-/// Logs the first line of every request that reaches it, and reads bodies as little as possible, so that a hidden request
-/// shows.
+/// Logs every byte that reaches it, and skips bodies only by `Content-Length`, so that a hidden
+/// request shows.
 const SERVICE: &str = r#"
 import re, socketserver
 class Service(socketserver.StreamRequestHandler):
@@ -28,10 +29,11 @@ class Server(socketserver.ThreadingTCPServer):
 Server(('127.0.0.1', 8000), Service).serve_forever()
 "#;
 
-/// What every attack hides.
+/// The request that the attacks hide.
 const HIDDEN: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Sends bytes on a connection of its own and gives what comes back until the edge closes or says no more.
+/// Sends bytes on a new connection and returns what comes back until the edge closes it or sends
+/// nothing for 700 ms.
 fn send(server: &Server, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(&server.address).expect("a connection");
     stream.set_read_timeout(Some(Duration::from_millis(700))).expect("a timeout");
@@ -117,10 +119,11 @@ fn no_request_hides_in_another() {
     for (what, bytes) in &attacks {
         let answer = send(&server, bytes.as_bytes());
         let seen = sandbox.must("user", "cat /tmp/seen");
-        // A pipelined request that the edge itself reads and routes is no smuggling: `Host: x` names no sandbox.
+        // The edge may parse the request as a pipelined one and route it: `Host: x` names no
+        // sandbox.
         assert!(!seen.contains("/smuggled"), "{what}: the service saw a hidden request: {seen:?}, {answer:?}");
     }
-    // The control: the same request in the open reaches the service, which writes it down.
+    // The control: the same request, sent openly, reaches the service and its log.
     let answer = send(&server, format!("GET /smuggled HTTP/1.1\r\n{route}\r\n").as_bytes());
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(sandbox.must("user", "cat /tmp/seen").contains("/smuggled"), "the control");

@@ -1,4 +1,4 @@
-//! `cp`, `ls` and `cat`.
+//! `sandbar sandbox cp`, `ls` and `cat`.
 
 use super::{cli, create};
 use crate::support::program::text;
@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// What is in a tree, byte for byte: each name with its kind, whether it can be run, and what is in it.
+/// All entries of a tree by name: the kind, whether the file is executable, and its bytes or
+/// target.
 fn content(root: &Path) -> BTreeMap<String, (char, bool, Vec<u8>)> {
     fn add(directory: &Path, below: &str, all: &mut BTreeMap<String, (char, bool, Vec<u8>)>) {
         for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
@@ -32,7 +33,7 @@ fn content(root: &Path) -> BTreeMap<String, (char, bool, Vec<u8>)> {
     all
 }
 
-fn tree(root: &Path) {
+fn create_tree(root: &Path) {
     for directory in ["sub/deep", "empty"] {
         std::fs::create_dir_all(root.join(directory)).expect("a directory");
     }
@@ -61,13 +62,13 @@ fn a_tree_comes_back_as_it_went() {
     let id = create(&cli);
     let here = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| here.path().join(name).to_str().expect("a text path").to_owned();
-    tree(&here.path().join("tree"));
+    create_tree(&here.path().join("tree"));
 
     cli.must(&["cp", &at("tree"), &format!("{id}:there")]);
     assert_eq!(cli.must(&["exec", &id, "--", "there/sub/run"]), "ran\n");
     cli.must(&["cp", &format!("{id}:there"), &at("back")]);
     assert_eq!(content(&here.path().join("back")), content(&here.path().join("tree")));
-    // Into what is there already, both ways.
+    // Copies into existing directories, in both directions.
     cli.must(&["cp", &at("tree"), &format!("{id}:there")]);
     cli.must(&["cp", &at("tree/."), &format!("{id}:there")]);
     let copied = cli.json(&["cp", &format!("{id}:there/tree"), &at("back")]);
@@ -109,7 +110,7 @@ fn a_single_file_goes_where_cp_would_put_it() {
     assert_eq!(read("new/name"), "1");
     cli.must(&["cp", &at("one"), &format!("{id}:/etc/one"), "--user", "root"]);
     assert_eq!(cli.must(&["exec", &id, "--", "stat", "-c", "%U", "/etc/one"]), "root\n");
-    // A link stays, and what it leads to is replaced.
+    // A link stays, and its target is replaced.
     cli.must(&["exec", &id, "-c", "echo old > kept; ln -s kept link"]);
     cli.must(&["cp", &at("one"), &format!("{id}:link")]);
     assert_eq!((read("kept").as_str(), cli.must(&["exec", &id, "--", "readlink", "link"]).as_str()), ("1", "kept\n"));
@@ -132,7 +133,7 @@ fn a_single_file_goes_where_cp_would_put_it() {
 }
 
 #[test]
-fn a_copy_that_is_refused_says_so_at_once() {
+fn a_refused_copy_fails_at_once() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -140,14 +141,14 @@ fn a_copy_that_is_refused_says_so_at_once() {
     let file = place.path().join("plain");
     std::fs::write(&file, "one\n").expect("written");
     let begun = Instant::now();
-    let said = cli.fails(1, &["cp", file.to_str().expect("a text path"), &format!("{id}:/etc/hostname/below")]);
-    assert!(said.contains("\"/etc/hostname/below\"") && !said.contains(".part"), "{said}");
-    // A draft that may still come is waited for as long.
+    let message = cli.fails(1, &["cp", file.to_str().expect("a text path"), &format!("{id}:/etc/hostname/below")]);
+    assert!(message.contains("\"/etc/hostname/below\"") && !message.contains(".part"), "{message}");
+    // The program does not wait as long as it does for a draft that may still appear.
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
 
 #[test]
-fn what_a_sandbox_says_is_not_written_elsewhere() {
+fn a_copy_from_a_sandbox_stays_in_its_target() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -156,16 +157,16 @@ fn what_a_sandbox_says_is_not_written_elsewhere() {
     cli.must(&["exec", &id, "-c", "mkdir -p t/d; echo x > t/d/f; ln -s /etc/passwd t/out; ln -s nowhere t/dangling"]);
     let done = cli.run(&["cp", &format!("{id}:t"), &at("t")]);
     assert!(done.status.success(), "{done:?}");
-    let said = text(&done.stderr);
-    assert!(said.contains("t/out") && said.contains("t/dangling"), "{said}");
+    let message = text(&done.stderr);
+    assert!(message.contains("t/out") && message.contains("t/dangling"), "{message}");
     assert_eq!(content(&here.path().join("t")).len(), 2);
 
-    // A link where a directory should be would lead the copy out of its target.
+    // A link in place of a directory would lead the copy out of its target.
     std::fs::create_dir_all(here.path().join("trap")).expect("a directory");
     std::fs::create_dir_all(here.path().join("outside")).expect("a directory");
     symlink("../outside", here.path().join("trap/d")).expect("a link");
-    let said = cli.fails(1, &["cp", &format!("{id}:t/."), &at("trap")]);
-    assert!(said.contains("trap/d is there and is not a directory"), "{said}");
+    let message = cli.fails(1, &["cp", &format!("{id}:t/."), &at("trap")]);
+    assert!(message.contains("trap/d is there and is not a directory"), "{message}");
     assert!(content(&here.path().join("outside")).is_empty());
 }
 
@@ -179,36 +180,36 @@ fn an_interrupted_copy_leaves_no_half_file() {
     let large = here.path().join("large");
     std::fs::File::create(&large).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
     cli.must(&["exec", &id, "-c", "echo before > target; truncate -s 256M large"]);
-    // Each over a network of its own: what is on the way there is no other copy's.
+    // Each copy has its own relay, so that the relay counts the bytes of this copy alone.
     let start = |from: &str, to: &str| {
-        let network = Cutter::slow_before(&server.address);
+        let network = Cutter::slow_in_front_of(&server.address);
         let mut command = cli.command(&["cp", from, to, "--sandbox-url", &format!("http://{}", network.address)]);
         (command.stderr(Stdio::piped()).spawn().expect("the program starts"), network)
     };
-    let is_under_way = |network: &Cutter| {
+    let wait_until_under_way = |network: &Cutter| {
         eventually("the copy is under way", Duration::from_secs(20), || (network.sent() > 1 << 20).then_some(()));
     };
     let (from, to) = (large.to_str().expect("a text path"), format!("{id}:target"));
-    let unharmed = || {
+    let assert_unharmed = || {
         assert_eq!(cli.must(&["cat", &id, "target"]), "before\n");
         assert_eq!(cli.must(&["exec", &id, "--", "find", ".", "-name", "*.part"]), "", "a draft is left");
     };
 
     let (child, network) = start(from, &to);
-    is_under_way(&network);
+    wait_until_under_way(&network);
     testing::signal(child.id(), "INT");
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.code(), Some(130));
     assert!(text(&done.stderr).contains("interrupted; 0 of 1 files were copied"), "{done:?}");
-    unharmed();
+    assert_unharmed();
 
     let (child, network) = start(from, &to);
-    is_under_way(&network);
+    wait_until_under_way(&network);
     network.cut();
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.code(), Some(1));
     assert!(text(&done.stderr).contains("lost"), "{done:?}");
-    unharmed();
+    assert_unharmed();
 
     let target = here.path().join("target");
     std::fs::write(&target, "before").expect("a file");

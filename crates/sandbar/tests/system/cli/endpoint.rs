@@ -1,4 +1,4 @@
-//! Which service the program talks to.
+//! Which server the program connects to: flags, variables, the local server.
 
 use super::{cli, create, program};
 use crate::support::Server;
@@ -7,7 +7,7 @@ use crate::support::server::PROGRAM;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
-fn nothing_need_be_set_while_a_server_runs() {
+fn the_local_server_is_found_without_settings() {
     let mut server = Server::start();
     let home = tempfile::tempdir().expect("a temporary directory");
     std::os::unix::fs::symlink(server.data(), home.path().join("sandbar")).expect("a link");
@@ -19,22 +19,25 @@ fn nothing_need_be_set_while_a_server_runs() {
     let id = made["sandboxID"].as_str().expect("an id");
     assert!(text(&run(&["list", "--quiet"]).stdout).contains(id));
 
-    // Killed, it leaves its note; the lock tells that it is stale.
+    // A killed server leaves its note. The program sees by the lock that the note is stale.
     server.kill_9();
     let dead = run(&["list"]);
     assert_eq!(dead.status.code(), Some(1));
-    let said = text(&dead.stderr);
-    assert!(said.contains("is gone") && said.contains("start `sandbar up`") && said.lines().count() == 1, "{said}");
+    let message = text(&dead.stderr);
+    assert!(
+        message.contains("is gone") && message.contains("start `sandbar up`") && message.lines().count() == 1,
+        "{message}"
+    );
     server.start_again();
     assert!(text(&run(&["list", "--quiet"]).stdout).contains(id));
     server.stop();
-    let said = text(&run(&["list"]).stderr);
-    assert!(said.contains("no `sandbar up` runs here") && said.contains("set E2B_API_KEY"), "{said}");
+    let message = text(&run(&["list"]).stderr);
+    assert!(message.contains("no `sandbar up` runs here") && message.contains("set E2B_API_KEY"), "{message}");
     server.start_again();
 }
 
 #[test]
-fn the_key_that_a_server_was_started_with_is_found_too() {
+fn a_key_given_to_the_server_by_flag_is_found() {
     use std::os::unix::fs::PermissionsExt;
     let server = Server::with(&["--api-key", "e2b_0123"]);
     let cli = cli(&server);
@@ -74,8 +77,11 @@ fn flags_win_over_variables_and_variables_over_the_local_server() {
     let elsewhere = cli.command(&["list", "--api-url", "http://other.example"]).output().expect("the program runs");
     assert!(text(&elsewhere.stderr).contains("not configured for http://other.example"), "{elsewhere:?}");
     for call in [&["list"][..], &["create"], &["info", "i0"]] {
-        let said = cli.fails(1, &[call, &["--api-url", "http://127.0.0.1:1", "--api-key", "e2b_00"]].concat());
-        assert!(said.contains("cannot reach 127.0.0.1:1") && said.contains("`sandbar up` starts one"), "{said}");
+        let message = cli.fails(1, &[call, &["--api-url", "http://127.0.0.1:1", "--api-key", "e2b_00"]].concat());
+        assert!(
+            message.contains("cannot reach 127.0.0.1:1") && message.contains("`sandbar up` starts one"),
+            "{message}"
+        );
     }
     let no_file = cli.fails(1, &["list", "--api-key-file", "/nonexistent/key"]);
     assert!(no_file.contains("/nonexistent/key"), "{no_file}");
@@ -83,11 +89,11 @@ fn flags_win_over_variables_and_variables_over_the_local_server() {
 }
 
 #[test]
-fn another_users_server_is_not_for_everybody() {
+fn another_user_s_server_is_refused() {
     let server = Server::start();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let copy = directory.path().join("sandbar");
-    std::fs::copy(PROGRAM, &copy).expect("a copy that nobody may run");
+    std::fs::copy(PROGRAM, &copy).expect("a copy of the program");
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
     let done = testing::as_another_user(&copy)
         .args(["sandbox", "list", "--data"])
@@ -95,6 +101,6 @@ fn another_users_server_is_not_for_everybody() {
         .env_remove("E2B_API_KEY")
         .output()
         .expect("it runs");
-    let said = text(&done.stderr);
-    assert!(done.status.code() == Some(1) && said.contains("belongs to another user"), "{said}");
+    let message = text(&done.stderr);
+    assert!(done.status.code() == Some(1) && message.contains("belongs to another user"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! `exec`: input, outputs, exit code, arguments, and what happens when it is interrupted or cut off.
+//! `sandbar sandbox exec`: input, outputs, exit code, arguments, interrupts and lost connections.
 
 use super::{cli, create};
 use crate::support::program::text;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
-fn a_command_is_as_if_it_ran_here() {
+fn a_command_behaves_like_a_local_one() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -27,9 +27,9 @@ fn a_command_is_as_if_it_ran_here() {
         done.stdout.split_inclusive(|&byte| byte == 0).map(|text| &text[..text.len() - 1]).collect();
     assert_eq!(arrived, odd.map(str::as_bytes), "{done:?}");
 
-    let said =
+    let output =
         cli.must(&["exec", &id, "--cwd", "/tmp", "--env", "A=b=c", "--user", "root", "-c", "pwd; whoami; echo $A"]);
-    assert_eq!(said, "/tmp\nroot\nb=c\n");
+    assert_eq!(output, "/tmp\nroot\nb=c\n");
     assert_eq!(cli.run(&["exec", &id, "-c", "kill -9 $$"]).status.code(), Some(137));
     let slow = cli.run(&["exec", &id, "--timeout", "1", "--", "sleep", "60"]);
     assert_eq!(slow.status.code(), Some(124), "{slow:?}");
@@ -37,15 +37,18 @@ fn a_command_is_as_if_it_ran_here() {
 }
 
 #[test]
-fn json_has_all_of_it_and_the_exit_code_stays() {
+fn json_has_the_outputs_and_keeps_the_exit_code() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
     let done = cli.run(&["exec", &id, "--json", "--", "bash", "-c", "echo out; echo err >&2; exit 3"]);
     assert_eq!(done.status.code(), Some(3));
-    let said: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
-    assert_eq!((&said["stdout"], &said["stderr"], &said["exit_code"]), (&"out\n".into(), &"err\n".into(), &3.into()));
-    assert!(said["duration_ms"].is_u64() && text(&done.stderr).is_empty(), "{done:?}");
+    let result: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!(
+        (&result["stdout"], &result["stderr"], &result["exit_code"]),
+        (&"out\n".into(), &"err\n".into(), &3.into())
+    );
+    assert!(result["duration_ms"].is_u64() && text(&done.stderr).is_empty(), "{done:?}");
 
     let started = cli.json(&["exec", &id, "--background", "--tag", "web", "-c", "echo here > started; sleep 600"]);
     assert!(started["tag"] == "web" && started["pid"].as_u64().is_some(), "{started}");
@@ -57,7 +60,7 @@ fn json_has_all_of_it_and_the_exit_code_stays() {
 }
 
 #[test]
-fn what_cannot_be_run_is_one_line() {
+fn a_command_that_cannot_run_fails_with_one_line() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -66,10 +69,14 @@ fn what_cannot_be_run_is_one_line() {
         (&["exec", &id, "--cwd", "/nowhere", "--", "ls"], "/nowhere"),
         (&["exec", "iabc", "--", "ls"], "sandbox iabc does not exist"),
     ] {
-        let said = cli.fails(1, arguments);
-        assert!(said.contains(expected) && said.starts_with("sandbar: ") && said.lines().count() == 1, "{said}");
+        let message = cli.fails(1, arguments);
+        assert!(
+            message.contains(expected) && message.starts_with("sandbar: ") && message.lines().count() == 1,
+            "{message}"
+        );
     }
-    // Who reads no further ends the command, and hears nothing of it.
+    // A reader that closes the pipe ends the command. The program exits by SIGPIPE without a
+    // message.
     let mut child = cli
         .command(&["exec", &id, "--", "yes"])
         .stdout(Stdio::piped())
@@ -106,7 +113,7 @@ fn ctrl_c_reaches_the_command_and_all_it_started() {
     }
     assert_eq!(cli.run(&["exec", &id, "--", "pgrep", "-x", "sleep"]).status.code(), Some(1), "something still runs");
 
-    // One that will not listen is killed when it is asked twice.
+    // The program kills a command that ignores SIGINT at the second SIGINT.
     let deaf = "trap '' INT; echo go; while :; do sleep 0.1; done";
     let mut child = cli.command(&["exec", &id, "-c", deaf]).stdout(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
@@ -124,7 +131,7 @@ fn a_lost_connection_costs_no_exit_code() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
-    let network = Cutter::before(&server.address);
+    let network = Cutter::in_front_of(&server.address);
     let line = "echo go; until [ -e end ]; do sleep 0.05; done; echo end; exit 9";
     let mut child = cli
         .command(&["exec", &id, "--sandbox-url", &format!("http://{}", network.address), "-c", line])
@@ -135,8 +142,8 @@ fn a_lost_connection_costs_no_exit_code() {
     let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("text"), "go");
     network.cut();
-    let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let warning = said.next().expect("a line").expect("text");
+    let mut messages = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let warning = messages.next().expect("a line").expect("text");
     assert!(warning.contains("output may be missing"), "{warning}");
     cli.must(&["exec", &id, "--", "touch", "end"]);
     assert_eq!(child.wait().expect("it ends").code(), Some(9));

@@ -1,4 +1,4 @@
-//! From create to kill.
+//! The life cycle of a sandbox by `sandbar sandbox`, from `create` to `kill`.
 
 use super::{cli, create};
 use crate::support::program::text;
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
-fn a_sandbox_is_made_found_and_described() {
+fn a_sandbox_is_created_listed_and_described() {
     let server = Server::start();
     let cli = cli(&server);
     let made =
@@ -25,10 +25,10 @@ fn a_sandbox_is_made_found_and_described() {
     let mine = cli.json(&["list", "--metadata", "owner=me"]);
     assert_eq!((mine.as_array().map(Vec::len), &mine[0]["sandboxID"]), (Some(1), &id.into()), "{mine}");
     assert_eq!(cli.json(&["list", "--limit", "1"]).as_array().map(Vec::len), Some(1));
-    for said in [cli.must(&["info", id]), cli.must(&["list"])] {
+    for shown in [cli.must(&["info", id]), cli.must(&["list"])] {
         assert!(
-            said.contains(id) && said.contains("owner=me") && !said.contains(token) && !said.contains('\x1b'),
-            "{said}"
+            shown.contains(id) && shown.contains("owner=me") && !shown.contains(token) && !shown.contains('\x1b'),
+            "{shown}"
         );
     }
     assert!(cli.fails(1, &["create", "nonsense"]).contains("\"nonsense\""));
@@ -36,7 +36,7 @@ fn a_sandbox_is_made_found_and_described() {
 }
 
 #[test]
-fn copies_begin_with_the_files_of_another() {
+fn snapshots_and_forks_have_the_files_of_their_origin() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -54,7 +54,7 @@ fn copies_begin_with_the_files_of_another() {
 }
 
 #[test]
-fn it_pauses_resumes_and_lives_as_long_as_said() {
+fn a_sandbox_pauses_resumes_and_ends_by_its_timeout() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -62,9 +62,9 @@ fn it_pauses_resumes_and_lives_as_long_as_said() {
     assert_eq!(cli.json(&["pause", &id])["state"], "paused");
     assert!(cli.must(&["pause", &id]).contains("was paused already"));
     assert_eq!(cli.json(&["list", "--state", "paused"])[0]["sandboxID"], id.as_str());
-    // Looking does not wake it.
-    let said = cli.fails(1, &["cat", &id, "kept"]);
-    assert!(said.contains(&format!("`sandbar sandbox resume {id}` wakes it")), "{said}");
+    // Reading a file does not resume the sandbox.
+    let message = cli.fails(1, &["cat", &id, "kept"]);
+    assert!(message.contains(&format!("`sandbar sandbox resume {id}` wakes it")), "{message}");
     assert_eq!(cli.json(&["info", &id])["state"], "paused");
     assert_eq!(cli.json(&["resume", &id, "--timeout", "10m"])["sandboxID"], id.as_str());
     assert!(cli.must(&["resume", &id]).contains("was running already"));
@@ -98,7 +98,7 @@ fn ports_and_files_have_urls() {
 }
 
 #[test]
-fn events_entries_and_readings_are_told() {
+fn file_events_logs_and_metrics_are_printed() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -109,9 +109,9 @@ fn events_entries_and_readings_are_told() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let mut said = String::new();
-    BufReader::new(watching.stderr.take().expect("it is piped")).read_line(&mut said).expect("a line");
-    assert!(said.starts_with("watching"), "{said}");
+    let mut line = String::new();
+    BufReader::new(watching.stderr.take().expect("it is piped")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("watching"), "{line}");
     cli.must(&["exec", &id, "--", "touch", "seen"]);
     let seen = watching.wait_with_output().expect("it ends");
     let event: serde_json::Value = serde_json::from_slice(&seen.stdout).expect("JSON");
@@ -143,14 +143,14 @@ fn events_entries_and_readings_are_told() {
 }
 
 #[test]
-fn killing_all_wants_to_be_meant() {
+fn killing_all_sandboxes_needs_a_confirmation() {
     let server = Server::start();
     let cli = cli(&server);
     let ids = [create(&cli), create(&cli), cli.must(&["create", "-m", "owner=me"]).trim().to_owned()];
     assert_eq!(cli.json(&["kill", &ids[0]]), serde_json::json!([{ "sandboxID": ids[0], "killed": true }]));
     assert!(cli.fails(1, &["kill", &ids[0], &ids[0]]).contains("does not exist"));
-    let said = cli.fails(1, &["kill", "--all"]);
-    assert!(said.contains("all 2 sandboxes") && said.contains("--yes"), "{said}");
+    let message = cli.fails(1, &["kill", "--all"]);
+    assert!(message.contains("all 2 sandboxes") && message.contains("--yes"), "{message}");
     assert_eq!(cli.must(&["kill", "--all", "--yes", "-m", "owner=me"]), format!("{} killed\n", ids[2]));
     assert_eq!(cli.must(&["list", "-q"]).trim(), ids[1]);
     cli.must(&["kill", "--all", "--yes"]);
@@ -159,7 +159,7 @@ fn killing_all_wants_to_be_meant() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure_to_tell() {
+fn a_closed_pipe_is_not_reported_as_a_failure() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -174,12 +174,12 @@ fn a_reader_that_leaves_is_no_failure_to_tell() {
     cli.must(&["exec", &id, "--", "true"]);
     let done = child.wait_with_output().expect("it ends");
     assert_eq!((done.status.code(), text(&done.stderr).as_str()), (Some(141), ""));
-    // Nor is a sandbox that ends while it is watched a riddle.
+    // A watch reports that the sandbox was killed.
     let mut watching = cli.command(&["watch", &id]).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut said = BufReader::new(watching.stderr.take().expect("it is piped")).lines();
-    said.next().expect("it watches").expect("text");
+    let mut messages = BufReader::new(watching.stderr.take().expect("it is piped")).lines();
+    messages.next().expect("it watches").expect("text");
     cli.must(&["kill", &id]);
-    let last = said.next().expect("a word").expect("text");
+    let last = messages.next().expect("a word").expect("text");
     assert!(last.contains("was killed or reached the end of its lifetime"), "{last}");
     assert_eq!(watching.wait().expect("it ends").code(), Some(1));
 }

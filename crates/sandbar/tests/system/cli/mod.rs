@@ -1,4 +1,4 @@
-//! `sandbar sandbox` as people and scripts use it: the real program against a real server.
+//! `sandbar sandbox` as users and scripts call it: the real program against a real server.
 
 mod copy;
 mod endpoint;
@@ -11,12 +11,12 @@ use crate::support::program::{Program, text};
 use crate::support::server::PROGRAM;
 use std::process::Command;
 
-/// `sandbar sandbox` at no server.
+/// `sandbar sandbox` without a server.
 fn program() -> Command {
     Program::new("sandbox").command(&[])
 }
 
-/// `sandbar sandbox` at a server.
+/// `sandbar sandbox` for a server.
 fn cli(server: &Server) -> Program {
     Program::new("sandbox").at(server)
 }
@@ -27,7 +27,7 @@ fn create(cli: &Program) -> String {
 }
 
 #[test]
-fn every_subcommand_helps_with_examples() {
+fn the_help_of_every_subcommand_has_examples() {
     let help = text(&program().arg("--help").output().expect("the program runs").stdout);
     let commands = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
     let names: Vec<&str> =
@@ -37,8 +37,8 @@ fn every_subcommand_helps_with_examples() {
     }
     for name in names.into_iter().filter(|&name| !name.is_empty() && name != "help") {
         let done = program().args([name, "--help"]).output().expect("the program runs");
-        let said = text(&done.stdout);
-        assert!(done.status.success() && said.contains("Examples:") && !said.contains('\x1b'), "{name}: {said}");
+        let help = text(&done.stdout);
+        assert!(done.status.success() && help.contains("Examples:") && !help.contains('\x1b'), "{name}: {help}");
     }
 }
 
@@ -57,18 +57,18 @@ fn shells_can_complete() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_said_with_the_value() {
-    let said = |arguments: &[&str]| {
+fn a_usage_error_names_the_invalid_value() {
+    let usage_error = |arguments: &[&str]| {
         let done = program().args(arguments).output().expect("the program runs");
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {done:?}");
         text(&done.stderr)
     };
-    assert!(said(&["info", "I-am/wrong"]).contains("\"I-am/wrong\" is not a sandbox id"));
-    assert!(said(&["timeout", "iabc", "5x"]).contains("`5x` is not a time"));
-    assert!(said(&["create", "--metadata", "owner"]).contains("KEY=VALUE"));
-    assert!(said(&["create", "--volume", "v:relative"]).contains("absolute path"));
-    assert!(said(&["exec", "iabc"]).contains("ARGV"));
-    assert!(said(&["url", "iabc", "0"]).contains('0'));
-    assert!(said(&["kill"]).contains("ID"));
-    assert!(said(&["nonsense"]).contains("nonsense"));
+    assert!(usage_error(&["info", "I-am/wrong"]).contains("\"I-am/wrong\" is not a sandbox id"));
+    assert!(usage_error(&["timeout", "iabc", "5x"]).contains("`5x` is not a time"));
+    assert!(usage_error(&["create", "--metadata", "owner"]).contains("KEY=VALUE"));
+    assert!(usage_error(&["create", "--volume", "v:relative"]).contains("absolute path"));
+    assert!(usage_error(&["exec", "iabc"]).contains("ARGV"));
+    assert!(usage_error(&["url", "iabc", "0"]).contains('0'));
+    assert!(usage_error(&["kill"]).contains("ID"));
+    assert!(usage_error(&["nonsense"]).contains("nonsense"));
 }

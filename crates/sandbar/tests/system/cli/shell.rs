@@ -1,4 +1,4 @@
-//! `shell`, and what else needs a terminal.
+//! `sandbar sandbox shell`, and commands whose behaviour depends on a terminal.
 
 use super::{cli, create};
 use crate::support::Server;
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-/// A program behind a terminal, and whoever sits at it.
+/// The program in a pseudo terminal, and the user's end of the terminal.
 struct Session {
     child: Child,
     screen: File,
@@ -40,7 +40,7 @@ impl Session {
         Self { child, screen: screen.into(), terminal, shown: String::new() }
     }
 
-    /// Waits until the screen has shown a text since the last that was waited for.
+    /// Waits until the program has printed `text` after the text of the previous call.
     #[track_caller]
     fn expect(&mut self, text: &str) {
         let mut piece = [0; 4096];
@@ -48,9 +48,9 @@ impl Session {
         while !self.shown.contains(text) {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             assert!(!left.is_zero(), "{text:?} is not shown: {:?}", self.shown);
-            let patience = left.try_into().expect("some seconds");
+            let timeout = left.try_into().expect("some seconds");
             let mut descriptors = [rustix::event::PollFd::new(&self.screen, rustix::event::PollFlags::IN)];
-            if rustix::event::poll(&mut descriptors, Some(&patience)).expect("it can be asked") > 0 {
+            if rustix::event::poll(&mut descriptors, Some(&timeout)).expect("it can be asked") > 0 {
                 let count = self.screen.read(&mut piece).expect("the screen is open");
                 self.shown.push_str(&String::from_utf8_lossy(&piece[..count]));
             }
@@ -97,11 +97,11 @@ fn a_shell_has_the_terminal_its_size_and_its_exit_code() {
     shell.write("stty size; echo $GREETING $TERM $((6*7))\r");
     shell.expect("30 100\r\nhello xterm 42");
     resize(&shell.terminal, 132, 50);
-    // The terminal of a test is nobody's controlling one, so that the kernel tells nobody.
+    // The terminal is not the controlling one of any process, so the kernel sends no SIGWINCH.
     testing::signal(shell.child.id(), "WINCH");
     shell.write("until [ \"$(stty size)\" = '50 132' ]; do sleep 0.05; done; echo resi''zed\r");
     shell.expect("resized");
-    // Ctrl-C is the shell's, not the program's. The command says itself that it has the terminal.
+    // The shell gets Ctrl-C, not the program. The command prints a word once it has the terminal.
     shell.write("bash -c 'echo slee\"\"ps; exec sleep 600'\r");
     shell.expect("sleeps");
     shell.write("\x03");
@@ -113,7 +113,7 @@ fn a_shell_has_the_terminal_its_size_and_its_exit_code() {
 }
 
 #[test]
-fn a_shell_that_is_left_ends() {
+fn a_shell_ends_when_its_terminal_hangs_up() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -133,7 +133,7 @@ fn a_shell_that_is_left_ends() {
 }
 
 #[test]
-fn a_person_is_asked_before_all_is_killed() {
+fn a_terminal_is_asked_before_all_sandboxes_are_killed() {
     let server = Server::start();
     let cli = cli(&server);
     let id = create(&cli);
@@ -144,7 +144,7 @@ fn a_person_is_asked_before_all_is_killed() {
         assert_eq!(asked.wait().code(), Some(code), "{answer:?}");
         assert_eq!(cli.must(&["list", "--quiet"]).trim(), left);
     }
-    // Colours are for terminals.
+    // Output to a terminal has colours.
     create(&cli);
     Session::start(&cli, &["list"]).expect("\x1b[32mrunning");
 }

@@ -1,4 +1,4 @@
-//! A relay in front of a server whose connections can be cut, as a bad network would.
+//! A TCP relay in front of a server, whose connections a test can cut as a bad network does.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,18 +13,19 @@ pub(crate) struct Cutter {
 
 struct Shared {
     open: Mutex<Vec<TcpStream>>,
-    /// Bytes that went to the server.
+    /// Bytes relayed to the server.
     sent: AtomicU64,
     closed: AtomicBool,
 }
 
 impl Cutter {
-    pub(crate) fn before(server: &str) -> Self {
+    pub(crate) fn in_front_of(server: &str) -> Self {
         Self::with(server, Duration::ZERO)
     }
 
-    /// A network of at most 16 MB a second: what should break on the way is not through before.
-    pub(crate) fn slow_before(server: &str) -> Self {
+    /// Relays at most 16 MB per second, so that a transfer is still under way when the test cuts
+    /// it.
+    pub(crate) fn slow_in_front_of(server: &str) -> Self {
         Self::with(server, Duration::from_millis(1))
     }
 
@@ -54,14 +55,14 @@ impl Cutter {
         Self { address, shared }
     }
 
-    /// Cuts every connection; new ones are relayed again.
+    /// Shuts down every open connection. New connections are relayed again.
     pub(crate) fn cut(&self) {
         for stream in self.shared.open.lock().expect("no panic").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Bytes that went to the server until now.
+    /// Bytes relayed to the server so far.
     pub(crate) fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
     }
@@ -71,7 +72,7 @@ impl Drop for Cutter {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Relaxed);
         self.cut();
-        // Wakes the listener, which then sees that it is over.
+        // Unblocks `accept`, so that the thread reads `closed` and returns.
         let _ = TcpStream::connect(&self.address);
     }
 }

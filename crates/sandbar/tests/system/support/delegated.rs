@@ -1,4 +1,5 @@
-//! Cgroups that an ordinary user may divide, as systemd gives them to a session that asks for them. Made by root.
+//! Cgroups delegated to an ordinary user, as systemd delegates them to a session. Creating them
+//! takes root.
 
 use super::eventually;
 use std::fs;
@@ -9,17 +10,17 @@ use testing::User;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// One in every tree that sandboxes need; removed when dropped.
+/// One delegated cgroup per cgroup tree that sandboxes need. Removed on drop.
 pub(crate) struct Delegated(pub(crate) Vec<PathBuf>);
 
 impl Delegated {
-    pub(crate) fn to(user: User) -> Self {
+    pub(crate) fn for_user(user: User) -> Self {
         let name = format!("sandbar-test-delegated-{}", std::process::id());
         let delegated = Self(trees().into_iter().map(|tree| tree.join(&name)).collect());
         for group in &delegated.0 {
             fs::create_dir(group).expect("root may make a cgroup");
             for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads", "tasks"] {
-                // Not every version has all of them.
+                // `tasks` is of cgroup v1, `cgroup.subtree_control` and `cgroup.threads` of v2.
                 let path = if file.is_empty() { group.clone() } else { group.join(file) };
                 if path.exists() {
                     chown(&path, Some(user.uid), Some(user.gid)).expect("root may give it away");
@@ -29,7 +30,7 @@ impl Delegated {
         delegated
     }
 
-    /// What is in them, of the server and of its sandboxes.
+    /// The child cgroups, which the server made for itself and for its sandboxes.
     pub(crate) fn inside(&self) -> Vec<PathBuf> {
         self.0.iter().flat_map(|group| directories(group)).collect()
     }
@@ -51,7 +52,8 @@ impl Drop for Delegated {
     }
 }
 
-/// The one tree of cgroup v2 with its controllers handed down, or those of v1 and what of v2 is beside them.
+/// The single tree of cgroup v2, after its controllers were enabled for children; or the trees of
+/// cgroup v1 together with the `unified` tree of a hybrid machine.
 fn trees() -> Vec<PathBuf> {
     let root = Path::new(ROOT);
     if root.join("cgroup.controllers").exists() {
@@ -66,7 +68,7 @@ fn trees() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Not what links lead to: two names of a tree are one.
+/// Subdirectories without symbolic links, since `cpu` and `cpuacct` may be links to one tree.
 fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()

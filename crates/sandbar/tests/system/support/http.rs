@@ -1,19 +1,19 @@
-//! A blocking HTTP/1.1 exchange: one connection a request, every read with a deadline.
+//! A blocking HTTP/1.1 client: one connection per request, every read with a timeout.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Longest silence the tests accept from the server.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How long a read or a write may block.
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// False when the connection was cut before the body's end.
+    /// False if the connection ended before the body did.
     pub(crate) complete: bool,
 }
 
@@ -32,7 +32,7 @@ impl Reply {
     }
 }
 
-/// A response whose head has been read and whose body is still coming.
+/// A response whose head was read and whose body is still being received.
 pub(crate) struct Streaming {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -56,7 +56,7 @@ pub(crate) fn request(
     start(address, method, target, headers, body)?.finish()
 }
 
-/// Sends a request and reads the head of the answer.
+/// Sends a request and reads the head of the response.
 pub(crate) fn start(
     address: &str,
     method: &str,
@@ -66,8 +66,8 @@ pub(crate) fn start(
 ) -> std::io::Result<Streaming> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))?;
+    stream.set_read_timeout(Some(IO_TIMEOUT))?;
+    stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let mut head = format!("{method} {target} HTTP/1.1\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         head.push_str(&format!("Host: {address}\r\n"));
@@ -77,7 +77,8 @@ pub(crate) fn start(
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes())?;
-    // A server may answer, and close, before it has read the whole body.
+    // The server may respond and close before it has read the whole body. Then the write fails with
+    // EPIPE, and the response is still read.
     let sent = stream.write_all(body);
     let mut reader = BufReader::with_capacity(1 << 16, stream);
     let read = read_head(&mut reader);
@@ -120,7 +121,10 @@ fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Head> {
 }
 
 impl Streaming {
-    /// The next piece of the body; `None` at its proper end, an error when the connection is cut before.
+    /// The next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the connection ends before the body; otherwise the error of the read.
     pub(crate) fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         match &mut self.framing {
             Framing::Length(0) => Ok(None),

@@ -1,7 +1,7 @@
-//! A small internet of our own: a network namespace joined to the host by a link. The machine in it
-//! has a public-looking address behind a router, one on the link itself and a private one; a name
-//! server on the host's loopback knows them. Dropped, it is gone; so it is when the tests are
-//! killed.
+//! A network namespace that stands in for the internet, connected to the host by a veth pair. The
+//! machine in it has a public address behind a router, a public address on the link itself and a
+//! private address; a name server on the host's loopback resolves names to them. The namespace is
+//! removed on drop, and also when the test process is killed.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,21 +12,22 @@ use std::time::Duration;
 use testing::Tied;
 
 pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
-/// Public-looking as well, and on the host's own link: nothing routes to it.
+/// Public as well, but on the host's own link: the host has no route with a gateway to it.
 pub(crate) const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 131);
 pub(crate) const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 213, 7, 2);
-/// The host's own side of the link: never to be reached from a sandbox.
+/// The host's end of the link, which no sandbox may reach.
 pub(crate) const HOST_SIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 129);
 
 pub(crate) struct Internet {
-    /// Keeps the namespace, and with it the host's side of the link.
+    /// The process that keeps the namespace, and with it the host's end of the link, alive.
     holder: Tied,
     services: Vec<Tied>,
     pub(crate) nameserver: SocketAddr,
-    /// What the name server was asked for: a name and the number of the type.
+    /// Queries that the name server received: the name and the number of the record type.
     asked: Asked,
     stop: Arc<AtomicBool>,
-    /// There is one of each address. Last: given back when all else is gone.
+    /// Tests take turns, since the addresses are fixed. Declared last, so that it is released after
+    /// all other fields were dropped.
     _only: MutexGuard<'static, ()>,
 }
 
@@ -37,7 +38,7 @@ fn run(command: &str) {
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Starts a program that prints a line, and no more, when it is ready.
+/// Starts a program and waits for the single line that it prints when it is ready.
 fn start(program: &str, arguments: &[&str]) -> Tied {
     let mut command = Tied::command("KILL", program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -69,12 +70,13 @@ impl Internet {
         internet
     }
 
-    /// Every question that reached the name server so far.
+    /// Every query that the name server received so far.
     pub(crate) fn asked(&self) -> Vec<(String, u16)> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Runs a Python program on the far host until the internet is dropped; it prints a line when it serves.
+    /// Runs a Python program on the remote machine until `self` is dropped. The program prints a
+    /// line when it is ready.
     pub(crate) fn serve(&mut self, script: &str) {
         let namespace = format!("--net=/proc/{}/ns/net", self.holder.pid());
         self.services.push(start("nsenter", &[&namespace, "/usr/bin/python3", "-u", "-c", script]));
@@ -85,13 +87,15 @@ impl Drop for Internet {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let link = format!("sbt{}", self.holder.pid());
-        // It would go with the namespace as well, but in the kernel's own time, and the next one has the same addresses.
+        // The kernel removes the link with the namespace, but asynchronously, and the next test
+        // uses the same addresses.
         let _ = Command::new("ip").args(["link", "del", &link]).status();
     }
 }
 
-/// Names under `.test`, on the host's loopback, where only the server can ask.
-fn answer(name: &str) -> Option<Ipv4Addr> {
+/// The address of a name, for the name server on the host's loopback, which only the server
+/// reaches.
+fn resolve(name: &str) -> Option<Ipv4Addr> {
     match name {
         "registry.test" => Some(PUBLIC),
         "forbidden.test" => Some(PUBLIC),
@@ -121,8 +125,8 @@ fn serve_names(stop: Arc<AtomicBool>, asked: Asked) -> SocketAddr {
     address
 }
 
-/// What a one-question query asks for, and the answer: an A record, nothing for other types, or
-/// "no such name".
+/// Parses a query of one question and makes the response: an A record, no record for other types,
+/// or NXDOMAIN.
 fn reply(query: &[u8]) -> Option<(String, u16, Vec<u8>)> {
     let (mut name, mut at) = (Vec::new(), 12);
     while *query.get(at)? != 0 {
@@ -132,7 +136,7 @@ fn reply(query: &[u8]) -> Option<(String, u16, Vec<u8>)> {
     }
     let question = query.get(12..at + 5)?;
     let name = name.join(".");
-    let address = answer(&name);
+    let address = resolve(&name);
     let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
     let record = address.filter(|_| kind == 1);
     let mut reply = query.get(..2)?.to_vec();

@@ -1,6 +1,7 @@
-//! What the system tests share: a real server in a directory of its own, and a small blocking client for it.
+//! Helpers of the system tests: a real server in a directory of its own, and a small blocking
+//! client for it.
 //!
-//! The client speaks plain HTTP/1.1 and Connect with JSON, so that a test sees the bytes a program would see.
+//! The client speaks plain HTTP/1.1 and Connect with JSON, so that tests see the bytes of the wire.
 
 pub(crate) mod cutter;
 pub(crate) mod delegated;

@@ -1,20 +1,28 @@
-//! The program as people and scripts start it, with nothing of this machine's settings.
+//! `sandbar` as users and scripts start it, without the settings of this machine.
 
-use super::server::{PROGRAM, Server};
+use super::server::{Server, command_for};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use testing::User;
 
 pub(crate) struct Program {
     word: &'static str,
+    user: Option<User>,
     variables: Vec<(String, OsString)>,
 }
 
 impl Program {
     /// `sandbar WORD`.
     pub(crate) fn new(word: &'static str) -> Self {
-        Self { word, variables: Vec::new() }
+        Self { word, user: None, variables: Vec::new() }
+    }
+
+    /// Runs the program as this user. `None` is the user who runs the tests.
+    pub(crate) fn by(mut self, user: Option<User>) -> Self {
+        self.user = user;
+        self
     }
 
     pub(crate) fn variable(mut self, name: &str, value: impl Into<OsString>) -> Self {
@@ -22,13 +30,13 @@ impl Program {
         self
     }
 
-    /// The server is found by its data directory.
+    /// Sets `SANDBAR_DATA`, by which the program finds the server.
     pub(crate) fn at(self, server: &Server) -> Self {
         self.variable("SANDBAR_DATA", server.data())
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
+        let mut command = command_for(self.user);
         testing::without_settings(&mut command).arg(self.word).args(arguments).stdin(Stdio::null());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
@@ -54,7 +62,7 @@ impl Program {
         output
     }
 
-    /// Demands success; stdout.
+    /// Asserts success and returns stdout.
     #[track_caller]
     pub(crate) fn must(&self, arguments: &[&str]) -> String {
         let done = self.run(arguments);
@@ -62,14 +70,14 @@ impl Program {
         text(&done.stdout)
     }
 
-    /// Demands success, and JSON.
+    /// Asserts success and parses stdout as JSON.
     #[track_caller]
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
-        let said = self.must(&[&["--json"], arguments].concat());
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
+        let printed = self.must(&[&["--json"], arguments].concat());
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {printed}"))
     }
 
-    /// Demands failure with this exit code; what it says about it.
+    /// Asserts failure with this exit code and returns stderr.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
         let done = self.run(arguments);

@@ -1,4 +1,4 @@
-//! One sandbox through the edge: commands, files, raw requests.
+//! A client of one sandbox through the edge: commands, files, raw requests.
 
 use super::http::{self, Reply, Streaming};
 use base64::Engine as _;
@@ -16,7 +16,8 @@ pub(crate) struct Sandbox {
 pub(crate) struct Output {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    /// What the process ended with; 128 + the signal's meaning is the shell's business, -1 stands for a signal.
+    /// The exit code. A shell reports 128 plus the signal of its child; -1 is a process that was
+    /// itself ended by a signal.
     pub(crate) exit: i64,
 }
 
@@ -26,7 +27,7 @@ impl Output {
     }
 }
 
-/// A command whose output is still coming.
+/// A command that runs, and the stream of its events.
 pub(crate) struct Running {
     stream: Streaming,
     pending: Vec<u8>,
@@ -37,7 +38,7 @@ impl Sandbox {
         Self { address: address.to_owned(), id, token }
     }
 
-    /// The same sandbox behind a server that was started again.
+    /// The same sandbox at the address of a restarted server.
     pub(crate) fn at(&self, address: &str) -> Self {
         Self { address: address.to_owned(), ..self.clone() }
     }
@@ -83,7 +84,7 @@ impl Sandbox {
         self.start_as(user, command).wait()
     }
 
-    /// Runs and demands exit 0.
+    /// Asserts exit code 0 and returns stdout.
     #[track_caller]
     pub(crate) fn must(&self, user: &str, command: &str) -> String {
         let output = self.run_as(user, command);
@@ -157,7 +158,7 @@ impl Running {
         }
     }
 
-    /// The process's number inside the sandbox; consumes the start event.
+    /// The pid inside the sandbox. Consumes the start event.
     #[track_caller]
     pub(crate) fn pid(&mut self) -> u64 {
         let event = self.next_event().expect("the stream is open").expect("an event comes");
@@ -169,7 +170,10 @@ impl Running {
         self.collect().unwrap_or_else(|error| panic!("the command's stream broke: {error}"))
     }
 
-    /// Everything up to the end, or how the stream broke.
+    /// Reads events until the end event.
+    ///
+    /// # Errors
+    /// The error of the stream, if it ends before the end event.
     pub(crate) fn collect(&mut self) -> std::io::Result<Output> {
         let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
         while let Some(event) = self.next_event()? {

@@ -1,4 +1,5 @@
-//! A real `sandbar up` in a temporary directory. Dropped, it leaves nothing behind, also when the test failed.
+//! A real `sandbar up` in a temporary directory. Drop ends the server and removes its sandboxes and
+//! files, also when the test failed.
 
 use super::http::{self, Reply};
 use super::sandbox::Sandbox;
@@ -7,6 +8,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 use testing::{Launch, Running, User};
@@ -19,7 +21,7 @@ pub(crate) struct Server {
     pub(crate) address: String,
     pub(crate) key: String,
     data: PathBuf,
-    /// Removed with the server; none where the caller chose the directory.
+    /// Removed with the server. `None` if the caller chose the directory.
     _temporary: Option<TempDir>,
     arguments: Vec<String>,
     umask: &'static str,
@@ -35,46 +37,57 @@ impl Server {
         Self::new(arguments, "022")
     }
 
-    /// Starts a server as a careful administrator's shell would.
-    pub(crate) fn under_umask(umask: &'static str) -> Self {
+    /// Starts a server with this umask, such as a careful administrator's.
+    pub(crate) fn with_umask(umask: &'static str) -> Self {
         Self::new(&[], umask)
     }
 
-    /// Starts a server as an ordinary user does.
-    pub(crate) fn of_user(user: User, arguments: &[&str]) -> Self {
-        Self::by(Program::of_user(user), arguments, "022")
+    /// Starts a server as an ordinary user.
+    pub(crate) fn for_user(user: User, arguments: &[&str]) -> Self {
+        Self::for_account(Some(user), arguments)
     }
 
-    /// Starts a server that listens on every address of this machine.
-    pub(crate) fn everywhere(arguments: &[&str]) -> Self {
-        Self::by(Program { listen: Some("0.0.0.0:0"), ..Program::default() }, arguments, "022")
+    /// Starts a server as this user. `None` is the user who runs the tests.
+    pub(crate) fn for_account(user: Option<User>, arguments: &[&str]) -> Self {
+        Self::with_program(Program { user, ..Program::default() }, arguments, "022")
     }
 
-    /// The same in cgroups that were delegated to the user.
-    pub(crate) fn of_user_in(cgroups: &[PathBuf], user: User, arguments: &[&str]) -> Self {
-        let program = Program { cgroups: cgroups.to_owned(), ..Program::of_user(user) };
-        Self::by(program, arguments, "022")
+    /// Starts a server that listens on all addresses of this machine.
+    pub(crate) fn on_all_addresses(arguments: &[&str]) -> Self {
+        Self::with_program(Program { listen: Some("0.0.0.0:0"), ..Program::default() }, arguments, "022")
+    }
+
+    /// Starts a server as an ordinary user in cgroups that were delegated to the user.
+    pub(crate) fn for_user_in(cgroups: &[PathBuf], user: User, arguments: &[&str]) -> Self {
+        let program = Program { cgroups: cgroups.to_owned(), user: Some(user), ..Program::default() };
+        Self::with_program(program, arguments, "022")
     }
 
     fn new(arguments: &[&str], umask: &'static str) -> Self {
-        Self::by(Program::default(), arguments, umask)
+        Self::with_program(Program::default(), arguments, umask)
     }
 
-    /// Starts a server on a directory of the caller's, which must outlive it.
+    /// Starts a server on a directory of the caller, which must outlive the server.
     pub(crate) fn on(data: &Path, arguments: &[&str]) -> Self {
-        Self::launch(Program::default(), data.to_owned(), None, arguments, "022")
+        Self::for_account_on(None, data, arguments)
     }
 
-    /// Starts a server on a directory that `prepare` has filled.
-    pub(crate) fn on_new_directory(arguments: &[&str], prepare: impl FnOnce(&Path)) -> Self {
-        Self::prepared(Program::default(), arguments, "022", prepare)
+    /// Starts a server on a directory of the caller as `user`, who must own the directory.
+    pub(crate) fn for_account_on(user: Option<User>, data: &Path, arguments: &[&str]) -> Self {
+        let program = Program { user, ..Program::default() };
+        Self::launch(program, data.to_owned(), None, arguments, "022")
     }
 
-    fn by(program: Program, arguments: &[&str], umask: &'static str) -> Self {
-        Self::prepared(program, arguments, umask, |_| {})
+    /// Starts a server as `user` on a new directory, after `prepare` filled it.
+    pub(crate) fn on_new_directory(user: Option<User>, arguments: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        Self::with_prepared(Program { user, ..Program::default() }, arguments, "022", prepare)
     }
 
-    fn prepared(program: Program, arguments: &[&str], umask: &'static str, prepare: impl FnOnce(&Path)) -> Self {
+    fn with_program(program: Program, arguments: &[&str], umask: &'static str) -> Self {
+        Self::with_prepared(program, arguments, umask, |_| {})
+    }
+
+    fn with_prepared(program: Program, arguments: &[&str], umask: &'static str, prepare: impl FnOnce(&Path)) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         if let Some(User { uid, gid }) = program.user {
             std::os::unix::fs::chown(data.path(), Some(uid), Some(gid)).expect("root may give it away");
@@ -117,12 +130,12 @@ impl Server {
         down.args(["down", "--yes", "--data"]).arg(&self.data).output().expect("the program runs")
     }
 
-    /// Ends the server as a crash would, without a chance to clean up.
+    /// Ends the server by SIGKILL, so that it cannot clean up.
     pub(crate) fn kill_9(&mut self) {
         self.end_by("KILL");
     }
 
-    /// Ends the server politely; sandboxes stay.
+    /// Ends the server by SIGTERM. Its sandboxes stay.
     pub(crate) fn stop(&mut self) {
         self.end_by("TERM");
     }
@@ -131,30 +144,30 @@ impl Server {
         self.running.end_by(name);
     }
 
-    /// Sends the server's process a signal, by its name.
+    /// Sends the server's process the signal of this name.
     pub(crate) fn signal(&self, name: &str) {
         testing::signal(self.running.pid(), name);
     }
 
-    /// Waits for the server to end by itself.
+    /// Waits until the server ends by itself.
     #[track_caller]
     pub(crate) fn wait(&mut self, within: Duration) {
         self.running.wait(within);
     }
 
-    /// Starts a server on the same data directory again.
+    /// Starts the server on the same data directory again.
     pub(crate) fn start_again(&mut self) {
         self.running = self.program.launch(&self.data, &self.arguments, self.umask);
         (self.address, self.key) = (self.running.address.clone(), self.running.key.clone());
     }
 
-    /// The same with other flags for `sandbar up`, from now on.
+    /// Starts the server again with other flags for `sandbar up`, which later starts use as well.
     pub(crate) fn start_again_with(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         self.start_again();
     }
 
-    /// A control-plane call with the key.
+    /// Sends a request to the control plane, with the API key.
     pub(crate) fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.try_call(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
@@ -182,7 +195,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `down` ends a running server as well as what a killed one left.
+        // `down` ends a running server, and the sandboxes that a killed server left.
         let done = self.try_down();
         testing::remove_directory(&self.data);
         if !done.status.success() && !std::thread::panicking() {
@@ -191,41 +204,47 @@ impl Drop for Server {
     }
 }
 
-/// The program under test, and who runs it.
+/// The program's file, without `FD_CLOEXEC`, so that every child inherits it: an ordinary user may
+/// lack the permission to open it by its path.
+static OPENED: LazyLock<File> = LazyLock::new(|| {
+    let opened = File::open(PROGRAM).expect("it was built");
+    rustix::io::fcntl_setfd(&opened, rustix::io::FdFlags::empty()).expect("it is open");
+    opened
+});
+
+/// The program under test, with the user who runs it.
 #[derive(Default)]
 struct Program {
     user: Option<User>,
-    /// Open in every process that is started: where the program lies, an ordinary user may not be able to go.
-    opened: Option<File>,
     cgroups: Vec<PathBuf>,
-    /// Where the server listens; absent: a port of loopback.
+    /// The address to listen on. `None` is a free port of loopback.
     listen: Option<&'static str>,
 }
 
+/// A path by which `user` can run the program.
+fn path_for(user: Option<User>) -> PathBuf {
+    match user {
+        Some(_) => format!("/proc/self/fd/{}", OPENED.as_raw_fd()).into(),
+        None => PROGRAM.into(),
+    }
+}
+
+/// A command that runs the program as `user`. `None` is the user who runs the tests.
+pub(crate) fn command_for(user: Option<User>) -> Command {
+    let Some(user) = user else { return Command::new(PROGRAM) };
+    let mut command = Command::new("setpriv");
+    command.args(user.flags()).arg(path_for(Some(user)));
+    command
+}
+
 impl Program {
-    fn of_user(user: User) -> Self {
-        let opened = File::open(PROGRAM).expect("it was built");
-        rustix::io::fcntl_setfd(&opened, rustix::io::FdFlags::empty()).expect("it is open");
-        Self { user: Some(user), opened: Some(opened), ..Self::default() }
-    }
-
-    fn path(&self) -> PathBuf {
-        match &self.opened {
-            Some(opened) => format!("/proc/self/fd/{}", opened.as_raw_fd()).into(),
-            None => PROGRAM.into(),
-        }
-    }
-
     fn command(&self) -> Command {
-        let Some(user) = self.user else { return Command::new(self.path()) };
-        let mut command = Command::new("setpriv");
-        command.args(user.flags()).arg(self.path());
-        command
+        command_for(self.user)
     }
 
     fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> Running {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let launch = Launch { program: &self.path(), data, arguments: &arguments, umask, user: self.user };
+        let launch = Launch { program: &path_for(self.user), data, arguments: &arguments, umask, user: self.user };
         match self.listen {
             Some(listen) => Running::launch_at(listen, launch),
             None => Running::launch_in(&self.cgroups, launch),

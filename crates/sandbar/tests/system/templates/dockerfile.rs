@@ -1,4 +1,4 @@
-//! Dockerfiles, from the context on disk to a sandbox that has what they say.
+//! Builds from Dockerfiles, from the context on disk to a sandbox of the template.
 
 use super::{build, cli, create, write};
 use crate::support::program::text;
@@ -71,19 +71,21 @@ fn a_dockerfile_with_stages_becomes_a_template() {
     );
     let unpacked = sandbox.must("root", "cd /app/unpacked/inner; cat file; stat -c '%U %a' file");
     assert_eq!(unpacked, "x\nroot 600\n", "as the archive says");
-    // Links stay links, and lead to nothing of the host.
+    // Links stay links, and lead to no file of the host.
     assert!(!sandbox.run("cat /app/all/out").ok());
     assert!(must("curl -fs http://127.0.0.1:8123/place").contains("/app"), "the start command runs");
 
-    // The same again is all known; a changed step is built anew, with those after it and none before.
-    let cached = |said: &str| said.lines().filter(|line| line.starts_with("CACHED")).count();
-    let steps = |said: &str| said.lines().filter(|line| line.contains("] ") && line.starts_with(['C', '['])).count();
+    // A repeated build takes every step from the cache. A changed step is built again with all
+    // steps after it, and with none before it.
+    let cached = |log: &str| log.lines().filter(|line| line.starts_with("CACHED")).count();
+    let steps = |log: &str| log.lines().filter(|line| line.contains("] ") && line.starts_with(['C', '['])).count();
     let again = build(&server, &["--build-arg", "GREETING=hej", &directory]);
     let env_and_last = steps(&again) - cached(&again);
     assert!(env_and_last <= 1, "only settings may follow the last kept step: {again}");
     let changed = DOCKERFILE.replace("echo tool", "echo other");
     write(&context, &[("Dockerfile", &changed)]);
-    // The Dockerfile itself is part of what is copied, so only what comes before stays known.
+    // The Dockerfile is in the context that a step copies, so only steps before that one are
+    // cached.
     let partly = build(&server, &["--build-arg", "GREETING=hej", &directory]);
     assert!(
         partly.contains("CACHED") && partly.lines().any(|line| line.starts_with('[') && line.contains("RUN printf")),
@@ -100,23 +102,26 @@ fn a_dockerfile_with_stages_becomes_a_template() {
 }
 
 #[test]
-fn what_fails_is_shown_in_the_dockerfile() {
+fn a_failed_step_is_shown_in_the_dockerfile() {
     let (server, place) = (Server::start(), tempfile::tempdir().expect("a directory"));
     let context = place.path().display().to_string();
     let attempt = |dockerfile: &str, code: i32| {
         write(place.path(), &[("Dockerfile", dockerfile)]);
         cli(&server).fails(code, &["build", "--name", "broken", &context])
     };
-    let said = attempt("FROM e2bdev/base\nRUN echo before\nRUN echo said && exit 7\n", 1);
-    assert!(said.contains("Dockerfile:3:") && said.contains("exit status 7") && said.contains("said"), "{said}");
-    let said = attempt("FROM e2bdev/base\nVOLUME /data\n", 1);
+    let message = attempt("FROM e2bdev/base\nRUN echo before\nRUN echo said && exit 7\n", 1);
     assert!(
-        said.contains("Dockerfile:2:1:") && said.contains("\n2 | VOLUME /data") && said.contains("^^^^^^"),
-        "{said}"
+        message.contains("Dockerfile:3:") && message.contains("exit status 7") && message.contains("said"),
+        "{message}"
     );
-    let said = attempt("FROM e2bdev/base\nCOPY absent /x\n", 1);
-    assert!(said.contains("absent"), "{said}");
-    // Nothing of it is a template.
+    let message = attempt("FROM e2bdev/base\nVOLUME /data\n", 1);
+    assert!(
+        message.contains("Dockerfile:2:1:") && message.contains("\n2 | VOLUME /data") && message.contains("^^^^^^"),
+        "{message}"
+    );
+    let message = attempt("FROM e2bdev/base\nCOPY absent /x\n", 1);
+    assert!(message.contains("absent"), "{message}");
+    // No failed build made a template.
     let create = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "broken" })));
     assert_eq!(create.status, 404, "{}", create.text());
     write(place.path(), &[("Dockerfile", "FROM e2bdev/base\nRUN exit 3\n")]);

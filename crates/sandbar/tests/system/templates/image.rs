@@ -1,4 +1,4 @@
-//! A small image that can do what a build needs: a static busybox, and a layer that takes something away.
+//! A small container image with what a build needs: a static busybox, and a layer with a whiteout.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ const APPLETS: &[&str] = &[
     "sleep", "env", "ls",
 ];
 
-pub(super) struct Image {
+pub(crate) struct Image {
     pub(super) layers: Vec<Vec<u8>>,
     pub(super) config: String,
 }
@@ -22,11 +22,11 @@ pub(super) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{digits}")
 }
 
-fn entry(archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
-    entry_of(0, archive, kind, path, content);
+fn append(archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
+    append_owned(0, archive, kind, path, content);
 }
 
-fn entry_of(owner: u64, archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
+fn append_owned(owner: u64, archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &str, content: &[u8]) {
     let mut header = Header::new_gnu();
     header.set_uid(owner);
     header.set_gid(owner);
@@ -41,19 +41,25 @@ fn entry_of(owner: u64, archive: &mut Builder<Vec<u8>>, kind: EntryType, path: &
 }
 
 impl Image {
-    /// `marker` makes it another image than others.
-    pub(super) fn new(marker: &str) -> Self {
+    /// Images with different markers have different digests.
+    pub(crate) fn new(marker: &str) -> Self {
+        Self::with_layer(marker, Vec::new())
+    }
+
+    /// Adds `third` as a third layer unless it is empty. It is a tar archive, used unchanged.
+    pub(crate) fn with_layer(marker: &str, third: Vec<u8>) -> Self {
         let busybox = fs::read(BUSYBOX).unwrap_or_else(|error| panic!("{BUSYBOX}: {error}"));
         let (mut first, mut second) = (Builder::new(Vec::new()), Builder::new(Vec::new()));
-        entry(&mut first, EntryType::Regular, "bin/busybox", &busybox);
+        append(&mut first, EntryType::Regular, "bin/busybox", &busybox);
         for applet in APPLETS {
-            entry(&mut first, EntryType::Symlink, &format!("bin/{applet}"), b"busybox");
+            append(&mut first, EntryType::Symlink, &format!("bin/{applet}"), b"busybox");
         }
-        entry(&mut first, EntryType::Regular, "etc/gone", b"x");
-        entry(&mut second, EntryType::Regular, "etc/.wh.gone", b"");
-        entry(&mut second, EntryType::Regular, "etc/marker", marker.as_bytes());
-        entry_of(1000, &mut second, EntryType::Regular, "srv/own", b"");
-        let layers = vec![first.into_inner().expect("an archive"), second.into_inner().expect("an archive")];
+        append(&mut first, EntryType::Regular, "etc/gone", b"x");
+        append(&mut second, EntryType::Regular, "etc/.wh.gone", b"");
+        append(&mut second, EntryType::Regular, "etc/marker", marker.as_bytes());
+        append_owned(1000, &mut second, EntryType::Regular, "srv/own", b"");
+        let mut layers = vec![first.into_inner().expect("an archive"), second.into_inner().expect("an archive")];
+        layers.extend((!third.is_empty()).then_some(third));
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         let diff_ids: Vec<String> = layers.iter().map(|layer| digest(layer)).collect();
         let config = json!({
@@ -80,21 +86,21 @@ impl Image {
         self.layers.iter().cloned().chain(texts).collect()
     }
 
-    /// As `docker save` writes it.
-    pub(super) fn save(&self, path: &Path) {
+    /// Writes the archive that `docker save` writes.
+    pub(crate) fn save(&self, path: &Path) {
         let mut archive = Builder::new(Vec::new());
         let name = |bytes: &[u8]| format!("blobs/sha256/{}", &digest(bytes)[7..]);
         for blob in self.blobs() {
-            entry(&mut archive, EntryType::Regular, &name(&blob), &blob);
+            append(&mut archive, EntryType::Regular, &name(&blob), &blob);
         }
         let layers: Vec<String> = self.layers.iter().map(|layer| name(layer)).collect();
         let manifest = json!([{ "Config": name(self.config.as_bytes()), "RepoTags": ["x:1"], "Layers": layers }]);
-        entry(&mut archive, EntryType::Regular, "manifest.json", manifest.to_string().as_bytes());
+        append(&mut archive, EntryType::Regular, "manifest.json", manifest.to_string().as_bytes());
         fs::write(path, archive.into_inner().expect("an archive")).expect("written");
     }
 
-    /// As an OCI layout.
-    pub(super) fn lay_out(&self, directory: &Path) {
+    /// Writes an OCI layout.
+    pub(super) fn write_layout(&self, directory: &Path) {
         let blobs = directory.join("blobs/sha256");
         fs::create_dir_all(&blobs).expect("a directory");
         for blob in self.blobs() {

@@ -1,4 +1,4 @@
-//! Every source of images: a registry, archives, layouts, directories.
+//! Templates from every source of images: a registry, archives, OCI layouts, directories.
 
 use super::image::{Image, digest};
 use super::registry::{PASSWORD, Registry, USER};
@@ -20,7 +20,7 @@ fn check_as(user: &str, server: &Server, template: &str, marker: &str) {
             .must("user", "test ! -e /etc/gone && test -O /srv/own && test -O ~ && pwd && id -u && echo $FROM_IMAGE"),
         format!("/home/user\n{user}\nyes\n")
     );
-    // Nothing of the base is in it.
+    // The template has no file of the base template.
     assert!(!sandbox.run("test -e /usr/bin/python3").ok());
 }
 
@@ -29,19 +29,19 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     let (place, image, registry) = (tempfile::tempdir().expect("a directory"), Image::new("one"), Registry::start());
     let at = |name: &str| place.path().join(name).display().to_string();
     let context = at("context");
-    // A registry on loopback is asked only if the configuration names it.
+    // The server uses a registry on loopback only if the configuration names it.
     let named = format!("[sandboxes]\nregistry_mirrors = {{ \"{0}\" = \"http://{0}\" }}\n", registry.address);
     write(place.path(), &[("context/none", ""), ("config.toml", &named)]);
     let server = Server::with(&["--config", &at("config.toml")]);
     image.save(&place.path().join("saved.tar"));
-    image.lay_out(&place.path().join("layout"));
-    let said = build(&server, &["--from", &at("saved.tar"), "--name", "saved", &context]);
-    assert!(said.contains("no sudo") && said.contains("its sh stands in"), "{said}");
+    image.write_layout(&place.path().join("layout"));
+    let output = build(&server, &["--from", &at("saved.tar"), "--name", "saved", &context]);
+    assert!(output.contains("no sudo") && output.contains("its sh stands in"), "{output}");
     check(&server, "saved", "one");
-    let said = build(&server, &["--from", &at("layout"), "--name", "layout", &context]);
-    assert!(!said.contains("unpacking"), "the digest is known: {said}");
+    let output = build(&server, &["--from", &at("layout"), "--name", "layout", &context]);
+    assert!(!output.contains("unpacking"), "the digest is known: {output}");
     check(&server, "layout", "one");
-    // A copy of what another template is.
+    // A template from another template.
     build(&server, &["--from", "layout", "--name", "copy", &context]);
     check(&server, "copy", "one");
 
@@ -62,21 +62,21 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     let by_digest = format!("{}/team/app@{}", registry.address, digest(other.manifest().as_bytes()));
     assert!(pull(signed(PASSWORD), &by_digest).status.success());
     let absent = pull(signed(PASSWORD), &format!("{}/team/none:v1", registry.address));
-    let said = String::from_utf8_lossy(&absent.stderr);
-    assert!(!absent.status.success() && said.contains("does not exist there"), "{said}");
-    // What a registry sends is checked.
+    let output = String::from_utf8_lossy(&absent.stderr);
+    assert!(!absent.status.success() && output.contains("does not exist there"), "{output}");
+    // The server verifies the digest of what a registry sends.
     let third = Image::new("three");
     registry.push(&third, "team/spoilt", "v1");
-    registry.spoil(&third.layers[1]);
+    registry.damage(&third.layers[1]);
     let spoilt = pull(signed(PASSWORD), &format!("{}/team/spoilt:v1", registry.address));
     assert!(!spoilt.status.success() && String::from_utf8_lossy(&spoilt.stderr).contains("digest"), "{spoilt:?}");
     check(&server, "pulled", "two");
 }
 
 #[test]
-fn a_server_that_is_not_root_builds_them_too() {
+fn rootless_servers_build_images_and_dockerfiles() {
     for (user, id) in [(User::with_subordinate_ids(), "1000"), (User::with_a_single_id(), "0")] {
-        let (server, place) = (Server::of_user(user, &["--no-studio"]), tempfile::tempdir().expect("a directory"));
+        let (server, place) = (Server::for_user(user, &["--no-studio"]), tempfile::tempdir().expect("a directory"));
         let dockerfile = "FROM e2bdev/base\nCOPY own /srv/own\nRUN cat /srv/own >/srv/made && chmod 4755 /srv/made\n";
         write(place.path(), &[("context/Dockerfile", dockerfile), ("context/own", "own"), ("empty/none", "")]);
         let at = |name: &str| place.path().join(name).display().to_string();
@@ -89,7 +89,46 @@ fn a_server_that_is_not_root_builds_them_too() {
     }
 }
 
-/// Where all have one id, `user` is the name that it is found under.
+/// A layer with a program whose file capabilities let it change the mode of any file.
+fn capable_layer() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    // Version 2, effective. DAC_OVERRIDE and FOWNER, bits 1 and 3, are the byte of a line break.
+    let capability = [&[1, 0, 0, 2][..], b"\n", &[0; 15]].concat();
+    archive.append_pax_extensions([("SCHILY.xattr.security.capability", &capability[..])]).expect("an entry");
+    let busybox = std::fs::read("/usr/bin/busybox").expect("busybox-static is installed");
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(busybox.len() as u64);
+    archive.append_data(&mut header, "able/chmod", &busybox[..]).expect("an entry");
+    archive.into_inner().expect("an archive")
+}
+
+/// Asserts that `user` changes the mode of root's file by the capability, and fails without it.
+#[track_caller]
+fn check_capability(server: &Server) {
+    let place = tempfile::tempdir().expect("a directory");
+    write(place.path(), &[("context/none", "")]);
+    let (saved, context) = (place.path().join("able.tar"), place.path().join("context").display().to_string());
+    Image::with_layer("able", capable_layer()).save(&saved);
+    build(server, &["--from", &saved.display().to_string(), "--name", "able", &context]);
+    let sandbox = create(server, "able");
+    assert!(!sandbox.run("/bin/chmod 600 /etc/marker").ok(), "the control: no capability");
+    sandbox.must("user", "cat /etc/marker && /able/chmod 600 /etc/marker && ! cat /etc/marker 2>/dev/null");
+}
+
+#[test]
+fn file_capabilities_of_an_image_work_inside() {
+    check_capability(&Server::with(&["--no-studio"]));
+}
+
+#[test]
+fn file_capabilities_of_an_image_work_with_subordinate_ids() {
+    check_capability(&Server::for_user(User::with_subordinate_ids(), &["--no-studio"]));
+}
+
+/// The expected output. With a single id, `user` is the name of every owner.
 fn owned_by(id: &str) -> &'static str {
     if id == "0" { "own user 4755\n" } else { "own root 4755\n" }
 }
@@ -104,7 +143,7 @@ fn a_directory_becomes_a_template() {
     for applet in ["sh", "cat"] {
         std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet)).expect("a link");
     }
-    // Out of the tree, on the host; inside it leads into the sandbox.
+    // On the host this link leads out of the tree; in the sandbox it leads to the sandbox's file.
     std::os::unix::fs::symlink("/etc/shadow", tree.join("secret")).expect("a link");
     let context = place.path().join("context").display().to_string();
     build(&server, &["--from", &tree.display().to_string(), "--name", "tree", &context]);

@@ -1,5 +1,5 @@
-//! The server is killed at every place where a build, a snapshot or a fork may break off. Nothing half-made is left: the same work, done again,
-//! ends with as much on the disk as on a server that was never killed.
+//! Kills the server at every fault point of a build, a snapshot and a fork. No partial result is
+//! left: the same work, done again, ends with as many volumes as on a server that was never killed.
 
 use super::image::Image;
 use super::{cli, create, write};
@@ -11,9 +11,8 @@ use std::time::Duration;
 
 const DOCKERFILE: &str = "FROM e2bdev/base AS one\nRUN echo one > /one\nFROM e2bdev/base\nCOPY --from=one /one /two\nRUN cat /two > /three\n";
 
-/// How many volumes the server's pool has, without those in its trash: what a killed server left
-/// half done is there.
-fn volumes(server: &Server) -> usize {
+/// Counts the volumes in the server's pool, without its trash, where partial results go.
+fn count_volumes(server: &Server) -> usize {
     let text = std::fs::read_to_string(server.file("server.json")).expect("the server says who it is");
     let about: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let root = format!("/proc/{}/root{}", about["pid"], server.data().canonicalize().expect("a path").display());
@@ -23,14 +22,15 @@ fn volumes(server: &Server) -> usize {
     listed.into_iter().flatten().map(|entries| entries.flatten().filter(is_volume).count()).sum()
 }
 
-/// Demands that the pool has so many, once what went is gone.
+/// Waits until the pool has this number of volumes.
 #[track_caller]
-fn has(server: &Server, expected: usize) {
+fn wait_for_volumes(server: &Server, expected: usize) {
     let what = format!("{expected} volumes are left");
-    eventually(what, Duration::from_secs(60), || (volumes(server) == expected).then_some(()));
+    eventually(what, Duration::from_secs(60), || (count_volumes(server) == expected).then_some(()));
 }
 
-/// Orders the server to die at a place, does `work`, which must lead there, and starts it again.
+/// Sets a fault point at which the server dies, does `work`, which must reach it, and starts the
+/// server again.
 fn die_at(server: &mut Server, point: Point, work: impl FnOnce(&Server)) {
     std::fs::write(server.file("kill-at"), point.name()).expect("written");
     work(server);
@@ -40,7 +40,7 @@ fn die_at(server: &mut Server, point: Point, work: impl FnOnce(&Server)) {
 }
 
 #[test]
-fn a_build_that_is_killed_anywhere_leaves_nothing_half_made() {
+fn a_build_that_is_killed_leaves_no_partial_result() {
     let place = tempfile::tempdir().expect("a directory");
     let (context, saved) = (place.path().join("context"), place.path().join("saved.tar"));
     write(&context, &[("Dockerfile", DOCKERFILE)]);
@@ -56,13 +56,14 @@ fn a_build_that_is_killed_anywhere_leaves_nothing_half_made() {
     };
     let undisturbed = Server::start();
     done(&undisturbed);
-    let expected = volumes(&undisturbed);
+    let expected = count_volumes(&undisturbed);
     drop(undisturbed);
     let mut server = Server::start();
     for point in Point::BUILD {
         die_at(&mut server, point, |server| {
             let died = cli(server).run(&arguments);
-            // Known steps are not built again, so that each death is one place further; the build itself never knows.
+            // Cached steps are not built again, so each death is at the next fault point. The
+            // client can see success only if the result was recorded.
             assert!(!died.status.success() || point == Point::BuildRecorded, "{point:?}: {died:?}");
         });
         let create = server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "killed" })));
@@ -74,22 +75,22 @@ fn a_build_that_is_killed_anywhere_leaves_nothing_half_made() {
         }
     }
     done(&server);
-    has(&server, expected);
+    wait_for_volumes(&server, expected);
 }
 
 #[test]
-fn a_snapshot_or_fork_that_is_killed_anywhere_leaves_nothing_half_made() {
+fn a_snapshot_or_fork_that_is_killed_leaves_no_partial_result() {
     let mut server = Server::start();
     let sandbox = server.create();
     sandbox.must("user", "echo kept > file");
-    let before = volumes(&server);
+    let before = count_volumes(&server);
     for point in Point::SNAPSHOT {
         die_at(&mut server, point, |server| {
             let path = format!("/sandboxes/{}/snapshots", sandbox.id);
             let _ = server.try_call("POST", &path, Some(json!({ "name": "state" })));
         });
         let is_there = point == Point::SnapshotRecorded;
-        has(&server, before + usize::from(is_there));
+        wait_for_volumes(&server, before + usize::from(is_there));
         let listed = server.call("GET", "/snapshots", None).json();
         assert_eq!(listed.as_array().expect("a list").len(), usize::from(is_there), "{point:?}: {listed}");
         assert_eq!(sandbox.at(&server.address).must("user", "cat file"), "kept\n", "{point:?}");
@@ -102,8 +103,8 @@ fn a_snapshot_or_fork_that_is_killed_anywhere_leaves_nothing_half_made() {
         });
         let listed = server.call("GET", "/v2/sandboxes", None).json();
         let listed = listed.as_array().expect("a list").clone();
-        // Whoever was recorded is whole; whoever was not is gone.
-        has(&server, before - 1 + listed.len());
+        // A recorded fork is complete, and an unrecorded one is removed.
+        wait_for_volumes(&server, before - 1 + listed.len());
         for child in &listed {
             let id = child["sandboxID"].as_str().expect("an id");
             if id != sandbox.id {

@@ -1,7 +1,7 @@
-//! Templates as people build them: the real program, a real server, images of the tests' own making.
+//! Templates as users build them: the real program, a real server, images that the tests create.
 
 mod dockerfile;
-mod image;
+pub(crate) mod image;
 mod images;
 mod kills;
 mod registry;
@@ -12,12 +12,12 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 
-/// `sandbar template` at a server.
+/// `sandbar template` for a server.
 fn cli(server: &Server) -> Program {
     Program::new("template").at(server)
 }
 
-/// Writes files into a directory, making those above them.
+/// Writes files below a directory, and creates their parents.
 fn write(root: &Path, files: &[(&str, &str)]) {
     for (path, content) in files {
         let path = root.join(path);
@@ -26,7 +26,7 @@ fn write(root: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Demands that a build succeeds; what it said.
+/// Asserts that a build succeeds and returns stderr.
 #[track_caller]
 fn build(server: &Server, arguments: &[&str]) -> String {
     let done = cli(server).run(&[&["build"], arguments].concat());

@@ -1,4 +1,4 @@
-//! Debian's docker-registry on loopback, which wants a password.
+//! Debian's docker-registry on loopback, which requires a password.
 
 use super::image::{Image, digest};
 use std::fs;
@@ -10,7 +10,7 @@ use testing::{Tied, eventually};
 
 pub(super) const USER: &str = "ci";
 pub(super) const PASSWORD: &str = "secret";
-/// The same, as bcrypt has it.
+/// The bcrypt hash of [`PASSWORD`].
 const HASH: &str = "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a";
 
 pub(super) struct Registry {
@@ -38,7 +38,7 @@ impl Registry {
         registry
     }
 
-    /// The answer's headers and body; none when it is no good one.
+    /// Sends a request and returns the headers and the body. `None` unless the request succeeds.
     fn curl(&self, arguments: &[&str]) -> Option<String> {
         let (path, more) = arguments.split_last()?;
         let url = if path.starts_with("http") { (*path).to_owned() } else { format!("http://{}{path}", self.address) };
@@ -48,7 +48,7 @@ impl Registry {
         done.status.success().then(|| String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
-    /// Puts `image` there under `name:tag`.
+    /// Uploads `image` as `name:tag`.
     pub(super) fn push(&self, image: &Image, name: &str, tag: &str) {
         let blobs = image.layers.iter().map(Vec::as_slice).chain([image.config.as_bytes()]);
         let file = self.directory.path().join("blob");
@@ -67,8 +67,8 @@ impl Registry {
         self.curl(&["-X", "PUT", "-H", kind, "--data-binary", &data, &path]).expect("the manifest is taken");
     }
 
-    /// Changes a byte of a blob, as a broken disk or a liar would.
-    pub(super) fn spoil(&self, blob: &[u8]) {
+    /// Flips a bit of a stored blob, as a broken disk or a hostile registry would.
+    pub(super) fn damage(&self, blob: &[u8]) {
         let hash = &digest(blob)[7..];
         let path = format!("data/docker/registry/v2/blobs/sha256/{}/{hash}/data", &hash[..2]);
         let path = self.directory.path().join(path);

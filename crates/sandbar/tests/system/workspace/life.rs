@@ -1,6 +1,6 @@
-//! From the creation of a workspace to its return after its end.
+//! The life cycle of a workspace, from its creation to its recreation after `destroy`.
 
-use super::{User, of, repository};
+use super::{User, create_repository, text_of};
 use crate::support::program::text;
 use crate::support::{Server, eventually};
 use serde_json::json;
@@ -10,31 +10,31 @@ use std::time::Duration;
 #[test]
 fn files_survive_rotation_pause_loss_and_destruction() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     let source = tempfile::tempdir().expect("a directory");
-    repository(source.path());
+    create_repository(source.path());
     let directory = source.path().to_str().expect("text");
 
     let made = user.workspace.json(&["create", "shop", "--repo", directory, "--branch", "next"]);
     assert_eq!(
-        (of(&made, "workspace"), of(&made, "project_id"), of(&made, "provider")),
+        (text_of(&made, "workspace"), text_of(&made, "project_id"), text_of(&made, "provider")),
         ("shop".into(), "shop".into(), "local".into())
     );
     assert_eq!(made["skipped"], json!([{ "provider": "e2b", "reason": "E2B API key not configured" }]));
     assert_eq!(made["limits"]["ephemeral"], "filesystem lost when stopped");
-    let first = of(&made, "sandboxID");
+    let first = text_of(&made, "sandboxID");
 
     let shown = user.workspace.json(&["show", "shop"]);
     assert_eq!(
-        (of(&shown, "state"), &shown["paused"], of(&shown, "sandboxID")),
+        (text_of(&shown, "state"), &shown["paused"], text_of(&shown, "sandboxID")),
         ("ready".into(), &json!(false), first.clone())
     );
-    assert!(of(&shown, "expires_at").parse::<jiff::Timestamp>().is_ok(), "{shown}");
+    assert!(text_of(&shown, "expires_at").parse::<jiff::Timestamp>().is_ok(), "{shown}");
     assert_eq!(user.workspace.must(&["list", "--quiet"]), "shop\n");
 
-    let said = user.workspace.json(&["exec", "shop", "--", "sh", "-c", "pwd; cat two; echo oops >&2; exit 0"]);
+    let result = user.workspace.json(&["exec", "shop", "--", "sh", "-c", "pwd; cat two; echo oops >&2; exit 0"]);
     assert_eq!(
-        (of(&said, "stdout"), of(&said, "stderr"), &said["exit_code"]),
+        (text_of(&result, "stdout"), text_of(&result, "stderr"), &result["exit_code"]),
         ("/home/user/project\ntwo\n".into(), "oops\n".into(), &json!(0))
     );
     let failed = user.workspace.run(&["exec", "shop", "--", "sh", "-c", "exit 7"]);
@@ -43,7 +43,10 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     assert!(fed.status.success(), "{fed:?}");
 
     let saved = user.workspace.json(&["snapshot", "shop"]);
-    assert!(of(&saved, "key").starts_with("projects/shop/snapshots/") && of(&saved, "sha256").len() == 64, "{saved}");
+    assert!(
+        text_of(&saved, "key").starts_with("projects/shop/snapshots/") && text_of(&saved, "sha256").len() == 64,
+        "{saved}"
+    );
     let listed = user.workspace.json(&["snapshots", "shop"]);
     let last = listed.as_array().and_then(|all| all.last()).expect("it is listed").clone();
     for field in ["key", "files", "bytes", "sha256"] {
@@ -51,42 +54,42 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     }
     assert!(last["verified"] == true && last["created_at"].is_string(), "{last}");
 
-    user.says("shop", "cd .. && rm -r project");
-    let restored = user.workspace.json(&["restore", "shop", "--snapshot", &of(&saved, "key"), "--discard"]);
+    user.exec("shop", "cd .. && rm -r project");
+    let restored = user.workspace.json(&["restore", "shop", "--snapshot", &text_of(&saved, "key"), "--discard"]);
     assert_eq!(restored["key"], saved["key"]);
-    assert_eq!(user.says("shop", "cat kept; stat -c %a kept; cat two"), "from here600\ntwo\n");
+    assert_eq!(user.exec("shop", "cat kept; stat -c %a kept; cat two"), "from here600\ntwo\n");
 
     let rotated = user.workspace.json(&["rotate", "shop"]);
-    let second = of(&rotated, "sandboxID");
+    let second = text_of(&rotated, "sandboxID");
     assert!(second != first && user.sandbox("shop") == second, "{rotated}");
     assert_eq!(server.call("GET", &format!("/sandboxes/{first}"), None).status, 404, "the old one is ended");
-    let said = user.workspace.run(&["exec", "shop", "--", "cat", "kept"]);
-    assert_eq!(text(&said.stdout), "from here");
-    assert!(text(&said.stderr).contains("new sandbox"), "what did not survive is told: {said:?}");
+    let rotated = user.workspace.run(&["exec", "shop", "--", "cat", "kept"]);
+    assert_eq!(text(&rotated.stdout), "from here");
+    assert!(text(&rotated.stderr).contains("new sandbox"), "what did not survive is reported: {rotated:?}");
     let again = user.workspace.run(&["exec", "shop", "--", "cat", "kept"]);
     assert_eq!(text(&again.stderr), "", "once");
 
     let paused = user.workspace.json(&["pause", "shop"]);
     assert_eq!((&paused["state"], &paused["paused"]), (&json!("paused"), &json!(true)), "text and JSON agree");
-    assert_eq!(of(&paused, "sandboxID"), second);
+    assert_eq!(text_of(&paused, "sandboxID"), second);
     assert_eq!(server.call("GET", &format!("/sandboxes/{second}"), None).json()["state"], "paused");
-    assert_eq!(user.says("shop", "cat kept"), "from here", "a command wakes it");
+    assert_eq!(user.exec("shop", "cat kept"), "from here", "a command wakes it");
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
     user.workspace.must(&["pause", "shop"]);
     let resumed = user.workspace.json(&["resume", "shop"]);
-    assert_eq!((&resumed["paused"], of(&resumed, "sandboxID")), (&json!(false), second.clone()));
+    assert_eq!((&resumed["paused"], text_of(&resumed, "sandboxID")), (&json!(false), second.clone()));
 
     assert_eq!(server.call("DELETE", &format!("/sandboxes/{second}"), None).status, 204);
-    assert_eq!(of(&user.workspace.json(&["list"])[0], "state"), "ended", "looking tells what became of it");
+    assert_eq!(text_of(&user.workspace.json(&["list"])[0], "state"), "ended", "looking tells what became of it");
     let resumed = user.workspace.json(&["resume", "shop"]);
     let back = &resumed["brought_back"];
-    assert_eq!(of(back, "reason"), "sandbox_lost", "the command itself tells: {resumed}");
-    assert!(of(back, "notice").contains("Changes after that are gone, in /home/user as well"), "{resumed}");
-    assert_eq!(user.says("shop", "cat kept"), "from here", "a lost sandbox comes back with the newest snapshot");
+    assert_eq!(text_of(back, "reason"), "sandbox_lost", "the command itself tells: {resumed}");
+    assert!(text_of(back, "notice").contains("Changes after that are gone, in /home/user as well"), "{resumed}");
+    assert_eq!(user.exec("shop", "cat kept"), "from here", "a lost sandbox comes back with the newest snapshot");
 
     let refused = user.workspace.fails(1, &["destroy", "shop"]);
     assert!(refused.contains("--yes"), "{refused}");
-    user.says("shop", "echo last >kept");
+    user.exec("shop", "echo last >kept");
     let destroyed = user.workspace.json(&["destroy", "shop", "--yes"]);
     assert_eq!(destroyed["destroyed"], true);
     assert_eq!(server.call("GET", "/v2/sandboxes", None).json(), json!([]), "nothing is left");
@@ -96,15 +99,15 @@ fn files_survive_rotation_pause_loss_and_destruction() {
 
     let back = user.workspace.json(&["create", "shop", "--repo", directory]);
     assert!(back["notes"].to_string().contains("left out"), "the repository gives way to the snapshot: {back}");
-    assert_eq!(of(&back, "provider"), "local");
-    assert_eq!(user.says("shop", "cat kept two"), "last\ntwo\n");
+    assert_eq!(text_of(&back, "provider"), "local");
+    assert_eq!(user.exec("shop", "cat kept two"), "last\ntwo\n");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
 
 #[test]
-fn a_failed_step_is_named_and_taken_up_again() {
+fn a_failed_preparation_is_named_and_resumed() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     let create = [
         "create",
         "shop",
@@ -118,15 +121,15 @@ fn a_failed_step_is_named_and_taken_up_again() {
     let failed = user.workspace.fails(1, &create);
     assert!(failed.contains("command 2") && failed.contains("same command"), "{failed}");
     let shown = user.workspace.json(&["show", "shop"]);
-    assert_eq!(of(&shown, "state"), "setting_up");
+    assert_eq!(text_of(&shown, "state"), "setting_up");
     let closed = user.workspace.fails(1, &["exec", "shop", "--", "true"]);
     assert!(closed.contains("not set up"), "{closed}");
 
-    let id = of(&shown, "sandboxID");
+    let id = text_of(&shown, "sandboxID");
     let fixed = crate::support::Program::new("sandbox").at(&server).run(&["exec", &id, "--", "touch", "/tmp/fixed"]);
     assert!(fixed.status.success(), "{fixed:?}");
-    assert_eq!(of(&user.workspace.json(&create), "sandboxID"), id);
-    assert_eq!(user.says("shop", "cat done"), "once\n", "what was done is not done again");
+    assert_eq!(text_of(&user.workspace.json(&create), "sandboxID"), id);
+    assert_eq!(user.exec("shop", "cat done"), "once\n", "what was done is not done again");
     let exists = user.workspace.fails(1, &create);
     assert!(exists.contains("there is a workspace shop already"), "{exists}");
     user.workspace.must(&["destroy", "shop", "--yes"]);
@@ -135,7 +138,7 @@ fn a_failed_step_is_named_and_taken_up_again() {
 #[test]
 fn one_process_at_a_time_has_a_workspace() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     user.workspace.must(&["create", "shop"]);
     let mut long = user
         .workspace
@@ -151,7 +154,7 @@ fn one_process_at_a_time_has_a_workspace() {
     let refused = user.workspace.fails(1, &["snapshot", "shop", "--wait", "0"]);
     assert!(refused.contains(&format!("in use by process {} on", long.id())), "{refused}");
     let looked = user.workspace.json(&["show", "shop"]);
-    assert_eq!(of(&looked, "state"), "ready", "looking needs no lease");
+    assert_eq!(text_of(&looked, "state"), "ready", "looking needs no lease");
     let waiting = user.workspace.command(&["exec", "shop", "--", "echo", "after"]).stdout(Stdio::piped()).spawn();
     sandbox.must(&["exec", &id, "--", "touch", "/tmp/go"]);
     let waited = waiting.expect("the program starts").wait_with_output().expect("it ends");
@@ -161,16 +164,16 @@ fn one_process_at_a_time_has_a_workspace() {
 }
 
 #[test]
-fn files_go_in_and_out_and_what_is_not_kept_is_told_before() {
+fn files_are_copied_and_excluded_ones_are_reported() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     user.workspace.must(&["create", "shop"]);
     let written = user.workspace.run_with(b"hello", &["write", "shop", "dist/index.html"]);
     assert!(written.status.success(), "{written:?}");
     assert_eq!(user.workspace.must(&["read", "shop", "dist/index.html"]), "hello");
-    assert_eq!(user.says("shop", "pwd; cat dist/index.html"), "/home/user/project\nhello");
+    assert_eq!(user.exec("shop", "pwd; cat dist/index.html"), "/home/user/project\nhello");
     let listed = user.workspace.json(&["ls", "shop", "dist"]);
-    assert_eq!(of(&listed[0], "path"), "/home/user/project/dist/index.html");
+    assert_eq!(text_of(&listed[0], "path"), "/home/user/project/dist/index.html");
     let place = tempfile::tempdir().expect("a directory");
     let here = place.path().join("copied").to_str().expect("text").to_owned();
     user.workspace.must(&["cp", "shop:dist", &here]);
@@ -180,25 +183,25 @@ fn files_go_in_and_out_and_what_is_not_kept_is_told_before() {
     let url = user.workspace.must(&["url", "shop", "3000"]);
     assert!(url.starts_with("http") && url.contains("3000"), "{url}");
 
-    user.says("shop", "mkdir node_modules && touch package.json node_modules/x");
+    user.exec("shop", "mkdir node_modules && touch package.json node_modules/x");
     let shown = user.workspace.json(&["show", "shop"]);
     assert_eq!(shown["left_out"], json!(["project/node_modules"]), "before anything is gone");
-    assert_eq!(of(&shown["limits"], "ephemeral"), "filesystem lost when stopped");
+    assert_eq!(text_of(&shown["limits"], "ephemeral"), "filesystem lost when stopped");
     let rotated = user.workspace.run(&["rotate", "shop"]);
     assert!(text(&rotated.stderr).contains("not taken along: project/node_modules"), "{rotated:?}");
-    assert_eq!(user.says("shop", "ls"), "again\ndist\npackage.json\n", "what was written by hand is there");
+    assert_eq!(user.exec("shop", "ls"), "again\ndist\npackage.json\n", "what was written by hand is there");
 
     let first = user.workspace.json(&["snapshot", "shop"]);
     assert_eq!((&first["unchanged"], &first["left_out"]), (&json!(true), &json!([])), "{first}");
-    user.says("shop", "echo new >file");
+    user.exec("shop", "echo new >file");
     let second = user.workspace.json(&["snapshot", "shop"]);
     assert_eq!(second["unchanged"], json!(false));
-    let key = of(&second, "key");
+    let key = text_of(&second, "key");
     assert!(user.workspace.fails(1, &["snapshots", "shop", "--delete", &key]).contains("--yes"));
     let deleted = user.workspace.json(&["snapshots", "shop", "--delete", &key, "--yes"]);
     assert!(deleted["deleted"][0].as_str().is_some_and(|stamp| key.contains(stamp)), "{deleted}");
     let left = user.workspace.json(&["snapshots", "shop"]);
-    assert!(left.as_array().expect("a list").iter().all(|one| of(one, "key") != key), "{left}");
+    assert!(left.as_array().expect("a list").iter().all(|one| text_of(one, "key") != key), "{left}");
     assert!(user.workspace.fails(1, &["destroy", "shop", "--purge"]).contains("--yes"));
     let purged = user.workspace.json(&["destroy", "shop", "--purge", "--yes"]);
     assert_eq!(purged["destroyed"], json!(true));
@@ -206,10 +209,10 @@ fn files_go_in_and_out_and_what_is_not_kept_is_told_before() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_said() {
+fn invalid_arguments_are_reported() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
-    for (arguments, said) in [
+    let user = User::for_server(&server);
+    for (arguments, expected) in [
         (&["create", "a/b"][..], "\"a/b\" is not a name"),
         (&["create", "shop", "--branch", "main"], "--repo"),
         (&["create", "shop", "--env", "1A=v"], "does not begin with a digit"),
@@ -220,7 +223,7 @@ fn what_cannot_be_meant_is_said() {
         (&["exec", "shop"], "ARGV"),
     ] {
         let wrong = user.workspace.fails(2, arguments);
-        assert!(wrong.contains(said), "{arguments:?}: {wrong}");
+        assert!(wrong.contains(expected), "{arguments:?}: {wrong}");
     }
     let nowhere = user.workspace.fails(1, &["create", "shop", "--provider", "moon"]);
     assert!(nowhere.contains("there is no provider moon; the configuration has e2b, local"), "{nowhere}");

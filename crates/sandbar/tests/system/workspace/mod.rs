@@ -1,9 +1,9 @@
-//! `sandbar workspace` as people and scripts use it: the real program, real servers.
+//! `sandbar workspace` as users and scripts call it: the real program, real servers.
 
-mod kept;
-mod left;
+mod killed_exec;
 mod life;
-mod places;
+mod maintenance;
+mod providers;
 mod server;
 mod tools;
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A user with a home of their own: configuration, records and snapshots are in it.
+/// A user with a home directory, which has the configuration, the records and the checkpoints.
 struct User {
     home: TempDir,
     workspace: Program,
@@ -23,12 +23,12 @@ struct User {
 }
 
 impl User {
-    /// Whose local provider is this server.
-    fn of(server: &Server) -> Self {
-        Self::with(|program| program.at(server))
+    /// A user whose local provider is this server.
+    fn for_server(server: &Server) -> Self {
+        Self::with_settings(|program| program.at(server))
     }
 
-    fn with(settings: impl Fn(Program) -> Program) -> Self {
+    fn with_settings(settings: impl Fn(Program) -> Program) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let program = |word| {
             let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data"));
@@ -50,20 +50,20 @@ impl User {
         std::fs::write(directory.join("config.toml"), text).expect("a directory of our own");
     }
 
-    /// The sandbox that a workspace is in.
+    /// The id of the sandbox of a workspace.
     #[track_caller]
     fn sandbox(&self, name: &str) -> String {
-        of(&self.workspace.json(&["show", name]), "sandboxID")
+        text_of(&self.workspace.json(&["show", name]), "sandboxID")
     }
 
-    /// What a line of shell says in a workspace.
+    /// Runs a line of shell in a workspace and returns stdout.
     #[track_caller]
-    fn says(&self, name: &str, line: &str) -> String {
+    fn exec(&self, name: &str, line: &str) -> String {
         self.workspace.must(&["exec", name, "-c", line])
     }
 }
 
-/// Ends the server that the program started for somebody, and all it has.
+/// Ends the server that the program started for a user, and its sandboxes, on drop.
 struct Down<'a>(&'a User);
 
 impl Drop for Down<'_> {
@@ -72,13 +72,14 @@ impl Drop for Down<'_> {
     }
 }
 
+/// The string field `key` of a JSON object.
 #[track_caller]
-fn of(object: &Value, key: &str) -> String {
+fn text_of(object: &Value, key: &str) -> String {
     object[key].as_str().unwrap_or_else(|| panic!("{key} in {object}")).to_owned()
 }
 
-/// A repository with one commit on `main` and one on `next`.
-fn repository(directory: &Path) {
+/// Creates a Git repository with one commit on `main` and one more on `next`.
+fn create_repository(directory: &Path) {
     let script = r#"set -e; cd "$0"; git init -q -b main; git config user.email t@example.com; git config user.name T
         echo '<title>Shop</title><body style="background:teal"><h1>Shop</h1>' >index.html
         git add .; git commit -qm one; git checkout -qb next; echo two >two; git add .; git commit -qm two; git checkout -q main"#;

@@ -1,7 +1,7 @@
-//! Whose server it is: commands start one where none is known, and wait for the one that `sandbar
-//! up` started.
+//! The server that commands use: they start one if the data directory has none, and wait for a
+//! server that a user started by `sandbar up`.
 
-use super::{Down, User, of};
+use super::{Down, User, text_of};
 use crate::support::program::text;
 use crate::support::{Program, Server, eventually};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -10,23 +10,23 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use testing::{Launch, Running};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_command_waits_for_the_server_that_was_started_by_a_person() {
+fn a_command_waits_for_a_server_that_a_user_started() {
     let mut server = Server::with(&["--no-studio"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     user.workspace.must(&["create", "shop"]);
     let id = user.sandbox("shop");
-    user.says("shop", "echo kept >file");
+    user.exec("shop", "echo kept >file");
     server.kill_9();
     let mut waiting = user.workspace.command(&["exec", "shop", "-c", "cat file"]);
     let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut said = BufReader::new(waiting.stderr.take().expect("it is piped"));
+    let mut messages = BufReader::new(waiting.stderr.take().expect("it is piped"));
     let mut line = String::new();
-    said.read_line(&mut line).expect("text");
+    messages.read_line(&mut line).expect("text");
     assert!(line.contains("does not run; waiting") && line.contains("--no-studio"), "{line}");
-    // As its supervisor does: nothing is in its way.
+    // As a service manager restarts it: the waiting command does not block the start.
     server.start_again();
     let mut output = String::new();
     waiting.stdout.take().expect("it is piped").read_to_string(&mut output).expect("text");
@@ -36,12 +36,12 @@ fn a_command_waits_for_the_server_that_was_started_by_a_person() {
 }
 
 #[test]
-fn a_server_that_a_command_started_makes_room_for_one_that_a_person_starts() {
-    let user = User::with(|program| program);
+fn up_replaces_a_server_that_a_command_started() {
+    let user = User::with_settings(|program| program);
     user.configure("listen = \"127.0.0.1:0\"\n");
     let _down = Down(&user);
-    let id = of(&user.workspace.json(&["create", "shop"]), "sandboxID");
-    user.says("shop", "(while :; do date >ticks; sleep 0.1; done) >/dev/null 2>&1 & echo $! >pid");
+    let id = text_of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    user.exec("shop", "(while :; do date >ticks; sleep 0.1; done) >/dev/null 2>&1 & echo $! >pid");
     let data = user.home.path().join("data/sandbar");
     let note = || -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(data.join("server.json")).expect("a server was here")).expect("JSON")
@@ -52,24 +52,24 @@ fn a_server_that_a_command_started_makes_room_for_one_that_a_person_starts() {
     let started = Running::launch(launch());
     assert_ne!(note()["pid"], first);
     assert_eq!(user.sandbox("shop"), id);
-    assert_eq!(user.says("shop", "kill -0 $(cat pid) && echo runs"), "runs\n", "the sandbox lived on");
-    // It stays the directory's, also after it was killed and while it is away.
+    assert_eq!(user.exec("shop", "kill -0 $(cat pid) && echo runs"), "runs\n", "the sandbox lived on");
+    // The directory remains the user's server's after that ended: commands wait for it.
     drop(started);
-    eventually("it has ended", PATIENCE, || (note()["serving"] == false).then_some(()));
+    eventually("it has ended", TIMEOUT, || (note()["serving"] == false).then_some(()));
     let started = Instant::now();
     let refused = user.workspace.fails(1, &["exec", "shop", "--", "true"]);
     assert!(refused.contains("did not come back within") && refused.contains("sandbar up"), "{refused}");
-    assert!(started.elapsed() < PATIENCE, "it is bounded");
+    assert!(started.elapsed() < TIMEOUT, "it is bounded");
     let again = Running::launch(launch());
-    assert_eq!(user.says("shop", "kill -0 $(cat pid) && echo runs"), "runs\n");
+    assert_eq!(user.exec("shop", "kill -0 $(cat pid) && echo runs"), "runs\n");
     drop(again);
-    // Saying that it is over forgets it.
+    // `down` ends that, so that commands start a server again.
     user.down.must(&[]);
-    assert_eq!(user.says("shop", "echo again"), "again\n", "a command starts one");
+    assert_eq!(user.exec("shop", "echo again"), "again\n", "a command starts one");
 }
 
-/// Accepts, and never answers.
-fn hanging() -> (TcpListener, String) {
+/// Starts a service that accepts connections and never answers.
+fn start_hanging_store() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("it has one"));
     (listener, address)
@@ -78,10 +78,10 @@ fn hanging() -> (TcpListener, String) {
 #[test]
 fn a_store_that_hangs_delays_no_command_that_does_not_need_it() {
     let server = Server::with(&["--ephemeral"]);
-    let user = User::of(&server);
+    let user = User::for_server(&server);
     user.workspace.must(&["create", "shop"]);
-    user.says("shop", "git init -q . && echo 1 >file");
-    let (_listener, endpoint) = hanging();
+    user.exec("shop", "git init -q . && echo 1 >file");
+    let (_listener, endpoint) = start_hanging_store();
     user.configure(&format!("[objects]\nurl = \"s3://bucket\"\nendpoint = \"{endpoint}\"\n"));
     let keys =
         |program: Program| program.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret");
@@ -102,30 +102,30 @@ fn a_store_that_hangs_delays_no_command_that_does_not_need_it() {
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
 
-/// A studio whose records are in Postgres: the server knows where, and `down` asks its note.
+/// The studio's records are in Postgres, whose URL `down` reads from the server's note.
 #[test]
 fn down_saves_the_workspaces_of_a_studio_on_postgres() {
     let database = testing::postgres::database();
     let server = Server::with(&["--database", &database]);
-    let studio = User::with(|program| program.at(&server).variable("STUDIO_DATABASE", &database));
+    let studio = User::with_settings(|program| program.at(&server).variable("STUDIO_DATABASE", &database));
     let objects = server.data().join("studio/objects");
     studio.configure(&format!(
         "[records]\nurl_env = \"STUDIO_DATABASE\"\n[objects]\nurl = \"file://{}\"\n",
         objects.display()
     ));
-    let id = of(&studio.workspace.json(&["create", "job"]), "sandboxID");
-    studio.says("job", "echo built >file");
-    let owner = User::of(&server);
+    let id = text_of(&studio.workspace.json(&["create", "job"]), "sandboxID");
+    studio.exec("job", "echo built >file");
+    let owner = User::for_server(&server);
     let ended = owner.down.json(&[]);
     assert_eq!(
-        (of(&ended["saved"][0], "workspace"), of(&ended["saved"][0], "sandboxID")),
+        (text_of(&ended["saved"][0], "workspace"), text_of(&ended["saved"][0], "sandboxID")),
         ("job".into(), id),
         "{ended}"
     );
     let shown = studio.workspace.json(&["list"]);
-    assert_eq!(of(&shown[0], "state"), "stopped", "its end is noted: {shown}");
+    assert_eq!(text_of(&shown[0], "state"), "stopped", "its end is noted: {shown}");
     let note = server.file("server.json");
     assert!(!note.exists(), "nothing is left of the password");
-    let said = owner.down.run(&[]);
-    assert!(!text(&said.stdout).contains("postgres") && !text(&said.stderr).contains("postgres"), "{said:?}");
+    let again = owner.down.run(&[]);
+    assert!(!text(&again.stdout).contains("postgres") && !text(&again.stderr).contains("postgres"), "{again:?}");
 }

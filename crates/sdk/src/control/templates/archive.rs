@@ -1,4 +1,5 @@
-//! The archive of a copy, made in a temporary file so that its length is known and memory stays small.
+//! Packs the archive of a copy into a temporary file, so that its length is known and memory stays
+//! small.
 
 use std::io::{self, BufWriter, Write};
 
@@ -8,7 +9,8 @@ use tempfile::NamedTempFile;
 
 use super::context::{ContextError, Entry};
 
-/// Packs `entries` under their relative paths. With `follow`, links are replaced by what they point to.
+/// Packs `entries` under their relative paths. With `follow`, symlinks are replaced by their
+/// targets.
 pub(super) fn pack(entries: &[Entry], follow: bool, gzip: bool) -> Result<NamedTempFile, ContextError> {
     let failed = |source| ContextError::Io { path: std::env::temp_dir(), source };
     let mut file = NamedTempFile::new().map_err(failed)?;
@@ -29,7 +31,7 @@ fn write(entries: &[Entry], follow: bool, sink: &mut impl Write) -> Result<(), C
     let mut archive = tar::Builder::new(sink);
     let mut append = |entry: &Entry| -> io::Result<()> {
         let kind = entry.path.symlink_metadata()?.file_type();
-        // A link that leads nowhere stays a link.
+        // A dangling symlink stays a symlink.
         archive.follow_symlinks(follow && entry.path.exists());
         if kind.is_file() || kind.is_symlink() {
             archive.append_path_with_name(&entry.path, &entry.relative)?;

@@ -1,5 +1,5 @@
-//! The files a build copies: which they are, and the hash that tells a server whether it has them. Both are as the official
-//! SDKs have them, so that their caches are shared.
+//! The files a build copies, and the hash by which a server recognizes them. Both match the
+//! official SDKs, so that their caches are shared.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use super::pattern::{compile, is_pattern};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
-    /// Absolute, or with `..` out of the context.
+    /// Absolute, or outside of the context through `..`.
     #[error("cannot copy {source_path:?}: it must be a path inside the build's context")]
     Outside { source_path: String },
     #[error("cannot copy {source_path:?}: no such files in {context}")]
@@ -25,15 +25,16 @@ pub enum ContextError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// An entry to be copied.
+/// A file, directory or symlink to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: PathBuf,
-    /// To the context, with `/` between segments; `.` is the context itself.
+    /// Path relative to the context, with `/` separators; `.` is the context itself.
     pub(super) relative: String,
 }
 
-/// A directory that sources are relative to, without what its `.dockerignore` and the caller leave out.
+/// The build context: a directory, without the paths that its `.dockerignore` and the caller
+/// exclude.
 #[derive(Debug)]
 pub(super) struct Context {
     root: PathBuf,
@@ -53,12 +54,13 @@ impl Context {
         Ok(Self { ignore: Ignore::new(&all)?, root })
     }
 
-    /// Everything that `source` names: files, links, and directories with all below them; in the order of the hash.
+    /// Selects everything that `source` names: files, symlinks, and directories recursively; in the
+    /// order of the hash.
     pub(super) fn select(&self, source: &str) -> Result<Vec<Entry>, ContextError> {
         let wanted = normalize(source).ok_or_else(|| ContextError::Outside { source_path: source.to_owned() })?;
         let mut found = Vec::new();
-        for relative in self.named(&wanted)? {
-            self.take(&relative, &mut found)?;
+        for relative in self.match_source(&wanted)? {
+            self.add(&relative, &mut found)?;
         }
         let key = |entry: &Entry| if entry.relative == "." { String::new() } else { entry.relative.clone() };
         found.sort_by_cached_key(key);
@@ -70,14 +72,14 @@ impl Context {
         Ok(found)
     }
 
-    /// Paths that the source itself names.
-    fn named(&self, wanted: &str) -> Result<Vec<String>, ContextError> {
+    /// The paths that the source itself names.
+    fn match_source(&self, wanted: &str) -> Result<Vec<String>, ContextError> {
         if !is_pattern(wanted) {
             let exists = self.path(wanted).symlink_metadata().is_ok();
             return Ok(if exists { vec![wanted.to_owned()] } else { Vec::new() });
         }
         let matches = pattern(wanted)?;
-        // `d/**` names `d` as well.
+        // `d/**` also names `d`.
         let itself = wanted.strip_suffix("/**").map(pattern).transpose()?;
         let segments: Vec<&str> = wanted.split('/').collect();
         let plain = segments.iter().take_while(|segment| !is_pattern(segment)).count();
@@ -96,8 +98,8 @@ impl Context {
         Ok(all)
     }
 
-    /// Adds one named path and, for a directory, all below it that is not ignored.
-    fn take(&self, relative: &str, found: &mut Vec<Entry>) -> Result<(), ContextError> {
+    /// Adds one named path and, for a directory, everything below it that is not ignored.
+    fn add(&self, relative: &str, found: &mut Vec<Entry>) -> Result<(), ContextError> {
         if relative != "." && self.ignore.matches(relative) {
             return Ok(());
         }
@@ -110,13 +112,14 @@ impl Context {
                 if !ignored {
                     found.push(self.entry(below));
                 }
-                is_directory && (!ignored || self.ignore.may_take_back)
+                is_directory && (!ignored || self.ignore.has_negations)
             })?;
         }
         Ok(())
     }
 
-    /// Visits everything below a directory; `visit` says whether to go into what it was shown. Links are not followed.
+    /// Walks everything below a directory; `visit` returns whether to descend. Symlinks are not
+    /// followed.
     fn walk(&self, below: &str, visit: &mut dyn FnMut(&str, bool) -> bool) -> Result<(), ContextError> {
         let path = self.path(below);
         let failed = |source| ContextError::Io { path: path.clone(), source };
@@ -147,7 +150,7 @@ fn pattern(text: &str) -> Result<Regex, ContextError> {
     compile(text).map_err(|error| ContextError::BadPattern { pattern: text.to_owned(), cause: error.to_string() })
 }
 
-/// Without `.`, `..` and doubled slashes; [`None`] when it leads out of the context.
+/// Removes `.`, `..` and doubled slashes; [`None`] when the path leaves the context.
 fn normalize(source: &str) -> Option<String> {
     if Path::new(source).is_absolute() || source.starts_with('/') {
         return None;
@@ -165,17 +168,18 @@ fn normalize(source: &str) -> Option<String> {
     Some(if segments.is_empty() { ".".to_owned() } else { segments.join("/") })
 }
 
-/// Rules of a `.dockerignore`: the last that matches counts, and what matches a directory matches all below it.
+/// Rules of a `.dockerignore`: the last match decides, and a match of a directory covers everything
+/// below it.
 #[derive(Debug)]
 struct Ignore {
     rules: Vec<Rule>,
-    /// There are rules that take back, so that ignored directories must be looked into.
-    may_take_back: bool,
+    /// Some rules negate, so ignored directories must be walked too.
+    has_negations: bool,
 }
 
 #[derive(Debug)]
 struct Rule {
-    takes_back: bool,
+    negates: bool,
     matches: Regex,
 }
 
@@ -183,7 +187,7 @@ impl Ignore {
     fn new(lines: &[String]) -> Result<Self, ContextError> {
         let mut rules = Vec::new();
         for line in lines.iter().filter(|line| !line.starts_with('#')).map(|line| line.trim()) {
-            let (takes_back, text) = line.strip_prefix('!').map_or((false, line), |text| (true, text.trim()));
+            let (negates, text) = line.strip_prefix('!').map_or((false, line), |text| (true, text.trim()));
             if line.is_empty() {
                 continue;
             }
@@ -192,9 +196,9 @@ impl Ignore {
                 return Err(bad("nothing to take back"));
             }
             let clean = normalize(text.trim_start_matches('/')).ok_or_else(|| bad("it leads out of the context"))?;
-            rules.push(Rule { takes_back, matches: pattern(&clean)? });
+            rules.push(Rule { negates, matches: pattern(&clean)? });
         }
-        Ok(Self { may_take_back: rules.iter().any(|rule| rule.takes_back), rules })
+        Ok(Self { has_negations: rules.iter().any(|rule| rule.negates), rules })
     }
 
     fn matches(&self, path: &str) -> bool {
@@ -204,10 +208,11 @@ impl Ignore {
         for end in ends {
             ignored = false;
             for (rule, above) in self.rules.iter().zip(&mut above) {
-                // A rule that would change nothing is not asked, and so does not count for what lies below.
-                *above = *above || (rule.takes_back == ignored && rule.matches.is_match(&path[..end]));
+                // A rule that would not change the result is skipped, and so does not apply to
+                // paths below.
+                *above = *above || (rule.negates == ignored && rule.matches.is_match(&path[..end]));
                 if *above {
-                    ignored = !rule.takes_back;
+                    ignored = !rule.negates;
                 }
             }
         }
@@ -215,8 +220,8 @@ impl Ignore {
     }
 }
 
-/// The hash of a copy: of its source and destination as written, and of each entry's path, mode, size and content. Owners
-/// and times are left out, so that it is the same on every machine.
+/// The hash of a copy: covers its source and destination as written, and each entry's path, mode,
+/// size and content. Excludes owners and times, so that it is identical on every machine.
 pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: bool) -> Result<String, ContextError> {
     let mut hash = Sha256::new();
     hash.update(format!("COPY {source} {destination}"));
@@ -259,7 +264,7 @@ fn hex(hash: &Sha256) -> String {
     hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Mode, and size but for directories, whose size is the file system's affair.
+/// Mode, and size except for directories, whose size depends on the file system.
 fn stable(metadata: &Metadata) -> String {
     let mode = mode(metadata);
     if metadata.is_dir() { mode.to_string() } else { format!("{mode}{}", metadata.len()) }
@@ -270,7 +275,7 @@ fn mode(metadata: &Metadata) -> u32 {
     std::os::unix::fs::MetadataExt::mode(metadata)
 }
 
-/// As Python makes modes up where there are none.
+/// The mode that Python reports on platforms without modes.
 #[cfg(not(unix))]
 fn mode(metadata: &Metadata) -> u32 {
     let readonly = metadata.permissions().readonly();
@@ -313,9 +318,9 @@ mod tests {
         root
     }
 
-    /// The paths and hashes are what Python's `e2b` 2.63.0 makes of the same tree.
+    /// The expected paths and hashes come from Python's `e2b` 2.63.0 on the same tree.
     #[test]
-    fn files_and_hashes_are_those_of_the_official_sdk() {
+    fn files_and_hashes_match_the_official_sdk() {
         let root = tree();
         let app = "app app/.env app/dangling app/data app/data/t.csv app/dirlink app/link app/main.py";
         for (source, destination, ignore, follow, expected, paths) in [
@@ -373,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dockerignore_counts_and_what_is_outside_is_refused() {
+    fn dockerignore_applies_and_outside_paths_are_refused() {
         let root = tree();
         fs::write(root.path().join(".dockerignore"), "**/*.csv\n").expect("a file");
         let context = Context::open(root.path(), &[]).expect("a context");

@@ -1,4 +1,4 @@
-//! What a template is made of: a base, steps, and what runs when it starts.
+//! The definition of a template: a base, steps, and a start command.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::secret::Secret;
 
-/// A template to be built, from an image, another template or a Dockerfile.
+/// A template to build, from an image, another template or a Dockerfile.
 ///
 /// ```
 /// use sandbar_sdk::templates::Template;
@@ -23,7 +23,7 @@ use crate::secret::Secret;
 #[derive(Clone)]
 pub struct Template {
     pub(super) base: Base,
-    /// What this one is built from beside its base, in order: they become nothing of their own.
+    /// Earlier stages, in order; they become no templates themselves.
     pub(super) earlier: Vec<Stage>,
     pub(super) registry: Option<Value>,
     pub(super) context: PathBuf,
@@ -31,7 +31,7 @@ pub struct Template {
     pub(super) steps: Vec<Step>,
     pub(super) start: Option<String>,
     pub(super) ready: Option<String>,
-    /// Steps added from now on are not taken from the cache.
+    /// Later steps bypass the cache.
     forcing: bool,
 }
 
@@ -39,19 +39,19 @@ pub struct Template {
 pub(super) enum Base {
     Image(String),
     Template(String),
-    /// One of the earlier stages.
+    /// Index of an earlier stage.
     Stage(usize),
     Archive(Archive),
 }
 
-/// A file on this machine that holds the files to begin with.
+/// A local archive with the initial files.
 #[derive(Debug, Clone)]
 pub(super) struct Archive {
     pub(super) path: PathBuf,
     pub(super) format: ArchiveFormat,
 }
 
-/// What is built for others to begin with or to copy from.
+/// An intermediate stage that others use as a base or copy from.
 #[derive(Clone)]
 pub(super) struct Stage {
     pub(super) base: Base,
@@ -62,7 +62,7 @@ pub(super) struct Stage {
 pub(super) struct Step {
     pub(super) instruction: Instruction,
     pub(super) force: bool,
-    /// Where it stands in the Dockerfile, from 1 on.
+    /// Line in the Dockerfile, from 1.
     pub(super) line: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Instruction {
     User(String),
 }
 
-/// Files to be copied into a template.
+/// Files to copy into a template.
 #[derive(Debug, Clone)]
 pub struct CopyFiles {
     pub(super) source: String,
@@ -85,14 +85,15 @@ pub struct CopyFiles {
     pub(super) follow_links: bool,
     pub(super) gzip: bool,
     pub(super) force_upload: bool,
-    /// From an earlier stage instead of the context.
+    /// Copies from an earlier stage instead of the context.
     pub(super) from_stage: Option<usize>,
-    /// A source that is a tar archive is unpacked.
+    /// Unpacks a source that is a tar archive.
     pub(super) unpack: bool,
 }
 
 impl CopyFiles {
-    /// `source` is a path or pattern inside the context. A `destination` that ends with a slash is a directory to copy into.
+    /// `source` is a path or pattern inside the context. A `destination` with a trailing slash is a
+    /// directory to copy into.
     pub fn new(source: impl Into<String>, destination: impl Into<String>) -> Self {
         Self {
             source: source.into(),
@@ -107,35 +108,35 @@ impl CopyFiles {
         }
     }
 
-    /// `user` or `user:group`; the user of the step unless set.
+    /// `user` or `user:group`; the user of the step by default.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Permission bits of everything copied; as in the context unless set.
+    /// Permission bits of all copied files; those of the context by default.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = Some(mode);
         self
     }
 
-    /// Copies what links point to instead of the links.
+    /// Copies the targets of symlinks instead of the symlinks.
     #[must_use]
     pub fn follow_links(mut self) -> Self {
         self.follow_links = true;
         self
     }
 
-    /// Sends the archive as it is, for content that does not compress.
+    /// Uploads the archive uncompressed, for content that does not compress.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.gzip = false;
         self
     }
 
-    /// Sends the files even when the server has them.
+    /// Uploads the files even if the server has them.
     #[must_use]
     pub fn force_upload(mut self) -> Self {
         self.force_upload = true;
@@ -158,47 +159,47 @@ impl Template {
         }
     }
 
-    /// From a container image.
+    /// Starts from a container image.
     pub fn from_image(image: impl Into<String>) -> Self {
         Self::new(Base::Image(image.into()))
     }
 
-    /// From another template, by name or id.
+    /// Starts from another template, by name or id.
     pub fn from_template(template: impl Into<String>) -> Self {
         Self::new(Base::Template(template.into()))
     }
 
-    /// From an archive on this machine. Only a Sandbar server takes one.
+    /// Starts from a local archive. Sandbar servers only.
     pub fn from_archive(path: impl Into<PathBuf>, format: ArchiveFormat) -> Self {
         Self::new(Base::Archive(Archive { path: path.into(), format }))
     }
 
-    /// The same steps on another base; its own base counts no more.
+    /// The same steps on the base of `other`.
     #[must_use]
     pub fn on(mut self, other: Self) -> Self {
         (self.base, self.registry) = (other.base, other.registry.or(self.registry));
         self
     }
 
-    /// What it starts, if anything.
+    /// The start command, if any.
     pub fn start_command(&self) -> Option<&str> {
         self.start.as_deref()
     }
 
-    /// The line of the Dockerfile where the step of this number stands, as builds count them.
+    /// The Dockerfile line of a step, by the number that builds report.
     pub fn line_of_step(&self, number: usize) -> Option<usize> {
         let steps = self.earlier.iter().flat_map(|stage| &stage.steps).chain(&self.steps);
         steps.clone().nth(number.checked_sub(1)?)?.line
     }
 
-    /// Opens a registry that wants a name and a password.
+    /// Authenticates to a registry by user name and password.
     #[must_use]
     pub fn registry(mut self, username: &str, password: &Secret) -> Self {
         self.registry = Some(json!({ "type": "registry", "username": username, "password": password.expose() }));
         self
     }
 
-    /// Opens a registry of AWS.
+    /// Authenticates to an AWS registry.
     #[must_use]
     pub fn aws_registry(mut self, access_key_id: &str, secret_access_key: &Secret, region: &str) -> Self {
         let secret = secret_access_key.expose();
@@ -208,21 +209,22 @@ impl Template {
         self
     }
 
-    /// Opens a registry of Google Cloud by the JSON of a service account.
+    /// Authenticates to a Google Cloud registry by the JSON of a service account.
     #[must_use]
     pub fn gcp_registry(mut self, service_account: &Secret) -> Self {
         self.registry = Some(json!({ "type": "gcp", "serviceAccountJson": service_account.expose() }));
         self
     }
 
-    /// The directory that copies are relative to; the current one unless set. Its `.dockerignore` counts.
+    /// The directory that copies are relative to; the current directory by default. Its
+    /// `.dockerignore` applies.
     #[must_use]
     pub fn context(mut self, directory: impl Into<PathBuf>) -> Self {
         self.context = directory.into();
         self
     }
 
-    /// Leaves files out of copies, in the syntax of a `.dockerignore`.
+    /// Excludes files from copies, in the syntax of a `.dockerignore`.
     #[must_use]
     pub fn ignore(mut self, pattern: impl Into<String>) -> Self {
         self.ignore.push(pattern.into());
@@ -241,7 +243,7 @@ impl Template {
         self.step(Instruction::Copy(files))
     }
 
-    /// Runs a shell command as the user of the moment.
+    /// Runs a shell command as the current user of the build.
     #[must_use]
     pub fn run(self, command: impl Into<String>) -> Self {
         self.step(Instruction::Run { command: command.into(), user: None })
@@ -253,45 +255,45 @@ impl Template {
         self.step(Instruction::Run { command: command.into(), user: Some(user.into()) })
     }
 
-    /// A variable for the steps that follow and for sandboxes.
+    /// Sets a variable for the following steps and for sandboxes.
     #[must_use]
     pub fn env(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.step(Instruction::Env(vec![(name.into(), value.into())]))
     }
 
-    /// Variables, in one step.
+    /// Sets variables in one step.
     #[must_use]
     pub fn envs(self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.step(Instruction::Env(variables.into_iter().collect()))
     }
 
-    /// The working directory of the steps that follow and of sandboxes.
+    /// Sets the working directory of the following steps and of sandboxes.
     #[must_use]
     pub fn workdir(self, path: impl Into<String>) -> Self {
         self.step(Instruction::Workdir(path.into()))
     }
 
-    /// The user of the steps that follow and of sandboxes.
+    /// Sets the user of the following steps and of sandboxes.
     #[must_use]
     pub fn user(self, name: impl Into<String>) -> Self {
         self.step(Instruction::User(name.into()))
     }
 
-    /// What runs in every sandbox from its start, and the command whose success says that it is up.
+    /// Sets the command that runs in every sandbox from its start, and the readiness check.
     #[must_use]
     pub fn start(mut self, command: impl Into<String>, ready: impl Into<String>) -> Self {
         self.start = Some(command.into());
         self.ready(ready)
     }
 
-    /// The command whose success says that the template is ready, without one that starts.
+    /// Sets the readiness check of the template, without a start command.
     #[must_use]
     pub fn ready(mut self, command: impl Into<String>) -> Self {
         self.ready = Some(command.into());
         self
     }
 
-    /// Takes the steps that follow from no cache.
+    /// Bypasses the cache for the following steps.
     #[must_use]
     pub fn skip_cache(mut self) -> Self {
         self.forcing = true;
@@ -305,7 +307,7 @@ impl Template {
     }
 }
 
-/// Commands, variables and registries may hold secrets.
+/// Redacts commands, variables and registries, which may contain secrets.
 impl fmt::Debug for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Template")

@@ -1,25 +1,26 @@
-//! A Dockerfile as a template.
+//! Converts a Dockerfile into a template.
 
 use dockerfile::{Action, CopyFrom, DockerfileError, Options, Origin, Plan};
 
 use super::definition::{Base, CopyFiles, Instruction, Stage, Step, Template};
 
-/// How long the official SDKs wait when a Dockerfile says what to start and not when it is up.
+/// The readiness check of the official SDKs for a Dockerfile, which has a start command but no
+/// check.
 const READY: &str = "sleep 20";
 
 impl Template {
-    /// From the text of a Dockerfile. `CMD` and `ENTRYPOINT` become the start command. Set the directory its `COPY` is relative to
-    /// with [`Template::context`]. One with several stages can be built by a Sandbar server only.
+    /// Parses a Dockerfile. `CMD` and `ENTRYPOINT` become the start command. Set the directory of
+    /// its `COPY` sources with [`Template::context`]. Only Sandbar servers build several stages.
     ///
     /// # Errors
-    /// What cannot be built, with its place.
+    /// [`DockerfileError`] with the position of the unsupported instruction.
     pub fn from_dockerfile(text: &str) -> Result<Self, DockerfileError> {
         let plan = dockerfile::plan(text, &Options::default())?;
         let template = Self::from_plan(&plan);
         Ok(if template.start.is_some() { template.ready(READY) } else { template })
     }
 
-    /// From a Dockerfile that was read already.
+    /// Converts a parsed Dockerfile.
     pub fn from_plan(plan: &Plan) -> Self {
         let mut stages: Vec<Stage> = plan.stages.iter().map(stage).collect();
         let last = stages.pop().expect("a plan has the stage that was asked for");
@@ -57,7 +58,7 @@ fn instructions(action: &Action) -> Vec<Instruction> {
                 // In a Dockerfile, `/x` is `x` of the context.
                 let source = if from_stage.is_some() { source } else { source.trim_start_matches('/') };
                 let source = if source.is_empty() { "." } else { source };
-                // Root's, whoever is the user: as Docker has it.
+                // Owned by root whatever the current user, as in Docker.
                 let owner = Some(owner.clone().unwrap_or_else(|| "root:root".to_owned()));
                 let files = CopyFiles::new(source, destination);
                 Instruction::Copy(CopyFiles { owner, mode: *mode, from_stage, unpack: *unpack, ..files })
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_source_is_a_step_that_knows_its_line() {
+    fn every_copy_source_is_a_step_with_its_line() {
         let text = "FROM a AS x\nRUN one\nFROM b\nCOPY --from=x /o /p\nADD /c d /e/\nCMD [\"serve\"]";
         let template = Template::from_dockerfile(text).expect("a Dockerfile");
         assert_eq!((template.start.as_deref(), template.ready.as_deref()), (Some("serve"), Some(READY)));
@@ -85,7 +86,7 @@ mod tests {
             })
             .collect();
         assert_eq!(copies, [("/o", Some(0), false), ("c", None, true), ("d", None, true)]);
-        // Two steps begin every stage, two end the last.
+        // Every stage begins with two steps, and the last one ends with two.
         let lines: Vec<_> = (0..=11).map(|number| template.line_of_step(number)).collect();
         let (one, three) = (Some(1), Some(3));
         assert_eq!(lines, [None, one, one, Some(2), three, three, Some(4), Some(5), Some(5), three, three, None]);

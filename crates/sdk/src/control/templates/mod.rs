@@ -1,4 +1,4 @@
-//! Templates: what sandboxes are made from. Build them, name them, tag them, remove them.
+//! Templates: built, named, tagged and removed here, and used to create sandboxes.
 
 mod archive;
 mod build;
@@ -31,9 +31,9 @@ use crate::error::CallError;
 use crate::transport::{Failure, Refusal};
 
 /// How long a build may take; E2B's own limit.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Something that could not be done to a template.
+/// A failed operation on a template.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -44,7 +44,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    fn of(failure: Failure, template: &str, request: &Request<'_>) -> Self {
+    fn from_failure(failure: Failure, template: &str, request: &Request<'_>) -> Self {
         match failure {
             Failure::Refused(Refusal { status: 404, message, .. }) => {
                 Self::NotFound { template: template.to_owned(), message }
@@ -70,25 +70,25 @@ impl TemplateError {
 #[derive(Debug, Clone)]
 pub struct Templates<'a> {
     client: &'a Client,
-    patience: Duration,
+    build_timeout: Duration,
 }
 
 impl Client {
-    /// What sandboxes are made from.
+    /// The templates of the service.
     pub fn templates(&self) -> Templates<'_> {
-        Templates { client: self, patience: PATIENCE }
+        Templates { client: self, build_timeout: BUILD_TIMEOUT }
     }
 }
 
 impl Templates<'_> {
-    /// The same, waiting for builds as long as `patience` instead of an hour.
+    /// Waits for builds as long as `timeout` instead of one hour.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn build_timeout(mut self, build_timeout: Duration) -> Self {
+        self.build_timeout = build_timeout;
         self
     }
 
-    /// All templates, page after page. Servers without pages send them at once.
+    /// Streams all templates, page by page. Servers without pages send them at once.
     pub fn list(&self) -> impl Stream<Item = Result<ListedTemplate, CallError>> + Send + use<> {
         let client = self.client.clone();
         rows(move |token: Option<String>| {
@@ -112,15 +112,15 @@ impl Templates<'_> {
     /// One template, by id or name, with all its builds.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what may happen to any call.
+    /// [`TemplateError::NotFound`], [`TemplateError::Call`].
     pub async fn get(&self, template: &str) -> Result<TemplateWithBuilds, TemplateError> {
         let mut found: Option<TemplateWithBuilds> = None;
         let mut token: Option<String> = None;
         loop {
             let path = Path::new(format!("/templates/{}", encode(template))).with("nextToken", token.as_deref());
-            let request = Request::new(self.client, Method::GET, path, format!("look at template {template:?}"));
+            let request = Request::new(self.client, Method::GET, path, format!("get template {template:?}"));
             let answer = request.json_and_next::<TemplateWithBuilds>().await;
-            let (page, next) = answer.map_err(|failure| TemplateError::of(failure, template, &request))?;
+            let (page, next) = answer.map_err(|failure| TemplateError::from_failure(failure, template, &request))?;
             let whole = match found.take() {
                 Some(mut whole) => {
                     whole.builds.extend(page.builds);
@@ -135,10 +135,10 @@ impl Templates<'_> {
         }
     }
 
-    /// Deletes a template by its id. False when there was none.
+    /// Deletes a template by its id. Returns false when it did not exist.
     ///
     /// # Errors
-    /// [`CallError::Invalid`] while sandboxes are made from it, or what may happen to any call.
+    /// [`CallError::Invalid`] while sandboxes use it, or another [`CallError`].
     pub async fn delete(&self, template: &str) -> Result<bool, CallError> {
         let path = format!("/templates/{}", encode(template));
         let request = Request::new(self.client, Method::DELETE, path, format!("delete template {template:?}"));
@@ -149,70 +149,71 @@ impl Templates<'_> {
         }
     }
 
-    /// Whether a name is taken, by anybody.
+    /// Whether a name is taken, by any team.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn exists(&self, name: &str) -> Result<bool, CallError> {
         match self.alias_request(name).send().await {
             Ok(_) => Ok(true),
             Err(Failure::Refused(Refusal { status: 404, .. })) => Ok(false),
-            // Somebody else's.
+            // Taken by another team.
             Err(Failure::Refused(Refusal { status: 403, .. })) => Ok(true),
             Err(failure) => Err(failure.into_error(&self.alias_request(name).call)),
         }
     }
 
-    /// The template behind a name.
+    /// Resolves a name to a template.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`]; [`CallError::Unauthorized`] when it is somebody else's; what may happen to any call.
+    /// [`TemplateError::NotFound`]; [`TemplateError::Call`] with [`CallError::Unauthorized`] when
+    /// another team owns it.
     pub async fn alias(&self, name: &str) -> Result<TemplateAlias, TemplateError> {
         let request = self.alias_request(name);
-        request.json().await.map_err(|failure| TemplateError::of(failure, name, &request))
+        request.json().await.map_err(|failure| TemplateError::from_failure(failure, name, &request))
     }
 
     fn alias_request(&self, name: &str) -> Request<'_> {
         let path = format!("/templates/aliases/{}", encode(name));
-        Request::new(self.client, Method::GET, path, format!("look for template {name:?}"))
+        Request::new(self.client, Method::GET, path, format!("resolve template {name:?}"))
     }
 
-    /// Gives tags to the build that `target` (`name` or `name:tag`) stands for.
+    /// Assigns tags to the build that `target` (`name` or `name:tag`) refers to.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what may happen to any call.
+    /// [`TemplateError::NotFound`], [`TemplateError::Call`].
     pub async fn assign_tags(&self, target: &str, tags: &[&str]) -> Result<AssignedTags, TemplateError> {
         let body = AssignTags { target: target.to_owned(), tags: texts(tags) };
         let request = Request::new(self.client, Method::POST, "/templates/tags", format!("tag template {target:?}"));
-        let request = request.body(&body).harmless();
-        request.json().await.map_err(|failure| TemplateError::of(failure, target, &request))
+        let request = request.body(&body).idempotent();
+        request.json().await.map_err(|failure| TemplateError::from_failure(failure, target, &request))
     }
 
-    /// Takes tags from a template; `name` has none.
+    /// Removes tags from a template; `name` has no tag.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what may happen to any call.
+    /// [`TemplateError::NotFound`], [`TemplateError::Call`].
     pub async fn remove_tags(&self, name: &str, tags: &[&str]) -> Result<(), TemplateError> {
         let body = RemoveTags { name: name.to_owned(), tags: texts(tags) };
         let what = format!("take tags from template {name:?}");
         let request = Request::new(self.client, Method::DELETE, "/templates/tags", what).body(&body);
-        request.send().await.map(drop).map_err(|failure| TemplateError::of(failure, name, &request))
+        request.send().await.map(drop).map_err(|failure| TemplateError::from_failure(failure, name, &request))
     }
 
     /// The tags of a template, by id or name.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what may happen to any call.
+    /// [`TemplateError::NotFound`], [`TemplateError::Call`].
     pub async fn tags(&self, template: &str) -> Result<Vec<TemplateTag>, TemplateError> {
         let path = format!("/templates/{}/tags", encode(template));
         let request = Request::new(self.client, Method::GET, path, format!("read the tags of template {template:?}"));
-        request.json().await.map_err(|failure| TemplateError::of(failure, template, &request))
+        request.json().await.map_err(|failure| TemplateError::from_failure(failure, template, &request))
     }
 
-    /// Whether others may make sandboxes from a template.
+    /// Sets whether other teams may create sandboxes from a template.
     ///
     /// # Errors
-    /// [`TemplateError::NotFound`], or what may happen to any call.
+    /// [`TemplateError::NotFound`], [`TemplateError::Call`].
     pub async fn set_public(&self, template: &str, public: bool) -> Result<(), TemplateError> {
         let body = TemplateUpdate { public: Some(public) };
         let what = format!("change template {template:?}");
@@ -224,9 +225,9 @@ impl Templates<'_> {
             Err(Failure::Refused(refusal)) if lacks_path(&refusal) => {
                 let path = format!("/templates/{}", encode(template));
                 let first = Request::new(self.client, Method::PATCH, path, what).body(&body);
-                first.send().await.map(drop).map_err(|failure| TemplateError::of(failure, template, &first))
+                first.send().await.map(drop).map_err(|failure| TemplateError::from_failure(failure, template, &first))
             }
-            Err(failure) => Err(TemplateError::of(failure, template, &second)),
+            Err(failure) => Err(TemplateError::from_failure(failure, template, &second)),
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Docker's patterns for paths: `*` and `?` stay within a segment, `**` crosses them, `[…]` is a class of characters.
+//! Docker's path patterns: `*` and `?` stay within a segment, `**` crosses segments, `[…]` is a
+//! character class.
 
 use regex::Regex;
 
-/// Whether `text` names more than one path.
+/// Whether `text` contains wildcards.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '\\'])
 }
 
-/// Matches whole paths relative to the context, with `/` between segments.
+/// Compiles a pattern that matches whole paths relative to the context, with `/` separators.
 pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     let mut regex = String::from("^(?s:");
     let mut rest = pattern.chars().peekable();
@@ -32,7 +33,7 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
                         }
                         '-' => regex.push('-'),
                         '\\' => regex.push_str(&regex::escape(&rest.next().unwrap_or('\\').to_string())),
-                        // Classes inside classes and set operations are regex's and not Docker's.
+                        // Nested classes and set operations exist in regex but not in Docker.
                         other if other.is_ascii_punctuation() => regex.extend(['\\', other]),
                         other => regex.push(other),
                     }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_as_dockers_do() {
+    fn patterns_match_like_docker() {
         for (pattern, matching, other) in [
             ("*.txt", &["a.txt", ".txt"][..], &["d/a.txt", "a.txt2"][..]),
             ("**/*.txt", &["a.txt", "d/a.txt", "d/e/a.txt"], &["a.md"]),

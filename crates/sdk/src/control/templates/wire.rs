@@ -1,8 +1,8 @@
-//! A template as it travels: the files it needs, looked at, and the bodies that start its build.
+//! Request bodies of a build, and the files it needs.
 //!
-//! What E2B's protocol has goes by E2B's own call, to any server. Several stages, archives to begin with and archives to unpack have no
-//! place there; they go by a call under a prefix of our own, which another server refuses. In a field beside E2B's, it would build
-//! something else and say nothing.
+//! Builds within E2B's protocol use E2B's own call, on any server. Several stages, archives as a
+//! base and unpacking use a call under Sandbar's prefix, which other servers refuse. In an extra
+//! field of E2B's call, other servers would ignore them and build something else.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,25 +15,25 @@ use protocol::rest::template::{ArchiveOrigin, BuildStage, BuildStart, StagedBuil
 use super::context::{Context, ContextError, Entry, content_hash, hash};
 use super::definition::{self, Archive, Base, CopyFiles, Instruction, Template};
 
-/// One copy, looked at: what goes into it and the hash the server knows it by.
-pub(super) struct Copied {
+/// One copy: its entries, and the hash by which the server knows it.
+pub(super) struct CopySource {
     pub(super) files: CopyFiles,
     pub(super) entries: Vec<Entry>,
     pub(super) hash: String,
-    /// It is an archive, and to be unpacked.
+    /// The source is an archive to unpack.
     unpack: bool,
 }
 
 /// The files of a template.
 pub(super) struct Files {
-    /// Copies from the context by the numbers of their steps, from 0 on and across all stages.
-    pub(super) copies: BTreeMap<usize, Arc<Copied>>,
-    /// What stages begin with, by their numbers, with its hash.
+    /// Copies from the context by step number, from 0 and across all stages.
+    pub(super) copies: BTreeMap<usize, Arc<CopySource>>,
+    /// Archives of stage bases, by stage number, with their hashes.
     pub(super) archives: BTreeMap<usize, (String, Archive)>,
 }
 
 impl Files {
-    /// Whether E2B's own call cannot carry it.
+    /// Whether the build exceeds E2B's own call.
     pub(super) fn needs_stages(&self, template: &Template) -> bool {
         let unpacks = self.copies.values().any(|copied| copied.unpack);
         !template.earlier.is_empty() || !self.archives.is_empty() || unpacks
@@ -46,8 +46,8 @@ fn stages(template: &Template) -> Vec<(&Base, &[definition::Step])> {
     earlier.chain([(&template.base, &template.steps[..])]).collect()
 }
 
-/// Looks at all files that will be needed.
-pub(super) fn look(template: &Template) -> Result<Files, ContextError> {
+/// Selects and hashes all files that the build needs.
+pub(super) fn collect_files(template: &Template) -> Result<Files, ContextError> {
     let mut archives = BTreeMap::new();
     for (number, (base, _)) in stages(template).into_iter().enumerate() {
         if let Base::Archive(archive) = base {
@@ -68,13 +68,13 @@ pub(super) fn look(template: &Template) -> Result<Files, ContextError> {
         let entries = context.select(&files.source)?;
         let hash = hash(&files.source, &files.destination, &entries, files.follow_links)?;
         let unpack = files.unpack && matches!(&entries[..], [only] if is_archive(&only.path));
-        Ok((number, Arc::new(Copied { files: files.clone(), entries, hash, unpack })))
+        Ok((number, Arc::new(CopySource { files: files.clone(), entries, hash, unpack })))
     };
     let copies = copies.into_iter().map(copied).collect::<Result<_, ContextError>>()?;
     Ok(Files { copies, archives })
 }
 
-/// Whether a file may be a tar archive, compressed or not. The server looks more closely.
+/// Whether a file may be a tar archive, compressed or not. The server checks thoroughly.
 fn is_archive(path: &Path) -> bool {
     let mut head = Vec::new();
     let is_file = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
@@ -83,8 +83,8 @@ fn is_archive(path: &Path) -> bool {
     read && (compressed.iter().any(|magic| head.starts_with(magic)) || head.get(257..262) == Some(b"ustar"))
 }
 
-/// For E2B's own call.
-pub(super) fn plain(template: &Template, force: bool, files: &Files) -> BuildStart {
+/// The body of E2B's own call.
+pub(super) fn build_start(template: &Template, force: bool, files: &Files) -> BuildStart {
     let (from_image, from_template) = match &template.base {
         Base::Image(image) => (Some(image.clone()), None),
         Base::Template(name) => (None, Some(name.clone())),
@@ -101,8 +101,8 @@ pub(super) fn plain(template: &Template, force: bool, files: &Files) -> BuildSta
     }
 }
 
-/// For the call of our own.
-pub(super) fn staged(template: &Template, force: bool, files: &Files) -> StagedBuildStart {
+/// The body of Sandbar's call.
+pub(super) fn staged_build_start(template: &Template, force: bool, files: &Files) -> StagedBuildStart {
     let mut first = 0;
     let mut stage = |(number, (base, of_stage)): (usize, (&Base, &[definition::Step]))| {
         let mut stage = BuildStage { steps: steps(of_stage, first, files), ..BuildStage::default() };
@@ -127,7 +127,7 @@ pub(super) fn staged(template: &Template, force: bool, files: &Files) -> StagedB
     StagedBuildStart { stages, force, start_cmd: template.start.clone(), ready_cmd: template.ready.clone() }
 }
 
-/// The steps of a stage whose first has the number `first`.
+/// The steps of a stage whose first step has the number `first`.
 fn steps(steps: &[definition::Step], first: usize, files: &Files) -> Vec<Step> {
     let step = |(number, step): (usize, &definition::Step)| {
         let (kind, args) = arguments(&step.instruction);

@@ -1,4 +1,5 @@
-//! What is in a volume. These calls go to a service of their own and carry the volume's token instead of the key.
+//! The content of a volume. These calls go to a separate service, and carry the volume's token
+//! instead of the API key.
 
 use std::fmt;
 
@@ -16,9 +17,9 @@ use crate::config::join;
 use crate::control::query::{Path, encode};
 use crate::error::CallError;
 use crate::secret::Secret;
-use crate::transport::{Call, Failure, Refusal, Repeat, read_json};
+use crate::transport::{Call, Failure, Idempotency, Refusal, read_json};
 
-/// Something that could not be done to a volume or in it.
+/// A failed operation on a volume or its content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
@@ -26,28 +27,28 @@ pub enum VolumeError {
     NotFound { volume: String },
     #[error("{path:?} does not exist in volume {volume:?}")]
     PathNotFound { volume: String, path: String },
-    /// The service knows the volume and does not have its files.
+    /// The service has a record of the volume but not its files.
     #[error("the files of volume {volume:?} cannot be reached: {message}")]
     FilesMissing { volume: String, message: String },
-    /// The content could not be read to its end.
+    /// Reading the content to upload failed.
     #[error("the content for {path:?} in volume {volume:?} cannot be read")]
     Source { volume: String, path: String, source: std::io::Error },
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
-/// How a file or directory is made in a volume.
+/// Options of a new file or directory in a volume.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EntryOptions {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     /// Permission bits.
     pub mode: Option<u32>,
-    /// A file: replaces one that is there. A directory: makes its parents.
+    /// For a file: replaces an existing one. For a directory: creates its parents.
     pub force: Option<bool>,
 }
 
-/// One volume, opened. Cheap to clone.
+/// One volume with its token. Cheap to clone.
 #[derive(Clone)]
 pub struct Volume {
     client: Client,
@@ -57,7 +58,7 @@ pub struct Volume {
     url: Url,
 }
 
-/// The token is left out.
+/// Redacts the token.
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Volume").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
@@ -68,7 +69,7 @@ impl Volume {
     pub(super) fn new(client: &Client, found: VolumeAndToken, call: &Call) -> Result<Self, CallError> {
         let VolumeAndToken { volume, token, domain } = found;
         let url = client.shared().endpoints.volume_url(domain.as_deref());
-        let url = url.map_err(|error| call.misunderstood(error.to_string()))?;
+        let url = url.map_err(|error| call.protocol_error(error.to_string()))?;
         Ok(Self { client: client.clone(), id: volume.volume_id, name: volume.name, token: token.into(), url })
     }
 
@@ -80,23 +81,23 @@ impl Volume {
         &self.name
     }
 
-    /// What opens its content.
+    /// The token of its content API.
     pub fn token(&self) -> &Secret {
         &self.token
     }
 
-    /// What is at `path`.
+    /// The entry at `path`.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`], or what may happen to any call.
+    /// [`VolumeError::PathNotFound`], [`VolumeError::Call`].
     pub async fn stat(&self, path: &str) -> Result<VolumeEntry, VolumeError> {
-        self.json(Method::GET, "path", path, "look at", |target| target, None).await
+        self.json(Method::GET, "path", path, "stat", |target| target, None).await
     }
 
-    /// Whether there is something at `path`.
+    /// Whether `path` exists.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`VolumeError::Call`].
     pub async fn exists(&self, path: &str) -> Result<bool, VolumeError> {
         match self.stat(path).await {
             Ok(_) => Ok(true),
@@ -105,37 +106,37 @@ impl Volume {
         }
     }
 
-    /// The entries of a directory, and of those below it down to `depth`; 1 is the directory alone.
+    /// Lists a directory recursively down to `depth`; 1 is the directory alone.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`], or what may happen to any call.
+    /// [`VolumeError::PathNotFound`], [`VolumeError::Call`].
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<VolumeEntry>, VolumeError> {
         self.json(Method::GET, "dir", path, "list", |target| target.with("depth", Some(depth)), None).await
     }
 
-    /// Makes a directory, by default without its parents.
+    /// Creates a directory, by default without its parents.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`] when a parent is missing, or what may happen to any call.
+    /// [`VolumeError::PathNotFound`] when a parent is missing, [`VolumeError::Call`].
     pub async fn make_dir(&self, path: &str, options: EntryOptions) -> Result<VolumeEntry, VolumeError> {
         self.json(Method::POST, "dir", path, "make directory", |target| with_options(target, options), None).await
     }
 
-    /// Changes owner or permissions; what `update` leaves out stays.
+    /// Changes owner or permissions; absent fields of `update` stay unchanged.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`], or what may happen to any call.
+    /// [`VolumeError::PathNotFound`], [`VolumeError::Call`].
     pub async fn update(&self, path: &str, update: VolumeEntryUpdate) -> Result<VolumeEntry, VolumeError> {
         let body = serde_json::to_vec(&update).expect("bodies of the protocol are JSON");
         self.json(Method::PATCH, "path", path, "change", |target| target, Some(body)).await
     }
 
-    /// Removes a file, or a directory with all in it. False when there was nothing.
+    /// Removes a file, or a directory recursively. Returns false when it did not exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`VolumeError::Call`].
     pub async fn remove(&self, path: &str) -> Result<bool, VolumeError> {
-        let call = self.call("remove", path, Repeat::Harmless);
+        let call = self.call("remove", path, Idempotency::Idempotent);
         let target = self.target("path", path);
         let sent = self.client.shared().http.send(&call, |http| self.request(http, Method::DELETE, &target)).await;
         match self.checked(sent, path, &call) {
@@ -145,10 +146,10 @@ impl Volume {
         }
     }
 
-    /// A file's content, whole.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`], or what may happen to any call.
+    /// [`VolumeError::PathNotFound`], [`VolumeError::Call`].
     pub async fn read(&self, path: &str) -> Result<Bytes, VolumeError> {
         let mut content = BytesMut::new();
         let mut pieces = std::pin::pin!(self.read_stream(path).await?);
@@ -158,22 +159,23 @@ impl Volume {
         Ok(content.freeze())
     }
 
-    /// A file's content, a piece at a time. The deadline is for silence, not for the whole; dropping the stream closes it.
+    /// Streams a file. The deadline limits silence, not the whole transfer; dropping the stream
+    /// closes it.
     ///
     /// # Errors
-    /// [`VolumeError::PathNotFound`], or what may happen to any call.
+    /// [`VolumeError::PathNotFound`], [`VolumeError::Call`].
     pub async fn read_stream(
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, VolumeError>> + Send + use<>, VolumeError> {
-        let call = self.call("read", path, Repeat::Harmless);
+        let call = self.call("read", path, Idempotency::Idempotent);
         let target = self.target("file", path);
         let sent = self.client.shared().http.send(&call, |http| self.request(http, Method::GET, &target)).await;
         let response = self.checked(sent, path, &call)?;
-        let patience = self.client.deadline();
+        let idle_timeout = self.client.deadline();
         let pieces = stream::try_unfold((response, call), move |(mut response, call)| async move {
-            match tokio::time::timeout(patience, response.chunk()).await {
-                Err(_) => Err(VolumeError::Call(call.out_of_time())),
+            match tokio::time::timeout(idle_timeout, response.chunk()).await {
+                Err(_) => Err(VolumeError::Call(call.deadline_exceeded())),
                 Ok(Err(error)) => Err(VolumeError::Call(call.lost(&error))),
                 Ok(Ok(piece)) => Ok(piece.map(|piece| (piece, (response, call)))),
             }
@@ -181,32 +183,32 @@ impl Volume {
         Ok(pieces)
     }
 
-    /// Writes a file, replacing what was there.
+    /// Writes a file, replacing its content.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// [`VolumeError::Call`].
     pub async fn write(&self, path: &str, content: impl Into<Bytes> + Send) -> Result<VolumeEntry, VolumeError> {
         let options = EntryOptions { force: Some(true), ..EntryOptions::default() };
         let content = content.into();
-        let call = self.call("write", path, Repeat::Harmless);
+        let call = self.call("write", path, Idempotency::Idempotent);
         let target = String::from(with_options(Path::new(self.target("file", path)), options));
         let make = |http: &reqwest::Client| self.upload(http, &target).body(content.clone());
         let sent = self.client.shared().http.send(&call, make).await;
         self.read_entry(sent, path, &call).await
     }
 
-    /// Writes a file from a stream, in constant memory. The deadline is for silence, not for the whole. An error of the
-    /// stream leaves the file unfinished.
+    /// Writes a file from a stream, in constant memory. The deadline limits silence, not the whole
+    /// transfer. An error of the stream leaves the file incomplete.
     ///
     /// # Errors
-    /// [`VolumeError::Source`] when `content` fails, or what may happen to any call.
+    /// [`VolumeError::Source`] when `content` fails, [`VolumeError::Call`].
     pub async fn write_stream(
         &self,
         path: &str,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
         options: EntryOptions,
     ) -> Result<VolumeEntry, VolumeError> {
-        let (call, progress) = self.call("write", path, Repeat::Never).progressing();
+        let (call, progress) = self.call("write", path, Idempotency::NotIdempotent).with_progress();
         let target = String::from(with_options(Path::new(self.target("file", path)), options));
         let failure = std::sync::Arc::new(std::sync::Mutex::new(None));
         let noted = std::sync::Arc::clone(&failure);
@@ -227,8 +229,8 @@ impl Volume {
         self.read_entry(sent, path, &call).await
     }
 
-    fn call(&self, what: &str, path: &str, repeat: Repeat) -> Call {
-        Call::new(format!("{what} {path:?} in volume {:?}", self.name), repeat, self.client.deadline())
+    fn call(&self, what: &str, path: &str, idempotency: Idempotency) -> Call {
+        Call::new(format!("{what} {path:?} in volume {:?}", self.name), idempotency, self.client.deadline())
     }
 
     fn target(&self, kind: &str, path: &str) -> String {
@@ -252,8 +254,8 @@ impl Volume {
         options: impl FnOnce(Path) -> Path,
         body: Option<Vec<u8>>,
     ) -> Result<T, VolumeError> {
-        let repeat = if method == Method::POST { Repeat::Never } else { Repeat::Harmless };
-        let call = self.call(what, path, repeat);
+        let idempotency = if method == Method::POST { Idempotency::NotIdempotent } else { Idempotency::Idempotent };
+        let call = self.call(what, path, idempotency);
         let target = String::from(options(Path::new(self.target(kind, path))));
         let make = |http: &reqwest::Client| {
             let request = self.request(http, method.clone(), &target);

@@ -1,4 +1,4 @@
-//! Volumes: storage that outlives sandboxes. Here are the volumes; [`Volume`] is one with its content.
+//! Volumes: storage that outlives sandboxes. [`Volume`] is one with its content.
 
 mod content;
 
@@ -19,7 +19,8 @@ use crate::transport::{Failure, Refusal};
 /// # async fn example(client: sandbar_sdk::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let volume = client.volumes().create("cache").await?;
 /// volume.write("/notes.txt", "kept").await?;
-/// let sandbox = client.create(sandbar_sdk::Create::template("base").volume("cache", "/mnt/cache")).await?;
+/// let create = sandbar_sdk::Create::template("base").volume("cache", "/mnt/cache");
+/// let sandbox = client.create(create).await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -29,26 +30,26 @@ pub struct Volumes<'a> {
 }
 
 impl Client {
-    /// Storage that outlives sandboxes.
+    /// The volumes of the service, which outlive sandboxes.
     pub fn volumes(&self) -> Volumes<'_> {
         Volumes { client: self }
     }
 }
 
 impl Volumes<'_> {
-    /// All volumes.
+    /// Lists all volumes.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn list(&self) -> Result<Vec<ListedVolume>, CallError> {
         let request = Request::new(self.client, Method::GET, "/volumes", "list volumes");
         request.json().await.map_err(|failure| failure.into_error(&request.call))
     }
 
-    /// Makes an empty volume. The name is of letters, digits, `_` and `-`.
+    /// Creates an empty volume. A name has letters, digits, `_` and `-`.
     ///
     /// # Errors
-    /// [`CallError::Invalid`] when the name is taken or wrong, or what may happen to any call.
+    /// [`CallError::Invalid`] when the name is taken or invalid, or another [`CallError`].
     pub async fn create(&self, name: &str) -> Result<Volume, CallError> {
         let body = NewVolume { name: name.to_owned() };
         let request = Request::new(self.client, Method::POST, "/volumes", format!("create volume {name:?}"));
@@ -57,13 +58,13 @@ impl Volumes<'_> {
         Volume::new(self.client, made, &request.call)
     }
 
-    /// One volume by its id, opened.
+    /// One volume by its id, with its token.
     ///
     /// # Errors
-    /// [`VolumeError::NotFound`], or what may happen to any call.
+    /// [`VolumeError::NotFound`], [`VolumeError::Call`].
     pub async fn get(&self, id: &str) -> Result<Volume, VolumeError> {
         let path = format!("/volumes/{}", encode(id));
-        let request = Request::new(self.client, Method::GET, path, format!("look at volume {id:?}"));
+        let request = Request::new(self.client, Method::GET, path, format!("get volume {id:?}"));
         match request.json::<VolumeAndToken>().await {
             Ok(found) => Ok(Volume::new(self.client, found, &request.call)?),
             Err(Failure::Refused(Refusal { status: 404, .. })) => Err(VolumeError::NotFound { volume: id.to_owned() }),
@@ -71,10 +72,10 @@ impl Volumes<'_> {
         }
     }
 
-    /// Deletes a volume with its content. False when there was none.
+    /// Deletes a volume with its content. Returns false when it did not exist.
     ///
     /// # Errors
-    /// What may happen to any call.
+    /// Any [`CallError`].
     pub async fn delete(&self, id: &str) -> Result<bool, CallError> {
         let path = format!("/volumes/{}", encode(id));
         let request = Request::new(self.client, Method::DELETE, path, format!("delete volume {id:?}"));

@@ -1,15 +1,15 @@
-//! Who may do what: tokens, cookies, other people's builds, foreign pages, and how often.
+//! Authentication, authorization, CSRF and rate limits.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use sandbar_studio::rest::{Face, Limits, Rate};
+use sandbar_studio::rest::{Limits, Rate, RestOptions};
 use sandbar_studio::token::{Digest, new_token};
 use serde_json::json;
 
 use super::lab::{Database, Lab, Person, fill, on_both};
 
-/// Something for each name in a path.
+/// Values of all path parameters.
 fn values(job: &str, project: &str) -> HashMap<&'static str, String> {
     HashMap::from([
         ("job_id", job.to_owned()),
@@ -19,7 +19,7 @@ fn values(job: &str, project: &str) -> HashMap<&'static str, String> {
     ])
 }
 
-/// A body that the call would take.
+/// A valid body of the call.
 fn body(path: &str) -> &'static str {
     match path.rsplit('/').next() {
         Some("restore") => r#"{"key": "k"}"#,
@@ -39,8 +39,8 @@ async fn attempt(lab: &Lab, who: &Person, method: &str, path: &str, values: &Has
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_elses_build_is_as_good_as_none_in_every_call() {
-    on_both(Face::default(), async |lab| {
+async fn every_call_hides_builds_of_other_users() {
+    on_both(RestOptions::default(), async |lab| {
         let (ada, eve) = (lab.person("ada", 5).await, lab.person("eve", 5).await);
         let job = lab.start(&ada, "page").await;
         lab.make_ready(&job, Some("isome")).await;
@@ -56,7 +56,7 @@ async fn somebody_elses_build_is_as_good_as_none_in_every_call() {
             tried += 1;
             for values in [&theirs, &unknown, &malformed] {
                 let status = attempt(&lab, &eve, &method, &path, values).await;
-                assert_eq!(status, 404, "{method} {} as somebody else", fill(&path, values));
+                assert_eq!(status, 404, "{method} {} as another user", fill(&path, values));
             }
         }
         assert!(tried >= 18, "{tried}");
@@ -68,8 +68,8 @@ async fn somebody_elses_build_is_as_good_as_none_in_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_nothing_is_told() {
-    on_both(Face::default(), async |lab| {
+async fn every_call_requires_authentication() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         let values = values(job.as_str(), "prj_0123456789abcdef0123");
@@ -90,7 +90,7 @@ async fn without_a_token_nothing_is_told() {
     .await;
 }
 
-/// The cookie as a browser would send it.
+/// Signs in and returns the cookie as a browser sends it.
 pub(super) async fn sign_in(lab: &Lab, who: &Person) -> String {
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let signed_in = lab.raw("POST /login", &form, &format!("token={}", who.token)).await;
@@ -104,8 +104,8 @@ pub(super) async fn sign_in(lab: &Lab, who: &Person) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_works_for_our_own_pages_only() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn sessions_are_bound_to_our_own_origin() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let ada = lab.person("ada", 5).await;
     let cookie = sign_in(&lab, &ada).await;
     let own = format!("http://{}", lab.address);
@@ -127,7 +127,7 @@ async fn a_session_works_for_our_own_pages_only() {
     assert_eq!(lab.raw("GET /api/me", &[session], "").await.is(200)["credits"], 5);
     lab.raw("POST /api/generation", &[session, kind, csrf], build).await.is(202);
     lab.raw("POST /api/generation", &[session, kind, csrf, ("origin", own.as_str())], build).await.is(202);
-    // Whoever has the token itself is no browser that was led here.
+    // A caller with the token itself is no browser that a foreign page uses.
     let bearer = format!("Bearer {}", ada.token);
     let foreign = [("authorization", bearer.as_str()), kind, ("origin", "http://evil.test")];
     lab.raw("POST /api/generation", &foreign, build).await.is(202);
@@ -143,19 +143,19 @@ async fn a_session_works_for_our_own_pages_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cookie_is_a_session_of_its_own_and_never_the_token() {
-    on_both(Face::default(), async |lab| {
+async fn the_cookie_is_a_session_and_not_the_token() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
-        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+        let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
         let (one, two) = (sign_in(&lab, &ada).await, sign_in(&lab, &ada).await);
         assert!(one != two && !one.contains(&ada.token));
         let listed = lab.studio.records().sessions(&user.id).await.expect("read");
         assert_eq!(listed.len(), 2);
         assert!(listed.iter().all(|session| session.expires_at > session.created_at && session.id.len() == 12));
-        // The form of the cookie before there were sessions, and a session in the place of a token.
+        // The cookie of earlier versions, which was the token; and a session as a bearer token.
         let old = format!("sandbar_session={}", ada.token);
-        let told = lab.raw("GET /api/me", &[("cookie", old.as_str())], "").await.is(401);
-        assert_eq!(told["message"], "the session has ended; sign in again");
+        let events = lab.raw("GET /api/me", &[("cookie", old.as_str())], "").await.is(401);
+        assert_eq!(events["message"], "the session has ended; sign in again");
         let bearer = format!("Bearer {}", one.split_once('=').expect("a pair").1);
         lab.raw("GET /api/me", &[("authorization", bearer.as_str())], "").await.is(401);
         // Signing out ends this session and no other.
@@ -169,18 +169,18 @@ async fn a_cookie_is_a_session_of_its_own_and_never_the_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_token_ends_every_session_and_a_revoked_token_opens_none() {
-    on_both(Face::default(), async |lab| {
+async fn replacing_the_token_ends_all_sessions() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
-        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+        let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
         let cookie = sign_in(&lab, &ada).await;
         let fresh = new_token();
-        let digest = Digest::of(fresh.expose()).expect("a token");
+        let digest = Digest::from_token(fresh.expose()).expect("a token");
         lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
         assert!(lab.studio.records().sessions(&user.id).await.expect("read").is_empty());
         let form = [("content-type", "application/x-www-form-urlencoded")];
         lab.raw("POST /login", &form, &format!("token={}", ada.token)).await.is(401);
-        // A credential that was found valid is valid for 2 s without a look at the records.
+        // An authenticated credential is cached for 2 s.
         let mut refused = false;
         for _ in 0..60 {
             refused = lab.raw("GET /api/me", &[("cookie", cookie.as_str())], "").await.status == 401;
@@ -196,10 +196,10 @@ async fn a_new_token_ends_every_session_and_a_revoked_token_opens_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_sessions_make_room_for_new_ones() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn the_oldest_session_ends_at_the_limit() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let ada = lab.person("ada", 5).await;
-    let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
+    let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
     let first = sign_in(&lab, &ada).await;
     for _ in 0..100 {
         sign_in(&lab, &ada).await;
@@ -209,8 +209,8 @@ async fn old_sessions_make_room_for_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_cookies_of_the_name_are_refused_and_removed() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn ambiguous_session_cookies_are_removed() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let (ada, eve) = (lab.person("ada", 5).await, lab.person("eve", 5).await);
     let (mine, planted) = (sign_in(&lab, &ada).await, sign_in(&lab, &eve).await);
     let both = format!("{planted}; {mine}");
@@ -223,7 +223,7 @@ async fn two_cookies_of_the_name_are_refused_and_removed() {
     }
     assert_eq!(refused.is(401)["error_type"], "ambiguous_session");
     assert_eq!(lab.raw("GET /api/me", &[("cookie", mine.as_str())], "").await.is(200)["name"], "ada");
-    // Over https the cookie with the prefix is ours, whatever pages of other hosts have set.
+    // Over https the cookie with the prefix is ours, despite cookies of other hosts.
     let prefixed = format!("{planted}; __Host-{mine}; {planted}");
     let https = ("x-forwarded-proto", "https");
     assert_eq!(lab.raw("GET /api/me", &[("cookie", prefixed.as_str()), https], "").await.is(200)["name"], "ada");
@@ -231,8 +231,8 @@ async fn two_cookies_of_the_name_are_refused_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dashboard_with_a_host_of_its_own_is_served_there_only() {
-    let face = Face { host: Some("Dash.example".to_owned()), ..Face::default() };
+async fn pages_are_served_under_the_configured_host_only() {
+    let face = RestOptions { host: Some("Dash.example".to_owned()), ..RestOptions::default() };
     let lab = Lab::open(Database::Sqlite, face).await;
     let ada = lab.person("ada", 5).await;
     let own = ("host", "dash.example:4980");
@@ -249,13 +249,13 @@ async fn a_dashboard_with_a_host_of_its_own_is_served_there_only() {
         lab.raw("POST /login", &[other, form], &token).await.is(404);
         lab.raw("GET /api/me", &[other, session], "").await.is(404);
     }
-    // A program's call names the server as it likes.
+    // A call with a bearer token is served under any host name.
     lab.get(&ada, "/api/me").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_token_signs_nobody_in() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn an_unknown_token_cannot_sign_in() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let ada = lab.person("ada", 5).await;
     let form = ("content-type", "application/x-www-form-urlencoded");
     let right = format!("token={}", ada.token);
@@ -269,7 +269,7 @@ async fn a_wrong_token_signs_nobody_in() {
     lab.raw("POST /login", &[form, ("origin", "http://evil.test")], &right).await.is(403);
     lab.raw("POST /login", &[], &right).await.is(415);
     lab.raw("POST /login", &[form], "nothing=1").await.is(422);
-    // Behind a proxy that ends TLS the cookie must not travel in the clear.
+    // Behind a proxy that terminates TLS the cookie must be `Secure`.
     let host = format!("https://{}", lab.address);
     let secure = lab.raw("POST /login", &[form, ("origin", host.as_str())], &right).await;
     let cookie = secure.header("set-cookie");
@@ -277,10 +277,10 @@ async fn a_wrong_token_signs_nobody_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_too_often_waits_and_nobody_else_does() {
+async fn rate_limits_apply_per_user() {
     let few = Rate { burst: 3.0, per_second: 0.01 };
     let limits = Limits { reads: few, writes: few, wrong_tokens: few, streams: 1 };
-    let lab = Lab::open(Database::Sqlite, Face { limits, ..Face::default() }).await;
+    let lab = Lab::open(Database::Sqlite, RestOptions { limits, ..RestOptions::default() }).await;
     let (ada, bob) = (lab.person("ada", 50).await, lab.person("bob", 50).await);
     for _ in 0..3 {
         lab.get(&ada, "/api/me").await.is(200);
@@ -305,6 +305,6 @@ async fn who_asks_too_often_waits_and_nobody_else_does() {
         lab.raw("GET /api/me", &wrong, "").await.is(401);
     }
     lab.raw("GET /api/me", &wrong, "").await.is(429);
-    // Whoever has a right token is not locked out by those who try.
+    // A valid token passes, although its address is over the limit.
     lab.get(&bob, "/api/me").await.is(200);
 }

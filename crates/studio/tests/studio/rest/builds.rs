@@ -1,6 +1,6 @@
-//! Builds are asked for, looked at, ended, repeated and forgotten; each status of each call.
+//! Builds: every status of every call.
 
-use sandbar_studio::rest::Face;
+use sandbar_studio::rest::RestOptions;
 use serde_json::{Value, json};
 
 use super::lab::{Answer, Lab, Person, on_both};
@@ -16,8 +16,8 @@ async fn ask(lab: &Lab, who: &Person, body: Value) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_costs_a_credit_and_without_one_none_begins() {
-    on_both(Face::default(), async |lab| {
+async fn a_build_costs_one_credit() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 2).await;
         let started = ask(&lab, &ada, json!({"name": "Shop", "goal": "Make a shop."})).await.is(202);
         assert_eq!(keys(&started), ["job_id", "status"]);
@@ -36,8 +36,8 @@ async fn a_build_costs_a_credit_and_without_one_none_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_built_is_refused_and_costs_nothing() {
-    on_both(Face::default(), async |lab| {
+async fn invalid_builds_are_refused_without_cost() {
+    on_both(RestOptions::default(), async |lab| {
         let (ada, bob) = (lab.person("ada", 5).await, lab.person("bob", 5).await);
         let theirs = lab.start(&bob, "secret").await;
         let theirs = lab.get(&bob, &format!("/api/jobs/{theirs}")).await.is(200)["project_id"].clone();
@@ -86,8 +86,8 @@ async fn what_cannot_be_built_is_refused_and_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_is_shown_alike_wherever_it_is_shown() {
-    on_both(Face::default(), async |lab| {
+async fn every_view_of_a_build_is_consistent() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let (one, two) = (lab.start(&ada, "first").await, lab.start(&ada, "second").await);
         let status = lab.get(&ada, &format!("/api/generation/{one}/status")).await.is(200);
@@ -137,8 +137,8 @@ async fn a_build_is_shown_alike_wherever_it_is_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_is_cancelled_repeated_and_forgotten() {
-    on_both(Face::default(), async |lab| {
+async fn builds_are_cancelled_rebuilt_and_deleted() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 2).await;
         let job = lab.start(&ada, "page").await;
         let of = |call: &str| format!("/api/generation/{job}/{call}");
@@ -170,8 +170,8 @@ async fn a_build_is_cancelled_repeated_and_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_project_never_joins_one_of_the_same_name() {
-    on_both(Face::default(), async |lab| {
+async fn a_new_project_never_joins_an_existing_one() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 9).await;
         let new = json!({"name": "Twice", "new_project": true, "goal": "Make a page."});
         let first = ask(&lab, &ada, new.clone()).await.is(202)["job_id"].as_str().expect("an id").to_owned();
@@ -179,7 +179,7 @@ async fn a_new_project_never_joins_one_of_the_same_name() {
         assert_eq!(refused["error_type"], "project_exists", "{refused}");
         assert!(refused["message"].as_str().expect("a message").contains("already a project named \"Twice\""));
         assert_eq!(lab.get(&ada, "/api/me").await.is(200)["credits"], 8, "a refused build costs nothing");
-        // Callers that post builds into a project by its name or id go on doing so.
+        // Builds in an existing project, by its name or id, still work.
         let project = lab.get(&ada, &format!("/api/jobs/{first}")).await.is(200)["project_id"].clone();
         for body in [
             json!({"name": "Twice", "goal": "g"}),
@@ -190,10 +190,10 @@ async fn a_new_project_never_joins_one_of_the_same_name() {
             ask(&lab, &ada, body).await.is(202);
         }
         ask(&lab, &ada, json!({"project_id": project, "new_project": true, "goal": "g"})).await.is(422);
-        // Another user's project of that name is none of hers.
+        // Another user's project with that name does not count.
         let bob = lab.person("bob", 1).await;
         ask(&lab, &bob, new.clone()).await.is(202);
-        // A project without builds has no files that a new one could start from.
+        // A project without builds has no files that a new build could start from.
         let listed = lab.get(&ada, "/api/jobs").await.is(200);
         for job in listed["jobs"].as_array().expect("jobs") {
             let id = job["job_id"].as_str().expect("an id");
@@ -206,8 +206,8 @@ async fn a_new_project_never_joins_one_of_the_same_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_ready_neither_sleeps_nor_wakes() {
-    on_both(Face::default(), async |lab| {
+async fn only_ready_builds_are_paused_and_resumed() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         let (pause, resume) = (format!("/api/jobs/{job}/snapshot"), format!("/api/generation/{job}/resume"));
@@ -226,7 +226,7 @@ async fn what_is_not_ready_neither_sleeps_nor_wakes() {
         for path in [&pause, &other_pause, &resume] {
             lab.call(&ada, &format!("POST {path}"), None).await.is(404);
         }
-        // Ready, and its sandbox is gone for good.
+        // Ready, and its sandbox is gone.
         let other = lab.start(&ada, "page").await;
         lab.make_ready(&other, Some("igone")).await;
         lab.call(&ada, &format!("POST /api/jobs/{other}/snapshot"), None).await.is(404);
@@ -246,14 +246,14 @@ async fn what_is_not_ready_neither_sleeps_nor_wakes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resume_that_panics_stands_in_nobodys_way() {
-    on_both(Face::default(), async |lab| {
+async fn a_panicking_resume_does_not_block_the_next() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         lab.make_ready(&job, Some("igone")).await;
         let resume = format!("POST /api/generation/{job}/resume");
         lab.breaks(true);
-        // Also those who join it hear of it, and the next ones begin anew.
+        // Callers that join also receive the error, and later calls start a new attempt.
         for _ in 0..2 {
             let (one, two) = tokio::join!(lab.call(&ada, &resume, None), lab.call(&ada, &resume, None));
             for answer in [one, two] {

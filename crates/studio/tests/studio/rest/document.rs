@@ -1,8 +1,8 @@
-//! The OpenAPI document is whole in itself. That it tells the truth, schemathesis checks from outside.
+//! The OpenAPI document is complete. Schemathesis checks from outside that it is true.
 
 use serde_json::Value;
 
-use sandbar_studio::rest::Face;
+use sandbar_studio::rest::RestOptions;
 
 use super::lab::{Database, Lab};
 
@@ -18,8 +18,8 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_document_is_whole() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn the_document_is_complete() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let answer = lab.raw("GET /api/openapi.json", &[], "").await;
     assert_eq!(answer.header("content-type"), "application/json");
     let document = answer.is(200);

@@ -1,5 +1,5 @@
-//! The studio behind its real listener, on either database. Nothing is built here: what builds is proven elsewhere, and what
-//! is ready is written into the records.
+//! The studio behind its real listener, on either database. Nothing is built: ready builds are
+//! written into the records.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use agent::model::scripted::Scripted;
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use sandbar_studio::records::{Change, Held};
-use sandbar_studio::rest::{self, Face};
+use sandbar_studio::records::{Change, Precondition};
+use sandbar_studio::rest::{self, RestOptions};
 use sandbar_studio::token::{Digest, new_token};
-use sandbar_studio::{Chosen, JobId, NoPicture, Picture, Premises, Settings, Status, Studio};
+use sandbar_studio::{CapturedScreenshot, ChosenModel, JobId, ScreenshotFailed, Settings, Status, Studio, StudioHost};
 use sdk::Secret;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
@@ -23,12 +23,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tools::ToolDispatcher;
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
-use workspace::events::{Nobody, Observer};
+use workspace::events::{NoopObserver, Observer};
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 use workspace::{Workspace, Workspaces};
 
-/// For whatever must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// For any condition.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const SCRIPT: &str = r#"{"turns": [{"text": "Done."}]}"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Database {
     Postgres,
 }
 
-/// There is no server to make sandboxes.
+/// A provider without a server.
 struct NoServer;
 
 #[async_trait]
@@ -47,15 +47,15 @@ impl LocalServer for NoServer {
     }
 }
 
-/// Where nothing is built.
+/// A host without workers.
 struct Idle {
     workspaces: Workspaces,
-    /// Whoever wants a workspace panics.
+    /// Access to workspaces panics.
     broken: AtomicBool,
 }
 
 #[async_trait]
-impl Premises for Idle {
+impl StudioHost for Idle {
     fn workspaces(&self) -> &Workspaces {
         assert!(!self.broken.load(Ordering::Relaxed), "as the test wants it");
         &self.workspaces
@@ -67,26 +67,26 @@ impl Premises for Idle {
         panic!("nothing is built here")
     }
 
-    fn model(&self, wanted: Option<&str>) -> Result<Chosen, ChoiceError> {
+    fn model(&self, wanted: Option<&str>) -> Result<ChosenModel, ChoiceError> {
         let name = wanted.unwrap_or("scripted:here");
         if name != "scripted:here" {
             return Err(ChoiceError::Unknown(name.to_owned()));
         }
-        Ok(Chosen { name: name.to_owned(), model: Arc::new(Scripted::new(name, SCRIPT)?) })
+        Ok(ChosenModel { name: name.to_owned(), model: Arc::new(Scripted::new(name, SCRIPT)?) })
     }
 
     fn models(&self) -> Vec<String> {
         vec!["scripted:here".to_owned()]
     }
 
-    async fn photograph(&self, _: &Workspace, _: u16) -> Result<Vec<Picture>, NoPicture> {
-        Err(NoPicture("nothing is built here".to_owned()))
+    async fn take_screenshots(&self, _: &Workspace, _: u16) -> Result<Vec<CapturedScreenshot>, ScreenshotFailed> {
+        Err(ScreenshotFailed("nothing is built here".to_owned()))
     }
 }
 
 pub(crate) struct Lab {
     pub(crate) studio: Studio,
-    premises: Arc<Idle>,
+    host: Arc<Idle>,
     pub(crate) address: SocketAddr,
     stop: CancellationToken,
     client: reqwest::Client,
@@ -100,14 +100,14 @@ impl Drop for Lab {
 }
 
 /// Runs a test on both databases.
-pub(crate) async fn on_both(face: Face, test: impl AsyncFn(Lab)) {
+pub(crate) async fn on_both(face: RestOptions, test: impl AsyncFn(Lab)) {
     for database in [Database::Sqlite, Database::Postgres] {
         eprintln!("on {database:?}");
         test(Lab::open(database, face.clone()).await).await;
     }
 }
 
-/// Somebody, and what shows it.
+/// A user's token.
 #[derive(Clone)]
 pub(crate) struct Person {
     pub(crate) token: String,
@@ -129,7 +129,7 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 
-    /// Fails unless it is that status, with an error's body where it is one.
+    /// Fails unless the status is `status` and an error has an error body.
     #[track_caller]
     pub(crate) fn is(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.text);
@@ -146,7 +146,7 @@ impl Answer {
 }
 
 impl Lab {
-    pub(crate) async fn open(database: Database, face: Face) -> Self {
+    pub(crate) async fn open(database: Database, face: RestOptions) -> Self {
         let directory = TempDir::new().expect("a directory");
         let url = match database {
             Database::Sqlite => format!("sqlite://{}?mode=rwc", directory.path().join("records.db").display()),
@@ -156,10 +156,11 @@ impl Lab {
         let config = WorkspaceConfig { providers: vec![provider], ..WorkspaceConfig::default() };
         let config = config.resolve(directory.path(), &|_| None).expect("a configuration");
         let local: Arc<dyn LocalServer> = Arc::new(NoServer);
-        let opened = Workspaces::from_config(&config, &|_| None, &local, Arc::new(Nobody), Default::default()).await;
-        let premises = Arc::new(Idle { workspaces: opened.expect("workspaces"), broken: AtomicBool::new(false) });
+        let opened =
+            Workspaces::from_config(&config, &|_| None, &local, Arc::new(NoopObserver), Default::default()).await;
+        let host = Arc::new(Idle { workspaces: opened.expect("workspaces"), broken: AtomicBool::new(false) });
         let settings = Settings::default();
-        let studio = Studio::open(&Secret::from(url), Arc::clone(&premises) as Arc<dyn Premises>, settings).await;
+        let studio = Studio::open(&Secret::from(url), Arc::clone(&host) as Arc<dyn StudioHost>, settings).await;
         let studio = studio.expect("a studio");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let address = listener.local_addr().expect("an address");
@@ -167,27 +168,27 @@ impl Lab {
         let router = rest::router(studio.clone(), &face, stop.clone());
         tokio::spawn(rest::serve(listener, router, stop.clone()));
         let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-        Self { studio, premises, address, stop, client: client.build().expect("a client"), _directory: directory }
+        Self { studio, host, address, stop, client: client.build().expect("a client"), _directory: directory }
     }
 
-    /// As when the server is told to end.
+    /// Stops the server.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// From now on whoever acts on a sandbox panics, or does so no more.
+    /// From now on access to workspaces panics, or no longer does.
     pub(crate) fn breaks(&self, broken: bool) {
-        self.premises.broken.store(broken, Ordering::Relaxed);
+        self.host.broken.store(broken, Ordering::Relaxed);
     }
 
     pub(crate) async fn person(&self, name: &str, credits: i64) -> Person {
         let token = new_token();
-        let digest = Digest::of(token.expose()).expect("a token");
+        let digest = Digest::from_token(token.expose()).expect("a token");
         self.studio.records().add_user(name, &digest, credits).await.expect("a new user");
         Person { token: token.expose().to_owned() }
     }
 
-    /// Sends a request as it is.
+    /// Sends a request as given.
     pub(crate) async fn open_raw(&self, line: &str, headers: &[(&str, &str)], body: String) -> reqwest::Response {
         let (method, path) = line.split_once(' ').expect("METHOD PATH");
         let method = method.parse().expect("a method");
@@ -195,17 +196,17 @@ impl Lab {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        tokio::time::timeout(PATIENCE, request.send()).await.expect("in time").expect("an answer")
+        tokio::time::timeout(TIMEOUT, request.send()).await.expect("in time").expect("an answer")
     }
 
     pub(crate) async fn raw(&self, line: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let response = self.open_raw(line, headers, body.to_owned()).await;
         let (status, headers) = (response.status(), response.headers().clone());
-        let text = tokio::time::timeout(PATIENCE, response.bytes()).await.expect("in time").expect("a whole body");
+        let text = tokio::time::timeout(TIMEOUT, response.bytes()).await.expect("in time").expect("a whole body");
         Answer { status, headers, text: String::from_utf8_lossy(&text).into_owned() }
     }
 
-    /// Somebody calls, with a JSON body if there is one.
+    /// Calls with a token and an optional JSON body.
     pub(crate) async fn call(&self, who: &Person, line: &str, body: Option<Value>) -> Answer {
         let bearer = format!("Bearer {}", who.token);
         let authorized = ("authorization", bearer.as_str());
@@ -223,14 +224,14 @@ impl Lab {
         self.call(who, &format!("POST {path}"), Some(body)).await
     }
 
-    /// A build that waits: nobody builds here.
+    /// Queues a build, which no worker builds.
     pub(crate) async fn start(&self, who: &Person, name: &str) -> JobId {
         let asked = json!({"name": name, "goal": "Make a page."});
         let started = self.post(who, "/api/generation", asked).await.is(202);
         started["job_id"].as_str().expect("an id").parse().expect("the id of a job")
     }
 
-    /// Writes down that a build is ready, with a sandbox of that id if there is one.
+    /// Records that a build is ready, with a sandbox of that id if given.
     pub(crate) async fn make_ready(&self, job: &JobId, sandbox: Option<&str>) {
         let steps = [(Status::Queued, Status::Provisioning), (Status::Provisioning, Status::Building)];
         for step in steps.into_iter().chain([(Status::Building, Status::Ready)]) {
@@ -240,24 +241,24 @@ impl Lab {
                 settled: Some(true),
                 ..Change::default()
             };
-            let changed = self.studio.records().change(job, Held::Anybody, change, Vec::new()).await;
+            let changed = self.studio.records().change(job, Precondition::None, change, Vec::new()).await;
             changed.expect("the records work").expect("the job is there");
         }
     }
 
-    /// How many events a job has.
+    /// The number of events of a job.
     pub(crate) async fn events(&self, job: &JobId) -> u64 {
         self.studio.records().job(job).await.expect("the records work").expect("the job is there").events
     }
 
-    /// Writes an event as another process does: nobody here is told.
+    /// Writes an event as another process does, without notifying watchers.
     pub(crate) async fn write(&self, job: &JobId, event: Map<String, Value>) {
-        let told = vec![(Timestamp::now(), event)];
-        let written = self.studio.records().change(job, Held::Anybody, Change::default(), told).await;
+        let events = vec![(Timestamp::now(), event)];
+        let written = self.studio.records().change(job, Precondition::None, Change::default(), events).await;
         written.expect("the records work").expect("the job is there");
     }
 
-    /// The calls of the document, each with the path's names in braces.
+    /// The calls of the document, with path parameters in braces.
     pub(crate) async fn operations(&self) -> Vec<(String, String, Value)> {
         let document = self.raw("GET /api/openapi.json", &[], "").await.is(200);
         let mut operations = Vec::new();
@@ -271,7 +272,7 @@ impl Lab {
     }
 }
 
-/// Puts values into a path's names.
+/// Fills in path parameters.
 pub(crate) fn fill(path: &str, values: &HashMap<&str, String>) -> String {
     values.iter().fold(path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
 }

@@ -1,12 +1,12 @@
-//! The dashboard's pages, and what browsers are told about every answer.
+//! The dashboard's pages, and the security headers of every response.
 
-use sandbar_studio::rest::Face;
+use sandbar_studio::rest::RestOptions;
 
 use super::lab::{Database, Lab};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_page_is_the_dashboard_and_may_do_little() {
-    let face = Face { preview_sources: vec!["http://*.localhost:4980".to_owned()], ..Face::default() };
+async fn pages_have_a_strict_policy() {
+    let face = RestOptions { preview_sources: vec!["http://*.localhost:4980".to_owned()], ..RestOptions::default() };
     let lab = Lab::open(Database::Sqlite, face).await;
     for path in ["/", "/login", "/jobs/job_0123456789abcdef0123"] {
         let page = lab.raw(&format!("GET {path}"), &[], "").await;
@@ -35,8 +35,8 @@ async fn every_page_is_the_dashboard_and_may_do_little() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_is_guarded() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn every_response_has_security_headers() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let ada = lab.person("ada", 1).await;
     let answers = [
         lab.raw("GET /", &[], "").await,

@@ -1,16 +1,16 @@
-//! The timeline over server-sent events, and the way to a terminal.
+//! The timeline over server-sent events, and terminals.
 
 use std::time::Duration;
 
 use futures::StreamExt;
-use sandbar_studio::rest::Face;
+use sandbar_studio::rest::RestOptions;
 use sandbar_studio::token::{Digest, new_token};
 use serde_json::Value;
 
 use super::access::sign_in;
-use super::lab::{Database, Lab, PATIENCE, Person, on_both};
+use super::lab::{Database, Lab, Person, TIMEOUT, on_both};
 
-/// An open stream of events.
+/// An open event stream.
 struct Watch {
     stream: futures::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     rest: String,
@@ -39,7 +39,7 @@ impl Watch {
                 self.rest = rest.to_owned();
                 return Some(block);
             }
-            let piece = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("something in time")?;
+            let piece = tokio::time::timeout(TIMEOUT, self.stream.next()).await.expect("something in time")?;
             self.rest.push_str(std::str::from_utf8(&piece.expect("a whole stream")).expect("text"));
         }
     }
@@ -57,8 +57,8 @@ impl Watch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_misses_nothing_and_sees_nothing_twice() {
-    on_both(Face::default(), async |lab| {
+async fn a_watcher_receives_every_event_once() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         let path = format!("/api/jobs/{job}/events");
@@ -66,7 +66,7 @@ async fn a_watcher_misses_nothing_and_sees_nothing_twice() {
         let (id, first) = watch.event().await;
         assert_eq!((id, &first["seq"]), (Some(1), &1.into()), "{first}");
         assert!(first["type"].is_string() && first["ts"].is_string(), "{first}");
-        // What happens while somebody watches.
+        // Events during the stream.
         lab.call(&ada, &format!("POST /api/jobs/{job}/cancel"), None).await.is(200);
         let mut seen = vec![first];
         while seen.last().expect("one").get("status").is_none_or(|status| status != "cancelled") {
@@ -75,11 +75,11 @@ async fn a_watcher_misses_nothing_and_sees_nothing_twice() {
             assert_eq!(event["seq"], seen.len() as u64 + 1);
             seen.push(event);
         }
-        // The same from the records, from any place.
+        // The same from the records, after every event.
         for after in 0..seen.len() {
             let last = after.to_string();
             let by_query = format!("{path}?after={after}");
-            // The header counts more than the query: a browser that connects again keeps its address.
+            // The header takes precedence over the query: a reconnecting browser keeps its URL.
             let old = format!("{path}?after=0");
             for (path, last) in [(&path, Some(last.as_str())), (&by_query, None), (&old, Some(last.as_str()))] {
                 let mut again = Watch::open(&lab, &ada, path, last).await;
@@ -97,8 +97,8 @@ async fn a_watcher_misses_nothing_and_sees_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reads_on_by_itself_takes_nothing_from_the_others() {
-    on_both(Face::default(), async |lab| {
+async fn a_watcher_ahead_takes_no_events_from_others() {
+    on_both(RestOptions::default(), async |lab| {
         let ada = lab.person("ada", 5).await;
         let job = lab.start(&ada, "page").await;
         let path = format!("/api/jobs/{job}/events");
@@ -107,10 +107,10 @@ async fn who_reads_on_by_itself_takes_nothing_from_the_others() {
         while seen < Some(lab.events(&job).await) {
             seen = early.event().await.0;
         }
-        // Written by another process: here nobody is told.
-        let told =
+        // Written by another process, so that no watcher is notified.
+        let events =
             serde_json::from_value(serde_json::json!({"type": "notice", "text": "from afar"})).expect("an object");
-        lab.write(&job, told).await;
+        lab.write(&job, events).await;
         let mut late = Watch::open(&lab, &ada, &path, seen.map(|seq| seq.to_string()).as_deref()).await;
         assert_eq!(late.event().await.1["text"], "from afar");
         assert_eq!(early.event().await.1["text"], "from afar");
@@ -119,8 +119,8 @@ async fn who_reads_on_by_itself_takes_nothing_from_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_stream_shows_that_it_lives_and_ends_with_the_server() {
-    let face = Face { heartbeat: Duration::from_millis(50), ..Face::default() };
+async fn idle_streams_send_heartbeats_until_shutdown() {
+    let face = RestOptions { heartbeat: Duration::from_millis(50), ..RestOptions::default() };
     let lab = Lab::open(Database::Sqlite, face).await;
     let ada = lab.person("ada", 5).await;
     let job = lab.start(&ada, "page").await;
@@ -135,8 +135,8 @@ async fn a_silent_stream_shows_that_it_lives_and_ends_with_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_credential_ends_its_streams_and_no_others() {
-    on_both(Face { heartbeat: Duration::from_millis(200), ..Face::default() }, async |lab| {
+async fn revoking_a_credential_ends_its_streams_only() {
+    on_both(RestOptions { heartbeat: Duration::from_millis(200), ..RestOptions::default() }, async |lab| {
         let (ada, bob) = (lab.person("ada", 5).await, lab.person("bob", 5).await);
         let (job, other) = (lab.start(&ada, "page").await, lab.start(&bob, "page").await);
         let path = format!("/api/jobs/{job}/events");
@@ -152,9 +152,9 @@ async fn a_revoked_credential_ends_its_streams_and_no_others() {
             while watch.block().await.expect("it goes on") != ": heartbeat" {}
         }
 
-        // As another process revokes: only the records know.
-        let user = lab.studio.records().user_named("ada").await.expect("read").expect("there");
-        let digest = Digest::of(new_token().expose()).expect("a token");
+        // Another process revokes it, in the records only.
+        let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
+        let digest = Digest::from_token(new_token().expose()).expect("a token");
         lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
         for mut watch in [session, token] {
             while watch.block().await.is_some() {}
@@ -165,8 +165,8 @@ async fn a_revoked_credential_ends_its_streams_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_is_a_websocket_of_our_own_pages() {
-    let lab = Lab::open(Database::Sqlite, Face::default()).await;
+async fn terminals_accept_own_origin_websockets_only() {
+    let lab = Lab::open(Database::Sqlite, RestOptions::default()).await;
     let ada = lab.person("ada", 5).await;
     let job = lab.start(&ada, "page").await;
     let line = format!("GET /api/jobs/{job}/terminal");
@@ -182,7 +182,7 @@ async fn a_terminal_is_a_websocket_of_our_own_pages() {
     ];
     let (bearer, cookie) = (format!("Bearer {}", ada.token), sign_in(&lab, &ada).await);
     let own = format!("http://{}", lab.address);
-    // There is no sandbox yet.
+    // The job has no sandbox yet.
     for proof in [vec![("authorization", bearer.as_str())], vec![("cookie", cookie.as_str()), ("origin", own.as_str())]]
     {
         lab.raw(&line, &[&upgrade[..], &proof[..]].concat(), "").await.is(404);

@@ -1,4 +1,4 @@
-//! The machine in memory: what the tools need, without a sandbox.
+//! The in-memory machine: what the tools need, without a sandbox.
 
 mod searches;
 mod shells;
@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::{Node, Tree};
 use super::shell::Step;
-use crate::ledger::digest;
-use crate::paths::{self, Places};
-use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, Memory, PortError, Stat, Window, Windowed};
+use crate::file_cache::digest;
+use crate::paths::{self, BasePaths};
+use crate::port::{Basis, Fetch, Fetched, Files, Kind, Listed, PortError, SessionStore, Stat, Window, Windowed};
 use crate::search::{IGNORE_FILES, IgnoreFile, Tree as Rules};
 
 pub(super) const HOME: &str = "/home/user";
@@ -28,7 +28,7 @@ pub(crate) struct MemoryMachine {
     session: Mutex<Session>,
     processes: Mutex<BTreeMap<u32, Process>>,
     scripts: Mutex<Vec<(String, Vec<Step>)>>,
-    /// Whatever runs; dropped with the machine.
+    /// Running tasks; dropped with the machine.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -52,9 +52,9 @@ struct Background {
     id: String,
     log: String,
     killed: CancellationToken,
-    /// Once it has ended, until somebody was told.
+    /// Set once it has ended.
     ended: Option<i32>,
-    told: bool,
+    reported: bool,
 }
 
 impl Session {
@@ -92,8 +92,8 @@ impl MemoryMachine {
         lock(&self.scripts).push((words.to_owned(), steps));
     }
 
-    /// What was scripted for a command; the last word on it counts.
-    pub(super) fn scripted(&self, words: &str) -> Option<Vec<Step>> {
+    /// The script of a command; the latest wins.
+    pub(super) fn find_script(&self, words: &str) -> Option<Vec<Step>> {
         let scripts = lock(&self.scripts);
         let found = scripts.iter().rev().find(|(start, _)| {
             words.strip_prefix(start.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -101,8 +101,8 @@ impl MemoryMachine {
         found.map(|(_, steps)| steps.clone())
     }
 
-    /// A command that neither exists nor was scripted: a mistake of the test, most likely.
-    pub(super) fn missed(&self, words: &str) {
+    /// Records a command that neither exists nor was scripted: most likely a mistake of the test.
+    pub(super) fn record_unknown_command(&self, words: &str) {
         tracing::warn!(words, "the in-memory sandbox has no such command; script it with on()");
     }
 
@@ -208,14 +208,14 @@ impl Files for Arc<MemoryMachine> {
         Ok(listed.into_iter().map(|(name, is_directory)| Listed { name, is_directory }).collect())
     }
 
-    async fn named(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
+    async fn find_by_name(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
         let below = lock(&self.files).below(directory);
         let same = below.into_iter().filter(|(path, _)| paths::name(path).eq_ignore_ascii_case(name));
         Ok(same.map(|(path, _)| paths::join(directory, &path)).take(5).collect())
     }
 
     async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
-        // Whoever shares the runtime gets a chance to be in between, as on a real sandbox.
+        // Yields, so that a concurrent task can interfere, as on a real sandbox.
         tokio::task::yield_now().await;
         let mut files = lock(&self.files);
         match basis {
@@ -231,35 +231,35 @@ impl Files for Arc<MemoryMachine> {
 }
 
 #[async_trait]
-impl Memory for Arc<MemoryMachine> {
-    async fn places(&self) -> Result<Places, PortError> {
+impl SessionStore for Arc<MemoryMachine> {
+    async fn base_paths(&self) -> Result<BasePaths, PortError> {
         let current = lock(&self.session).cwd.clone();
         let current = if lock(&self.files).is_directory(&current) { current } else { HOME.to_owned() };
-        Ok(Places { current, home: HOME.into() })
+        Ok(BasePaths { current, home: HOME.into() })
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Bytes>, PortError> {
+    async fn load(&self, key: &str) -> Result<Option<Bytes>, PortError> {
         Ok(lock(&self.session).notes.get(key).cloned())
     }
 
-    async fn remember(&self, key: &str, note: Bytes) -> Result<(), PortError> {
+    async fn store(&self, key: &str, note: Bytes) -> Result<(), PortError> {
         lock(&self.session).notes.insert(key.to_owned(), note);
         Ok(())
     }
 
-    async fn forget(&self, key: &str) -> Result<(), PortError> {
+    async fn remove(&self, key: &str) -> Result<(), PortError> {
         lock(&self.session).notes.remove(key);
         Ok(())
     }
 
-    async fn forget_shell(&self) -> Result<(), PortError> {
+    async fn reset_shell(&self) -> Result<(), PortError> {
         let mut session = lock(&self.session);
         session.cwd = HOME.into();
         session.variables.clear();
         Ok(())
     }
 
-    async fn keep_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
+    async fn spill_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
         let path = format!("{OWN}/out/{call}.log");
         lock(&self.files).write(&path, output)?;
         Ok(path)

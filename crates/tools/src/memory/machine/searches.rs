@@ -1,4 +1,4 @@
-//! Searches of the machine in memory, with the rules of those in a sandbox.
+//! Searches of the in-memory machine, with the rules of those in a sandbox.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn matcher(search: &Search) -> Result<Matcher, PortError> {
         .map_err(|error| PortError::Other(error.0))
 }
 
-/// Lines with a match: number from 0, and where in the line.
+/// Lines with a match: number from 0, and the range within the line.
 fn matching(matcher: &Matcher, search: &Search, bytes: &[u8]) -> Vec<(usize, (usize, usize))> {
     let lines: Vec<&[u8]> = lines(bytes);
     if !search.multiline {
@@ -100,10 +100,10 @@ fn matching(matcher: &Matcher, search: &Search, bytes: &[u8]) -> Vec<(usize, (us
     }
     let mut starts = vec![0];
     starts.extend(memchr::memchr_iter(b'\n', bytes).map(|at| at + 1));
-    let line_of = |at: usize| starts.partition_point(|start| *start <= at) - 1;
+    let line_number = |at: usize| starts.partition_point(|start| *start <= at) - 1;
     let mut found: Vec<(usize, (usize, usize))> = Vec::new();
     for (start, end) in matcher.find_all(bytes) {
-        for line in line_of(start)..=line_of(end.saturating_sub(1).max(start)) {
+        for line in line_number(start)..=line_number(end.saturating_sub(1).max(start)) {
             if found.last().is_none_or(|(last, _)| *last < line) && line < lines.len() {
                 let from = start.saturating_sub(starts[line]).min(lines[line].len());
                 let to = (end - starts[line]).min(lines[line].len());

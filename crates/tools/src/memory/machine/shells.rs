@@ -1,4 +1,4 @@
-//! Commands of the machine in memory.
+//! Commands of the in-memory machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Background, HOME, MemoryMachine, OWN, lock};
 use crate::memory::parse::parse;
 use crate::memory::shell::{self, Env, Exit, Io, Run, Sink};
-use crate::paths::{self, Places};
-use crate::port::{Finished, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Started, Stream, Survivor};
+use crate::paths::{self, BasePaths};
+use crate::port::{FinishedTask, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Started, Stream, Survivor};
 
 #[async_trait]
 impl Shells for Arc<MemoryMachine> {
@@ -49,10 +49,10 @@ impl Shells for Arc<MemoryMachine> {
     }
 }
 
-/// The life of one command.
+/// Runs one command.
 async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Sender<ShellEvent>) {
     let machine = &run.machine;
-    // Who does not listen is not told.
+    // Events without a receiver are dropped.
     let tell = async |event| {
         let _ = events.send(event).await;
     };
@@ -61,11 +61,11 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
         let id = format!("b{}", session.background.len() + 1);
         let log = format!("{OWN}/bg/{id}.log");
         let killed = run.killed.clone();
-        session.background.push(Background { id: id.clone(), log: log.clone(), killed, ended: None, told: false });
+        session.background.push(Background { id: id.clone(), log: log.clone(), killed, ended: None, reported: false });
         (id, log)
     });
     if let Some((id, log)) = &task {
-        // A new directory of our own cannot be in anybody's way.
+        // A new private directory cannot conflict with a file.
         let _ = lock(&machine.files).write(log, Bytes::new());
         tell(ShellEvent::Task { id: id.clone(), log: log.clone() }).await;
     }
@@ -93,7 +93,7 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
         session.variables = exported.map(|(name, (value, _))| (name.clone(), value.clone())).collect();
     }
     let end = finish(run, task.as_ref().map(|(id, _)| id.as_str()), code);
-    // The shell itself is gone before its end is told.
+    // The shell is unregistered before its end is reported.
     machine.unregister(pid);
     tell(ShellEvent::Ended(end)).await;
 }
@@ -110,7 +110,7 @@ fn environment(machine: &MemoryMachine, call: &ShellCall, pid: u32) -> (Env, Sta
         directory = Started::Fallback { gone: std::mem::replace(&mut env.cwd, HOME.to_owned()) };
     }
     if let Some(wanted) = &call.directory {
-        let places = Places { current: env.cwd.clone(), home: HOME.into() };
+        let places = BasePaths { current: env.cwd.clone(), home: HOME.into() };
         let wanted = paths::resolve(&places, wanted).unwrap_or_else(|_| wanted.clone());
         if !files.is_directory(&wanted) {
             return (env, Started::Missing { directory: wanted });
@@ -150,9 +150,13 @@ fn finish(run: &Run, task: Option<&str>, exit_code: i32) -> ShellEnd {
     let mut finished = Vec::new();
     if task.is_none() {
         for task in &mut session.background {
-            if let (Some(exit_code), false) = (task.ended, task.told) {
-                task.told = true;
-                finished.push(Finished { task: task.id.clone(), exit_code: Some(exit_code), log: task.log.clone() });
+            if let (Some(exit_code), false) = (task.ended, task.reported) {
+                task.reported = true;
+                finished.push(FinishedTask {
+                    task: task.id.clone(),
+                    exit_code: Some(exit_code),
+                    log: task.log.clone(),
+                });
             }
         }
     }
@@ -165,7 +169,7 @@ struct MemoryShell {
     call: String,
     events: mpsc::Receiver<ShellEvent>,
     killed: CancellationToken,
-    /// Once it is known to be one.
+    /// Set once it is a background task.
     task: Option<String>,
 }
 
@@ -175,11 +179,11 @@ impl Shell for MemoryShell {
         let event = self.events.recv().await;
         match &event {
             Some(ShellEvent::Task { id, .. }) => self.task = Some(id.clone()),
-            // Whoever reads the end of a background task was told of it.
+            // Reading the end of a background task counts as its report.
             Some(ShellEvent::Ended(_)) => {
                 let mut session = lock(&self.machine.session);
                 if let Some(task) = session.background.iter_mut().find(|task| Some(&task.id) == self.task.as_ref()) {
-                    task.told = true;
+                    task.reported = true;
                 }
             }
             _ => {}
@@ -190,7 +194,7 @@ impl Shell for MemoryShell {
     async fn kill(&mut self, _grace: Duration) -> Result<usize, PortError> {
         let count = lock(&self.machine.processes).values().filter(|process| process.call == self.call).count();
         self.killed.cancel();
-        // The tasks notice when they get their turn.
+        // The tasks notice when they are scheduled.
         loop {
             let left = lock(&self.machine.processes).values().filter(|process| process.call == self.call).count();
             if left == 0 {
@@ -210,7 +214,13 @@ impl Shell for MemoryShell {
             let mut session = lock(&machine.session);
             let id = format!("b{}", session.background.len() + 1);
             let log = format!("{OWN}/bg/{id}.log");
-            session.background.push(Background { id: id.clone(), log: log.clone(), killed, ended: None, told: false });
+            session.background.push(Background {
+                id: id.clone(),
+                log: log.clone(),
+                killed,
+                ended: None,
+                reported: false,
+            });
             (id, log)
         };
         lock(&machine.files).write(&log, so_far)?;

@@ -1,4 +1,5 @@
-//! What searches in a sandbox: ripgrep, our helper with its engine, or neither; and how its words are brought here.
+//! The search engine in a sandbox: ripgrep, our helper with its engine, or neither; and how its
+//! output is read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -12,14 +13,14 @@ use workspace::label;
 
 use super::parse::nanoseconds;
 use crate::port::PortError;
-use crate::sandbox::machine::{SHARED, SandboxMachine, awake, command_error, file_error};
+use crate::sandbox::machine::{SHARED, SandboxMachine, command_error, file_error, with_resume};
 
-/// More than this of names or lines is a mistake in the pattern.
-const MOST_OUTPUT: usize = 64 * 1024 * 1024;
-/// All arguments of one program.
-const MOST_ARGUMENTS: usize = 1_000_000;
-/// For what follows a search.
-pub(super) const LOOK: Duration = Duration::from_secs(30);
+/// More names or lines than this are a mistake in the pattern.
+const MAX_OUTPUT: usize = 64 * 1024 * 1024;
+/// Limit for all arguments of one program.
+const MAX_ARGUMENTS: usize = 1_000_000;
+/// Timeout for queries after a search.
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 const RIPGREP: &str = "rg";
 /// ripgrep's engine as a static executable.
@@ -28,14 +29,14 @@ const HELPER: &[u8] = include_bytes!(env!("SANDBAR_SEARCH_IMAGE"));
 /// What searches in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::sandbox) enum Engine {
-    /// The sandbox's own.
+    /// The sandbox's own ripgrep.
     Ripgrep,
     Helper,
     /// Neither: find and grep.
     None,
 }
 
-/// Named by its content: another version is another file.
+/// The name contains a hash of the content, so that another version is another file.
 pub(in crate::sandbox) fn helper_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -45,13 +46,13 @@ pub(in crate::sandbox) fn helper_path() -> &'static str {
     })
 }
 
-/// Times and binaries among files. Arguments: paths
-const LOOK_AT: &str =
+/// Prints modification times, and which files are binary. Arguments: paths
+const INSPECT_SCRIPT: &str =
     r#"stat -L --printf='%.9Y %n\000' -- "$@"; printf '\000\000'; rg -l -0 -a --no-config -e '\x00' -- "$@""#;
-/// Times of files.
+/// Prints modification times.
 pub(super) const TIMES: &str = r#"stat -L --printf='%.9Y %n\000' -- "$@"; printf '\000\000'"#;
 
-/// What a program of ours said before it ended or its time was over.
+/// The output of a program that ended or timed out.
 pub(super) struct Partial {
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
@@ -59,10 +60,10 @@ pub(super) struct Partial {
 }
 
 impl SandboxMachine {
-    /// Runs a program in a directory and keeps what it said also when it has to be ended.
-    pub(super) async fn bounded(&self, command: Command, limit: Duration) -> Result<Partial, CommandError> {
-        let command = label::own(command).timeout(limit + Duration::from_secs(5));
-        let mut running = awake!(self, |sandbox| sandbox.commands().start(&command))?;
+    /// Runs a program in a directory, and keeps its output even if it times out.
+    pub(super) async fn run_bounded(&self, command: Command, limit: Duration) -> Result<Partial, CommandError> {
+        let command = label::tag_internal(command).timeout(limit + Duration::from_secs(5));
+        let mut running = with_resume!(self, |sandbox| sandbox.commands().start(&command))?;
         let deadline = Instant::now() + limit;
         let mut partial = Partial { stdout: Vec::new(), stderr: Vec::new(), code: None };
         loop {
@@ -79,14 +80,14 @@ impl SandboxMachine {
                     return Ok(partial);
                 }
             }
-            if partial.stdout.len() + partial.stderr.len() > MOST_OUTPUT {
+            if partial.stdout.len() + partial.stderr.len() > MAX_OUTPUT {
                 running.process().kill().await?;
                 return Ok(partial);
             }
         }
     }
 
-    /// Runs ripgrep, or our helper with its engine and its flags; [`None`] when the sandbox runs neither.
+    /// Runs ripgrep, or our helper with the same flags; [`None`] if the sandbox can run neither.
     pub(super) async fn ripgrep(
         &self,
         directory: &str,
@@ -109,8 +110,9 @@ impl SandboxMachine {
                     return Ok(None);
                 }
             };
-            match self.bounded(Command::exec(program, arguments.clone()).cwd(directory), limit).await {
-                // What a shell or a loader says when there is no such program, or it is another machine's.
+            match self.run_bounded(Command::exec(program, arguments.clone()).cwd(directory), limit).await {
+                // Exit codes of a shell or loader for a missing program or one of another
+                // architecture.
                 Ok(Partial { code: Some(126 | 127), .. }) | Err(CommandError::NotStartable { .. }) => {}
                 Ok(partial) => {
                     let _ = self.engine.set(engine);
@@ -122,16 +124,16 @@ impl SandboxMachine {
         Ok(None)
     }
 
-    /// Where our helper is in the sandbox, sent there if it is not; [`None`] when it cannot be.
+    /// The path of our helper in the sandbox, uploaded if missing; [`None`] if that fails.
     pub(in crate::sandbox) async fn helper(&self) -> Result<Option<String>, PortError> {
         let program = helper_path();
-        let there = awake!(self, |sandbox| sandbox.files().exists(program));
+        let there = with_resume!(self, |sandbox| sandbox.files().exists(program));
         if there.map_err(file_error)? {
             return Ok(Some(program.to_owned()));
         }
-        // Under its name only when it is whole: others may look for it at the same time.
+        // Renamed when complete: concurrent processes may look for it.
         let draft = format!("{program}.{:016x}", rand::random::<u64>());
-        let sent = awake!(self, |sandbox| sandbox.files().write(&draft, Bytes::from_static(HELPER)));
+        let sent = with_resume!(self, |sandbox| sandbox.files().write(&draft, Bytes::from_static(HELPER)));
         match sent.map_err(file_error) {
             Ok(_) => {}
             Err(PortError::Unavailable(cause)) => return Err(PortError::Unavailable(cause)),
@@ -141,44 +143,44 @@ impl SandboxMachine {
             }
         }
         let script = r#"chmod 755 "$1" && mv -f "$1" "$2""#;
-        let place = Command::exec("/bin/sh", ["-c", script, "sh", &draft, program]).cwd("/").timeout(LOOK);
+        let place = Command::exec("/bin/sh", ["-c", script, "sh", &draft, program]).cwd("/").timeout(QUERY_TIMEOUT);
         Ok(self.run(place).await?.success().then(|| program.to_owned()))
     }
 
-    /// Runs a script over paths, as often as their number asks for.
-    pub(super) async fn over(&self, script: &str, paths: &[String]) -> Result<Vec<Bytes>, PortError> {
+    /// Runs a script over paths, in as many batches as the argument limit requires.
+    pub(super) async fn run_over(&self, script: &str, paths: &[String]) -> Result<Vec<Bytes>, PortError> {
         let mut outputs = Vec::new();
         let mut rest = paths;
         while !rest.is_empty() {
             let (mut size, mut count) = (0, 0);
-            while count < rest.len() && (count == 0 || size + rest[count].len() < MOST_ARGUMENTS) && count < 20_000 {
+            while count < rest.len() && (count == 0 || size + rest[count].len() < MAX_ARGUMENTS) && count < 20_000 {
                 size += rest[count].len() + 1;
                 count += 1;
             }
             let arguments = ["-c", script, "sh"].into_iter().map(str::to_owned).chain(rest[..count].iter().cloned());
-            let command = Command::exec("/bin/sh", arguments).cwd("/").timeout(LOOK);
+            let command = Command::exec("/bin/sh", arguments).cwd("/").timeout(QUERY_TIMEOUT);
             outputs.push(self.run(command).await?.stdout);
             rest = &rest[count..];
         }
         Ok(outputs)
     }
 
-    /// The script that tells times and binaries, with the program that searches here.
-    pub(super) fn look_at_script(&self) -> String {
+    /// The script that inspects files, with the engine of this sandbox.
+    pub(super) fn inspect_script(&self) -> String {
         match self.engine.get() {
-            Some(Engine::Helper) => LOOK_AT.replacen("; rg ", &format!("; {} ", helper_path()), 1),
-            _ => LOOK_AT.to_owned(),
+            Some(Engine::Helper) => INSPECT_SCRIPT.replacen("; rg ", &format!("; {} ", helper_path()), 1),
+            _ => INSPECT_SCRIPT.to_owned(),
         }
     }
 
-    /// Times of change, and which are binary.
-    pub(super) async fn look_at(
+    /// Modification times, and which files are binary.
+    pub(super) async fn inspect_files(
         &self,
         script: &str,
         paths: &[String],
     ) -> Result<(HashMap<String, i128>, HashSet<String>), PortError> {
         let (mut times, mut binaries) = (HashMap::new(), HashSet::new());
-        for output in self.over(script, paths).await? {
+        for output in self.run_over(script, paths).await? {
             let text = String::from_utf8_lossy(&output);
             let (first, second) = text.split_once("\0\0\0").or_else(|| text.split_once("\0\0")).unwrap_or((&text, ""));
             for line in first.split('\0') {

@@ -1,11 +1,12 @@
-//! Searching inside a sandbox: with ripgrep where it is, else with our helper that has its engine, else with find and grep
-//! under the same rules.
+//! Searches inside a sandbox: with its ripgrep, else with our helper that has the same engine, else
+//! with find and grep under the same rules.
 //!
-//! Either way the sandbox does the walking and reading, and only names, counts and the lines of one page travel.
+//! The sandbox walks and reads the files; only names, counts and the lines of one page are
+//! transferred.
 
 mod engine;
+mod fallback;
 mod parse;
-mod plainly;
 
 use std::collections::HashSet;
 
@@ -21,10 +22,11 @@ use engine::TIMES;
 pub(in crate::sandbox) use engine::{Engine, helper_path};
 use parse::{Counts, Names, counts, names, rows};
 
-/// A type of file that only we know, to narrow what ripgrep looks at. Its `--glob` would override ignore rules.
+/// A private file type that narrows what ripgrep searches. Its `--glob` would override ignore
+/// rules.
 const OWN_TYPE: &str = "sandbarglob";
 const WITHOUT_RIPGREP: &str = "Searched with grep -P and find, since ripgrep is not installed in this sandbox";
-/// All files below the current directory: kind, time, path. $1… paths that are left out
+/// Lists all files below the current directory: kind, time, path. $1… excluded paths
 const LIST: &str = r#"
 o=$1
 [ -n "$o" ] || o=./.no-such-directory
@@ -36,8 +38,8 @@ o=$1
 find . -path "$o" -prune -o -name .git -prune -o -mindepth 1 -type d -printf 'f %T@ %P\000' 2>/dev/null
 "#;
 
-/// Where a program runs, and what it is told to look at.
-fn place(search: &Search) -> (String, String) {
+/// Working directory of the program, and the path that it searches.
+fn split_root(search: &Search) -> (String, String) {
     if search.root_is_file {
         (paths::parent(&search.root).to_owned(), format!("./{}", paths::name(&search.root)))
     } else {
@@ -45,8 +47,8 @@ fn place(search: &Search) -> (String, String) {
     }
 }
 
-/// The rules of walking, which are ours and not ripgrep's defaults.
-fn walking(base: &str, root: &str, include_ignored: bool) -> Vec<String> {
+/// Flags for our rules of walking, which differ from ripgrep's defaults.
+fn walk_flags(base: &str, root: &str, include_ignored: bool) -> Vec<String> {
     let fixed = [
         "--no-config",
         "--color=never",
@@ -70,15 +72,15 @@ fn walking(base: &str, root: &str, include_ignored: bool) -> Vec<String> {
     arguments
 }
 
-fn narrowed(parts: &[&str]) -> Vec<String> {
+fn type_flags(parts: &[&str]) -> Vec<String> {
     let mut arguments: Vec<String> =
         parts.iter().flat_map(|part| ["--type-add".to_owned(), format!("{OWN_TYPE}:{part}")]).collect();
     arguments.extend(["-t".into(), OWN_TYPE.into()]);
     arguments
 }
 
-/// What to look for, for ripgrep.
-fn looking_for(search: &Search) -> Vec<String> {
+/// Flags for the pattern.
+fn pattern_flags(search: &Search) -> Vec<String> {
     let mut arguments = Vec::new();
     for (wanted, flags) in [
         (search.ignore_case, &["-i"][..]),
@@ -96,21 +98,21 @@ fn looking_for(search: &Search) -> Vec<String> {
 #[async_trait]
 impl Searches for SandboxMachine {
     async fn count(&self, search: &Search) -> Result<Counted, PortError> {
-        let (directory, target) = place(search);
-        let mut arguments = walking(self.base, &search.root, search.include_ignored);
+        let (directory, target) = split_root(search);
+        let mut arguments = walk_flags(self.base, &search.root, search.include_ignored);
         arguments.extend(["-c", "-0", "-H", "--stats", "--binary"].map(str::to_owned));
-        arguments.extend(looking_for(search));
+        arguments.extend(pattern_flags(search));
         for glob in search.globs.iter().filter(|glob| glob.starts_with('!')) {
             arguments.extend(["-g".into(), glob.clone()]);
         }
         if let Some(kind) = &search.file_type {
             arguments.extend(["-t".into(), kind.clone()]);
         } else if let Some(parts) = common_name_parts(&search.globs) {
-            arguments.extend(narrowed(&parts));
+            arguments.extend(type_flags(&parts));
         }
         arguments.extend(["--".into(), target]);
         let Some(partial) = self.ripgrep(&directory, arguments, search.limit).await? else {
-            return self.count_plainly(search).await;
+            return self.count_with_grep(search).await;
         };
         if partial.code == Some(2) && partial.stdout.is_empty() {
             let message = String::from_utf8_lossy(&partial.stderr).trim().to_owned();
@@ -125,7 +127,7 @@ impl Searches for SandboxMachine {
         let hits: Vec<(String, u64)> = hits.map(|(path, lines)| (paths::join(&directory, &path), lines)).collect();
         let all: Vec<String> = hits.iter().map(|(path, _)| path.clone()).collect();
         let (times, binaries) =
-            if all.is_empty() { Default::default() } else { self.look_at(&self.look_at_script(), &all).await? };
+            if all.is_empty() { Default::default() } else { self.inspect_files(&self.inspect_script(), &all).await? };
         counted.skipped.binary = binaries.len() as u64;
         if counted.searched == 0 {
             counted.searched = hits.len() as u64;
@@ -135,7 +137,7 @@ impl Searches for SandboxMachine {
             .map(|(path, lines)| CountedFile { modified: times.get(&path).copied().unwrap_or(0), path, lines })
             .collect();
         if counted.files.is_empty() && !search.root_is_file && !search.include_ignored && !counted.timed_out {
-            counted.skipped.ignored = self.ignored(search, &selector).await?;
+            counted.skipped.ignored = self.count_ignored(search, &selector).await?;
         }
         Ok(counted)
     }
@@ -148,7 +150,7 @@ impl Searches for SandboxMachine {
                 arguments.extend([flag.into(), lines.to_string()]);
             }
         }
-        arguments.extend(looking_for(search));
+        arguments.extend(pattern_flags(search));
         if search.root_is_file {
             arguments.push("-a".into());
         }
@@ -156,26 +158,26 @@ impl Searches for SandboxMachine {
         arguments.extend(files.iter().cloned());
         match self.ripgrep("/", arguments, search.limit).await? {
             Some(partial) => Ok(rows(&partial.stdout)),
-            None => self.lines_plainly(search, files).await,
+            None => self.lines_with_grep(search, files).await,
         }
     }
 
     async fn find(&self, find: &Find) -> Result<Found, PortError> {
         if find.pattern.directories() {
-            return self.find_plainly(find, LIST_DIRECTORIES, None).await;
+            return self.find_with_find(find, LIST_DIRECTORIES, None).await;
         }
         let list = |include_ignored: bool| {
-            let mut arguments = walking(self.base, &find.root, include_ignored);
+            let mut arguments = walk_flags(self.base, &find.root, include_ignored);
             arguments.extend(["--files", "-0"].map(str::to_owned));
             if let Some(part) = find.pattern.name_part() {
                 let parts: Vec<&str> = [part].into_iter().chain(IGNORE_FILES).collect();
-                arguments.extend(narrowed(&parts));
+                arguments.extend(type_flags(&parts));
             }
             arguments.extend(["--".into(), "./".into()]);
             arguments
         };
         let Some(partial) = self.ripgrep(&find.root, list(false), find.limit).await? else {
-            return self.find_plainly(find, LIST, Some(WITHOUT_RIPGREP.replace("grep -P and ", ""))).await;
+            return self.find_with_find(find, LIST, Some(WITHOUT_RIPGREP.replace("grep -P and ", ""))).await;
         };
         let Names { paths: plain, not_utf8 } = names(&partial.stdout);
         let mut found = Found { timed_out: partial.code.is_none(), ..Found::default() };
@@ -203,8 +205,8 @@ impl Searches for SandboxMachine {
             }
         }
         let all: Vec<String> = matched.iter().map(|(path, _)| path.clone()).collect();
-        let (times, _) = if all.is_empty() { Default::default() } else { self.look_at(TIMES, &all).await? };
-        // A link that leads nowhere has no time, and is no file.
+        let (times, _) = if all.is_empty() { Default::default() } else { self.inspect_files(TIMES, &all).await? };
+        // A dangling link has no time, and is no file.
         let files = matched
             .into_iter()
             .filter_map(|(path, ignored)| Some(FoundFile { modified: times.get(&path).copied()?, path, ignored }));
@@ -214,11 +216,11 @@ impl Searches for SandboxMachine {
 }
 
 impl SandboxMachine {
-    /// How many files the ignore rules left out.
-    async fn ignored(&self, search: &Search, selector: &Selector) -> Result<u64, PortError> {
+    /// Number of files that the ignore rules exclude.
+    async fn count_ignored(&self, search: &Search, selector: &Selector) -> Result<u64, PortError> {
         let mut seen = [HashSet::new(), HashSet::new()];
         for (include_ignored, seen) in [false, true].into_iter().zip(&mut seen) {
-            let mut arguments = walking(self.base, &search.root, include_ignored);
+            let mut arguments = walk_flags(self.base, &search.root, include_ignored);
             arguments.extend(["--files", "-0", "--", "./"].map(str::to_owned));
             let Some(partial) = self.ripgrep(&search.root, arguments, search.limit).await? else { return Ok(0) };
             seen.extend(names(&partial.stdout).paths.into_iter().filter(|path| selector.takes(path)));

@@ -1,4 +1,4 @@
-//! What the programs of a search say, understood.
+//! Parses the output of search programs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,19 +13,19 @@ pub(super) fn nanoseconds(text: &str) -> i128 {
     whole.parse::<i128>().unwrap_or(0) * 1_000_000_000 + part.parse::<i128>().unwrap_or(0)
 }
 
-/// What a program that counts matching lines printed.
+/// Parsed output of a program that counts matching lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Paths with their numbers of matching lines; files without a match are left out.
+    /// Paths with their numbers of matching lines; files without a match are omitted.
     pub(super) files: Vec<(String, u64)>,
-    /// Files that match and whose names are not UTF-8: no call can name them.
+    /// Matching files whose names are not UTF-8: no call can name them.
     pub(super) unnameable: u64,
-    /// How many files were searched, where the program says so.
+    /// Number of searched files, if the program reports it.
     pub(super) searched: Option<u64>,
 }
 
-/// Records of `path NUL count LF`, and after them statistics without a NUL. A path may contain line breaks, so that only a
-/// NUL ends it.
+/// Parses records of `path NUL count LF`, followed by statistics without a NUL. A path may contain
+/// line breaks, so only a NUL ends it.
 pub(super) fn counts(output: &[u8]) -> Counts {
     let mut counts = Counts::default();
     let mut rest = output;
@@ -60,14 +60,14 @@ pub(super) struct GrepLine<'a> {
     pub(super) text: &'a [u8],
 }
 
-/// Records of `path NUL number (':' or '-') text LF`, with `--` on a line of its own between groups. Paths are absolute and
-/// may contain line breaks.
+/// Parses records of `path NUL number (':' or '-') text LF`, with `--` on a line of its own between
+/// groups. Paths are absolute and may contain line breaks.
 pub(super) fn grep_lines(output: &[u8]) -> Vec<GrepLine<'_>> {
     let mut lines = Vec::new();
     let mut rest = output;
     while !rest.is_empty() {
         if rest[0] != b'/' {
-            // A separator, or a message of grep itself.
+            // A separator, or a message of grep.
             let Some(end) = memchr::memchr(b'\n', rest) else { break };
             rest = &rest[end + 1..];
             continue;
@@ -89,11 +89,11 @@ fn relative(path: &str) -> &str {
     path.strip_prefix("./").unwrap_or(path)
 }
 
-/// Paths that a NUL ends each.
+/// NUL-terminated paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) paths: Vec<String>,
-    /// As well as they can be read.
+    /// Converted lossily.
     pub(super) not_utf8: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn names(output: &[u8]) -> Names {
     names
 }
 
-/// ripgrep's JSON lines.
+/// Parses ripgrep's JSON lines.
 pub(super) fn rows(output: &[u8]) -> Vec<MatchedFile> {
     let mut all: Vec<MatchedFile> = Vec::new();
     for line in output.split(|byte| *byte == b'\n') {
@@ -120,7 +120,7 @@ pub(super) fn rows(output: &[u8]) -> Vec<MatchedFile> {
         };
         let data = &event["data"];
         let (Some(path), Some(text), Some(first)) =
-            (text_of(&data["path"]), text_of(&data["lines"]), data["line_number"].as_u64())
+            (parse_text(&data["path"]), parse_text(&data["lines"]), data["line_number"].as_u64())
         else {
             continue;
         };
@@ -147,8 +147,8 @@ pub(super) fn rows(output: &[u8]) -> Vec<MatchedFile> {
     all
 }
 
-/// Text, or bytes that are none.
-fn text_of(value: &Value) -> Option<String> {
+/// Text, or bytes that are not UTF-8.
+fn parse_text(value: &Value) -> Option<String> {
     if let Some(text) = value["text"].as_str() {
         return Some(text.to_owned());
     }
@@ -161,12 +161,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_nul_ends_a_path_among_counts() {
+    fn only_nul_ends_a_path_in_counts() {
         let output = b"./a\nb.txt\x002\n./9 files searched\x001\n./none\x000\n./\xff\x003\n./x\n./y\x0012\n\n17 matches\n42 files searched\n";
         let found = [("a\nb.txt", 2), ("9 files searched", 1), ("x\n./y", 12)];
         let files = found.map(|(path, count)| (path.to_owned(), count)).into();
         assert_eq!(counts(output), Counts { files, unnameable: 1, searched: Some(42) });
-        // A search that was ended leaves a record without its end.
+        // A search that was killed leaves an incomplete record.
         for end in 0..output.len() {
             assert!(counts(&output[..end]).files.len() <= 3, "cut at {end}");
         }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_nul_ends_a_path_among_lines() {
+    fn only_nul_ends_a_path_in_lines() {
         let output = b"/a\n--\n/b\x001-before\n/a\n--\n/b\x002:hit: 3-4\n--\nBinary file /x matches\n/c\x0010:\n";
         let line = |path, number, is_match, text| GrepLine { path, number, is_match, text };
         let expected = [

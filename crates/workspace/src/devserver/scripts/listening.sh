@@ -1,7 +1,7 @@
-# Says which ports answer HTTP, one a line.
+# Prints the ports that answer HTTP, one per line.
 #
-# Arguments: ports that are asked first, in this order, and patiently. Says `ours` before everything else when a server that we
-# started runs.
+# Arguments: the ports to probe first, in this order and with a long timeout. Prints `ours` first
+# when a server that Sandbar started runs.
 mark=SANDBAR_TASK=devserver
 trap '' PIPE
 
@@ -21,13 +21,13 @@ listening=$(
 
 if grep -qsz -- "^$mark" /proc/[0-9]*/environ; then echo ours; fi
 asked=" 49982 49983 49999 "
-# Their first page may have to be compiled.
+# The first page may have to be compiled.
 for port in "$@"; do
   [[ $asked == *" $port "* ]] && continue
   asked+="$port "
   grep -qx "$port" <<<"$listening" && answers "$port" 20 && echo "$port"
 done
-# Others are asked so far as there are not too many.
+# Probes at most 20 other ports.
 left=20
 for port in $listening; do
   (( left-- > 0 )) || break

@@ -1,15 +1,16 @@
-# Makes room for a clone and says whether there is one already.
+# Prepares the stage directory for a clone and reports whether the clone already exists.
 #
-# Arguments: the directory for the new clone, the project's directory, what the wanted clone is known by.
-# Exit status: 0 go on, 20 it is there already, 21 something else is there.
+# Arguments: the stage directory, the project directory, the digest of the wanted clone.
+#
+# Exit status: 0 continue, 20 it already exists, 21 something else is there.
 stage=$1 project=$2 digest=$3
 state=${stage%/*}
 mkdir -p -- "$state" || exit 1
-# What attempts that broke off have left.
+# Removes the leftovers of interrupted attempts.
 rm -rf -- "$state"/clone.* "$state/setup.bundle" || exit 1
 mark=$project/.git/sandbar-setup
 if [[ -f $mark ]]; then
-  # Of another set-up when it differs: then it is replaced.
+  # A clone of another setup is replaced.
   [[ $(<"$mark") == "$digest" ]] && exit 20
 elif [[ -e $project || -L $project ]]; then
   [[ -d $project && -z $(ls -A -- "$project" 2>/dev/null) ]] || exit 21

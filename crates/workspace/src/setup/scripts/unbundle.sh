@@ -1,13 +1,14 @@
-# Makes a repository of a bundle.
+# Makes a repository from a bundle.
 #
-# Arguments: the directory for it, the bundle, the branch or nothing, the reference in the bundle, the new repository's
-# origin or nothing. Standard input is not read. $SANDBAR_SHALLOW: where the history was cut off, if it was.
+# Arguments: the directory for it, the bundle, the branch or nothing, the reference in the bundle,
+# the origin of the new repository or nothing. Standard input is not read. $SANDBAR_SHALLOW: the
+# commits at which a shallow history ends, if it is one.
 stage=$1 bundle=$2 branch=$3 reference=$4 origin=$5
 set -e
 git init -q -- "$stage"
 cd "$stage"
 if [[ -n $branch ]]; then git symbolic-ref HEAD "refs/heads/$branch"; fi
-# Without it, git would miss the commits before.
+# Without it, git would require the missing parents.
 if [[ -n $SANDBAR_SHALLOW ]]; then printf '%s\n' "$SANDBAR_SHALLOW" >.git/shallow; fi
 into=refs/heads/$branch
 if [[ -z $branch ]]; then into=refs/sandbar/bundle; fi

@@ -1,0 +1,72 @@
+//! Files of sandboxes created ahead of their first boot, on the disk before a create needs them.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use tracing::warn;
+
+use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
+use crate::error::EngineError;
+
+impl SandboxBuilder {
+    /// Creates spare files under each of `names`: empty ones, or copies of the files of `from`.
+    /// They are on the disk when this returns. Blocks.
+    pub(crate) fn make_spares(&self, names: &[String], from: Option<&str>) -> Result<(), EngineError> {
+        match from {
+            Some(from) => names.iter().try_for_each(|name| self.copy_to_spare(from, name)),
+            None => self.create_spares(names),
+        }
+    }
+
+    fn create_spares(&self, names: &[String]) -> Result<(), EngineError> {
+        // The boot sets its own limit.
+        let made = names.iter().map(|name| self.pool.create_spare(name, MOUNT_RESERVE_BYTES));
+        let volumes = made.collect::<Result<Vec<_>, _>>()?;
+        for volume in &volumes {
+            let path = volume.path();
+            fs::create_dir(path.join(WRITABLE)).map_err(EngineError::io(format!("make {}", path.display())))?;
+        }
+        // The first sync commits one transaction with all of them.
+        for volume in &volumes {
+            let path = volume.path();
+            self.pool
+                .sync_new(volume, &[])
+                .map_err(EngineError::io(format!("write {} to the disk", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn copy_to_spare(&self, from: &str, name: &str) -> Result<(), EngineError> {
+        let limit = self.prepare_copy(from)?;
+        let copy = self.pool.copy_to_spare(from, name, limit)?;
+        Record::start_copy(copy.path()).map_err(EngineError::io(format!("write the record of volume {name}")))
+    }
+
+    /// Reconciles the spares of an earlier server. One in `keep` becomes the files of its sandbox.
+    /// Others are removed, but for those that a sandbox may have used before a power cut: they
+    /// become files that no record names, which the sweep moves to the trash. What fails is logged
+    /// and left. Blocks.
+    pub(crate) fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), EngineError> {
+        let of_this_boot = self.pool.spares_are_of_this_boot();
+        for (name, path) in self.pool.spares()? {
+            let settled = if !keep.contains(&name) && (of_this_boot || is_untouched(&path)) {
+                self.pool.remove_spare(&name)
+            } else {
+                self.pool.place_spare(&name).map(drop)
+            };
+            if let Err(error) = settled {
+                warn!(name, %error, "spare files of an earlier server are left in the pool");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether nothing was written to an empty spare. A directory that cannot be read may have content.
+fn is_untouched(volume: &Path) -> bool {
+    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    let only_writable = fs::read_dir(volume)
+        .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == WRITABLE)));
+    only_writable && (is_empty(volume) || is_empty(&volume.join(WRITABLE)))
+}

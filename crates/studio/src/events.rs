@@ -1,0 +1,105 @@
+//! Constructors of the studio's own timeline events, each named after the `type` it sets. The
+//! agent's events have constructors of their own.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use workspace::checkpoint::Stamp;
+
+use crate::id::JobId;
+use crate::job::Status;
+use crate::view::Screenshot;
+
+pub(crate) type EventBody = Map<String, Value>;
+
+fn body(kind: &str, fields: Value) -> EventBody {
+    let mut body = Map::new();
+    body.insert("type".to_owned(), kind.into());
+    if let Value::Object(fields) = fields {
+        body.extend(fields);
+    }
+    body
+}
+
+pub(crate) fn status(
+    status: Status,
+    stage_label: &str,
+    sandbox_paused: bool,
+    preview_url: Option<&str>,
+    message: Option<&str>,
+) -> EventBody {
+    let mut fields = json!({
+        "status": status,
+        "stage_label": stage_label,
+        "sandbox_paused": sandbox_paused,
+        "preview_url": preview_url.filter(|_| !sandbox_paused),
+    });
+    if let Some(message) = message {
+        fields["message"] = message.into();
+    }
+    body("job_status", fields)
+}
+
+pub(crate) fn credit(change: i64, balance: i64, reason: &str) -> EventBody {
+    body("credit", json!({ "change": change, "balance": balance, "reason": reason }))
+}
+
+pub(crate) fn notice(text: impl Into<String>) -> EventBody {
+    body("notice", json!({ "text": text.into() }))
+}
+
+pub(crate) fn cost(total_usd: f64) -> EventBody {
+    body("cost", json!({ "total_usd": total_usd }))
+}
+
+pub(crate) fn snapshot_saved(key: &str, files: u64, bytes: u64) -> EventBody {
+    body("snapshot_saved", json!({ "key": key, "files": files, "bytes": bytes }))
+}
+
+pub(crate) fn rotated(from: Option<&str>, to: &str, reason: &str) -> EventBody {
+    body("rotated", json!({ "from": from, "to": to, "reason": reason }))
+}
+
+pub(crate) fn moved(from: &str, to: &str, reason: &str) -> EventBody {
+    body("moved", json!({ "from_provider": from, "to_provider": to, "reason": reason }))
+}
+
+/// `automatic` is true when the worker paused the sandbox at the end of the build. A page that
+/// shows the preview then keeps its frame.
+pub(crate) fn paused(automatic: bool) -> EventBody {
+    body("paused", json!({ "automatic": automatic }))
+}
+
+pub(crate) fn resumed(preview_url: Option<&str>) -> EventBody {
+    body("resumed", json!({ "preview_url": preview_url }))
+}
+
+pub(crate) fn extended(until: Timestamp) -> EventBody {
+    body("extended", json!({ "until": until }))
+}
+
+pub(crate) fn restored(stamp: Stamp) -> EventBody {
+    body("restored", json!({ "stamp": stamp, "saved_at": stamp.time() }))
+}
+
+pub(crate) fn deleted() -> EventBody {
+    body("deleted", json!({}))
+}
+
+pub(crate) fn phase_committed(message: Option<&str>, commit: &str) -> EventBody {
+    body("phase_committed", json!({ "message": message, "commit": commit }))
+}
+
+pub(crate) fn limit_warning(what: &str, percent: u8) -> EventBody {
+    body("limit_warning", json!({ "what": what, "percent": percent }))
+}
+
+pub(crate) fn screenshots(job: &JobId, screenshots: &[Screenshot], reason: &str) -> EventBody {
+    let images: Vec<Value> = screenshots
+        .iter()
+        .map(|screenshot| {
+            let Screenshot { id, device, width, height, .. } = screenshot;
+            json!({ "url": id.url(job), "device": device, "width": width, "height": height })
+        })
+        .collect();
+    body("screenshots", json!({ "images": images, "reason": reason }))
+}
