@@ -484,6 +484,27 @@ fn a_host_that_others_fill_does_not_abort_the_pool() {
     rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
 }
 
+/// Writes more metadata than a new btrfs of mkfs has room for. The writes may fail.
+fn write_metadata(volume: &Path, first: u32) {
+    for number in first..first + 20_000 {
+        let _ = fs::write(volume.join(format!("{number:0>200}")), "");
+    }
+}
+
+#[test]
+fn a_host_that_is_full_before_the_guard_runs_does_not_abort_the_pool() {
+    let data = Data::new();
+    let host = small_ext4(&data, 2 << 30);
+    let pool = Pool::open(&host, IMAGE).unwrap();
+    let volume = pool.create_volume("box", 1 << 30).unwrap();
+    take_all(&host.join("filler"));
+    write_metadata(volume.path(), 0);
+    let _ = pool.commit();
+    assert_eq!(pool.fault(), None);
+    drop((volume, pool));
+    rustix::mount::unmount(&host, UnmountFlags::DETACH).unwrap();
+}
+
 #[test]
 fn a_failing_disk_is_reported_and_loses_nothing_committed() {
     let mut disk = testing::Disk::new(3 << 30);

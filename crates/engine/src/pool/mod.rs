@@ -207,6 +207,9 @@ impl Pool {
             _mounted: Some(mounted),
         };
         pool.find_stale_groups();
+        if let Some(reserve) = &pool.reserve {
+            reserve.enlarge_metadata(&pool.directory);
+        }
         pool.guard().map_err(PoolError::io("limit the pool to what the host has"))?;
         Ok(pool)
     }
@@ -431,10 +434,20 @@ impl Pool {
         if free(&host) < 2 * reserve(&host) && self.is_trim_due() {
             // The host gets the space of deleted files back by itself, but minutes later.
             btrfs::sync(&self.directory)?;
-            btrfs::trim(&self.directory)?;
+            self.trim_data()?;
             host = statvfs(&self.data)?;
         }
         quota.limit_total(free(&host).saturating_sub(reserve(&host)))
+    }
+
+    /// Gives the blocks of deleted data back to the host. Those of metadata stay: the next change
+    /// of the tree is written there, and where the host has become full meanwhile, it would make the
+    /// kernel abort the file system.
+    fn trim_data(&self) -> io::Result<()> {
+        for chunk in btrfs::chunks(&self.directory)?.into_iter().filter(|chunk| !chunk.holds_metadata) {
+            btrfs::trim(&self.directory, chunk.logical, chunk.length)?;
+        }
+        Ok(())
     }
 
     fn is_trim_due(&self) -> bool {

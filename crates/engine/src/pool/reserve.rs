@@ -6,7 +6,8 @@
 //! abort the file system for good. So
 //!
 //! - the parts of the image that hold btrfs's metadata always have their blocks
-//!   ([`Reserve::allocate_metadata`]);
+//!   ([`Reserve::allocate_metadata`]), and a new file system gets a large part at once, because the
+//!   kernel may write to one that it adds before the next call ([`Reserve::enlarge_metadata`]);
 //! - a ballast file beside the image is removed when the host runs out, which lets the databases
 //!   commit and the pool allocate new metadata, and is created again when there is space
 //!   ([`Reserve::balance`]).
@@ -29,6 +30,8 @@ const BALLAST_SHARE: u64 = 64;
 /// Limit of what metadata takes ahead of need, as a part of the disk. btrfs allocates 256 MiB or 1
 /// GiB at a time.
 const METADATA_SHARE: u64 = 8;
+/// Less metadata space than this is enlarged.
+const SMALLEST_METADATA: u64 = 64 * MIB;
 /// Superblock, its first copy, and what lies before the first chunk.
 const SUPERBLOCKS: [(u64, u64); 2] = [(0, MIB), (64 * MIB, 64 << 10)];
 
@@ -44,12 +47,30 @@ impl Reserve {
         Ok(Self { image, ballast: data.join("pool.reserve") })
     }
 
+    /// Moves the metadata of a new file system, a few blocks, to a chunk of the kernel's usual size.
+    /// Without it only the time until the kernel adds a chunk is unguarded, so a failure is logged.
+    pub(super) fn enlarge_metadata(&self, pool: &File) {
+        let is_small = |chunks: Vec<btrfs::Chunk>| {
+            let metadata = chunks.into_iter().filter(|chunk| chunk.holds_metadata);
+            metadata.map(|chunk| chunk.length).sum::<u64>() < SMALLEST_METADATA
+        };
+        let enlarged = btrfs::chunks(pool).and_then(|chunks| match is_small(chunks) {
+            true => btrfs::balance_metadata(pool),
+            false => Ok(()),
+        });
+        if let Err(error) = enlarged {
+            warn!(%error, "the pool's metadata space stays small");
+        }
+    }
+
     /// Allocates the blocks of the image that hold metadata of the file system at `pool`, as far as
     /// a host of this size can spare them. Cheap when they are allocated. A host that is full, or
     /// cannot allocate ahead, is no failure.
     pub(super) fn allocate_metadata(&self, pool: &File, host_bytes: u64) -> io::Result<()> {
         let mut left = host_bytes / METADATA_SHARE;
-        let chunks = btrfs::chunks(pool)?;
+        let mut chunks = btrfs::chunks(pool)?;
+        // The small chunk that maps all others comes first.
+        chunks.sort_by_key(|chunk| chunk.length);
         let metadata = chunks.iter().filter(|chunk| chunk.holds_metadata).map(|chunk| (chunk.start, chunk.length));
         for (start, length) in SUPERBLOCKS.into_iter().chain(metadata) {
             let length = length.min(left);

@@ -363,6 +363,8 @@ unsafe impl Argument for TreeSearch {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) holds_metadata: bool,
+    /// In the file system's own address space, in bytes.
+    pub(crate) logical: u64,
     /// On the disk, in bytes.
     pub(crate) start: u64,
     pub(crate) length: u64,
@@ -427,20 +429,20 @@ pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
     const CHUNK_TREE: u64 = 3;
     const CHUNK_ITEM: u32 = 228;
     let mut chunks = Vec::new();
-    search(fd, CHUNK_TREE, FIRST_FREE_OBJECT, CHUNK_ITEM, |_, content| {
-        chunks.push(parse_chunk(content)?);
+    search(fd, CHUNK_TREE, FIRST_FREE_OBJECT, CHUNK_ITEM, |logical, content| {
+        chunks.push(parse_chunk(logical, content)?);
         Some(())
     })?;
     Ok(chunks)
 }
 
-fn parse_chunk(content: &[u8]) -> Option<Chunk> {
+fn parse_chunk(logical: u64, content: &[u8]) -> Option<Chunk> {
     /// Bits of a chunk's type.
     const DATA: u64 = 1;
     // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes:
     // devid, offset.
     let (length, kind, start) = (word(content, 0)?, word(content, 24)?, word(content, 56)?);
-    Some(Chunk { holds_metadata: kind & DATA == 0, start, length })
+    Some(Chunk { holds_metadata: kind & DATA == 0, logical, start, length })
 }
 
 /// A subvolume directly below another one.
@@ -476,16 +478,37 @@ struct TrimRange {
 // SAFETY: three integers.
 unsafe impl Argument for TrimRange {}
 
-/// Discards all space that is free now, without waiting for the file system to do so by itself.
-pub(crate) fn trim(fd: impl AsFd) -> io::Result<()> {
+/// Discards the space that is free now in a range of the file system's own addresses, and the space
+/// of the disk that no chunk has, without waiting for the file system to do so by itself.
+pub(crate) fn trim(fd: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     const FITRIM: libc::c_ulong = 0xC018_5879;
-    let mut range = TrimRange { start: 0, length: u64::MAX, smallest: 0 };
+    let mut range = TrimRange { start, length, smallest: 0 };
     // SAFETY: FITRIM takes fstrim_range, three 64-bit integers.
     unsafe { call(fd, FITRIM, &mut range) }
 }
 
+/// `struct btrfs_ioctl_balance_args` without filters: flags, and what the kernel reports.
+#[repr(C)]
+struct BalanceArguments {
+    flags: u64,
+    rest: [u64; 127],
+}
+// SAFETY: integers only, 1024 bytes without padding.
+unsafe impl Argument for BalanceArguments {}
+
+/// Moves all metadata to new chunks. The kernel chooses their size: 256 MiB, or 1 GiB on a large
+/// file system, where mkfs makes one of 8 MiB.
+pub(crate) fn balance_metadata(fd: impl AsFd) -> io::Result<()> {
+    const BALANCE: libc::c_ulong = 0xC400_9420;
+    const METADATA: u64 = 1 << 2;
+    let mut arguments = BalanceArguments { flags: METADATA, rest: [0; 127] };
+    // SAFETY: BALANCE_V2 takes btrfs_ioctl_balance_args.
+    unsafe { call(fd, BALANCE, &mut arguments) }
+}
+
 const _: () = {
     assert!(size_of::<FileSystemInfo>() == 1024);
+    assert!(size_of::<BalanceArguments>() == 1024);
     assert!(size_of::<VolumeArguments>() == 4096);
     assert!(size_of::<InodeLookup>() == 4096);
     assert!(size_of::<TreeSearch>() == 4096);
