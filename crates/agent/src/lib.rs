@@ -22,8 +22,9 @@ mod run;
 mod stop;
 mod usage;
 mod work_summary;
-mod workspace_checkpointer;
+mod workspace;
 
+pub use self::workspace::{WorkspaceCheckpointer, WorkspaceSandbox, workspace_tools};
 pub use change::{Change, Fact, FinishedCall, Strikes};
 pub use checkpoint::{CheckpointError, Checkpointer, NoCheckpoints, PhaseCheckpoint};
 pub use event::{Event, Happened, Image};
@@ -36,4 +37,3 @@ pub use run::{Parts, Report, Run, RunError};
 pub use stop::StopReason;
 pub use usage::UsageRecorder;
 pub use work_summary::WorkSummary;
-pub use workspace_checkpointer::WorkspaceCheckpointer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tools::ToolDispatcher;
+use tools::{AcquireError, ToolDispatcher};
 
 /// Provides one sandbox: an existing one, or one created on first use.
 #[async_trait]
@@ -26,11 +26,6 @@ pub struct AcquiredSandbox {
     /// Text for the client, shown once.
     pub notice: Option<String>,
 }
-
-/// Why no sandbox is available. The text is for the model.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct AcquireError(pub String);
 
 /// One sandbox.
 #[async_trait]

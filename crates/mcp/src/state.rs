@@ -13,10 +13,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tools::ToolDispatcher;
+use tools::{AcquireError, ToolDispatcher};
 use tracing::{debug, warn};
 
-use crate::provider::{AcquireError, AcquiredSandbox, SandboxHandle, SandboxProvider};
+use crate::provider::{AcquiredSandbox, SandboxHandle, SandboxProvider};
 use crate::server::Settings;
 use crate::session::{Session, SessionLookup, Sessions};
 

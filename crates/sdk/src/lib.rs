@@ -39,6 +39,7 @@ mod version;
 mod watched;
 
 pub use client::{Client, ClientBuilder};
+pub use commands::label;
 pub use commands::{
     Chunk, Command, CommandError, Commands, Event, Exit, Output, Process, ProcessInfo, ProcessName, Running, Signal,
 };

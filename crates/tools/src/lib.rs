@@ -1,5 +1,5 @@
-//! The seven tools of a coding agent, behind one dispatcher. They work on any E2B sandbox, on a
-//! workspace, or in memory.
+//! The seven tools of a coding agent, behind one dispatcher. They work on any E2B sandbox, on
+//! whatever a [`SandboxSource`] provides, or in memory.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -43,5 +43,5 @@ pub use live_output::OutputChunk;
 pub use memory::{InMemoryToolDispatcher, Step};
 pub use port::Stream;
 pub use result::{Block, ErrorCode, Image, ToolResult};
-pub use sandbox::SandboxToolDispatcher;
+pub use sandbox::{AcquireError, LeaseGuard, SandboxLease, SandboxSource, SandboxToolDispatcher};
 pub use screenshots::{Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};

@@ -13,7 +13,6 @@ pub mod devserver;
 pub mod events;
 pub mod faults;
 mod from_config;
-pub mod label;
 pub mod ledger;
 pub mod mask;
 mod name;
@@ -34,6 +33,7 @@ pub use context::Parts;
 pub use from_config::BuildError;
 pub use name::{InvalidName, ProviderName, WorkspaceName};
 pub use settings::Settings;
+pub use shell::SESSION_DIRECTORY;
 pub use workspace::{
     AutoRestore, HandedOver, LastFiles, LeftBehind, METADATA, MoveOptions, OpenError, PhaseCommit, SandboxGuard,
     SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,

@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
+use ::workspace::Workspace;
+use ::workspace::phase::Phase;
 use async_trait::async_trait;
-use workspace::Workspace;
-use workspace::phase::Phase;
 
 use crate::checkpoint::{CheckpointError, Checkpointer, PhaseCheckpoint};
 

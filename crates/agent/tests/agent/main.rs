@@ -15,3 +15,4 @@ mod rules;
 mod support;
 mod valid;
 mod wire;
+mod workspaces;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbar_tools::{SandboxToolDispatcher, ToolDispatcher, ToolResult};
+use sandbar_agent::workspace_tools;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testing::Server;
+use tools::{SandboxToolDispatcher, ToolDispatcher, ToolResult};
 use workspace::config::{DeploymentMode, ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::events::{Observer, WorkspaceEvent};
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
@@ -75,7 +76,7 @@ impl WorkspaceFixture {
         };
         let created = workspaces.create(&name.parse().expect("a name"), setup).await.expect("a workspace");
         let workspace = created.workspace;
-        let tools = SandboxToolDispatcher::on_workspace(workspace.clone());
+        let tools = workspace_tools(workspace.clone());
         Self { workspace, tools, _workspaces: workspaces, _servers: servers, _directory: directory }
     }
 
@@ -104,7 +105,7 @@ async fn session_moves_with_its_workspace() {
     let task = fixture.call("bash", json!({ "command": "echo up; sleep 1000", "run_in_background": true })).await;
     assert_eq!(task.structured["background"]["task_id"], "b1", "{task:?}");
 
-    let other = SandboxToolDispatcher::on_workspace(fixture.workspace.clone()).session("other");
+    let other = workspace_tools(fixture.workspace.clone()).session("other");
     other.dispatch("bash", json!({ "command": "true" })).await;
 
     fixture.workspace.rotate().await.expect("a new sandbox");
@@ -182,8 +183,8 @@ async fn workspace_secrets_are_masked_everywhere() {
     let fixture = WorkspaceFixture::build("hiding").await;
     let received = Arc::new(std::sync::Mutex::new(Vec::new()));
     let kept = Arc::clone(&received);
-    let progress = move |progress: sandbar_tools::Progress| kept.lock().expect("unpoisoned").push(progress.last_line);
-    let watch = sandbar_tools::Watch { progress: Some(Arc::new(progress)), ..Default::default() };
+    let progress = move |progress: tools::Progress| kept.lock().expect("unpoisoned").push(progress.last_line);
+    let watch = tools::Watch { progress: Some(Arc::new(progress)), ..Default::default() };
     let command = json!({ "command": "echo \"<$TOKEN>\"; echo \"$TOKEN\" >seen.txt; sleep 1.5" });
     let run = fixture.tools.dispatch_watched("bash", command, watch).await;
     assert_eq!(run.text(), "<***>\n[exit 0]");

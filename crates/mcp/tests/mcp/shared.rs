@@ -6,14 +6,12 @@ use std::sync::Arc;
 use agent::approval::{DenyAll, Policy};
 use agent::model::scripted::Scripted;
 use agent::records::MemoryRunRecords;
-use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer};
+use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer, workspace_tools};
 use async_trait::async_trait;
-use sandbar_mcp::{
-    AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, Server, Settings,
-};
+use sandbar_mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, Server, Settings};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tools::{SandboxToolDispatcher, ToolDispatcher};
+use tools::{AcquireError, ToolDispatcher};
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};
 use workspace::setup::Setup;
@@ -51,7 +49,7 @@ impl SandboxHandle for Shared {
     }
 
     fn tools(&self, session: &str) -> Arc<dyn ToolDispatcher> {
-        Arc::new(SandboxToolDispatcher::on_workspace(self.0.clone()).session(session))
+        Arc::new(workspace_tools(self.0.clone()).session(session))
     }
 
     async fn read(&self, _path: &str, _limit: usize) -> Result<Contents, ReadError> {
@@ -81,7 +79,7 @@ fn script() -> Scripted {
 fn run(workspace: &Workspace) -> (Parts, Plan) {
     let parts = Parts {
         model: Arc::new(script()),
-        tools: Arc::new(SandboxToolDispatcher::on_workspace(workspace.clone())),
+        tools: Arc::new(workspace_tools(workspace.clone())),
         checkpointer: Arc::new(WorkspaceCheckpointer(workspace.clone())),
         records: Arc::new(MemoryRunRecords::default()),
         approver: Arc::new(DenyAll),

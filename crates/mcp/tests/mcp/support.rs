@@ -12,16 +12,14 @@ use rmcp::model::{
     ServerResult,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService};
-use sandbar_mcp::{
-    AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, ServeError, Server, Settings,
-};
+use sandbar_mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, ServeError, Server, Settings};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tools::{
-    InMemoryToolDispatcher, Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet,
-    ToolDispatcher,
+    AcquireError, InMemoryToolDispatcher, Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest,
+    ScreenshotSet, ToolDispatcher,
 };
 
 /// A WebP image of one pixel.

@@ -5,11 +5,12 @@ use super::workspace_source::WorkspaceHandle;
 use super::{HttpListener, open_listener};
 use crate::workspace::app::WorkspaceApp;
 use async_trait::async_trait;
-use mcp::{AcquireError, AcquiredSandbox, SandboxHandle, SandboxProvider, ServeError, Server, Settings};
+use mcp::{AcquiredSandbox, SandboxHandle, SandboxProvider, ServeError, Server, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tools::AcquireError;
 use workspace::Workspace;
 
 /// The running server. Dropping it aborts its task.

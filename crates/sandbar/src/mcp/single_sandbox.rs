@@ -6,14 +6,14 @@ use crate::screenshots::ScreenshotService;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::StreamExt as _;
-use mcp::{AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
+use mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
 use sdk::model::SandboxState;
 use sdk::{Client, Connect, Create, FileError, Pause, Sandbox, SandboxError, SandboxId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_util::task::AbortOnDropHandle;
-use tools::{SandboxToolDispatcher, ToolDispatcher};
+use tools::{AcquireError, SandboxToolDispatcher, ToolDispatcher};
 
 /// Timeout of the sandbox at each acquire. It is extended while a client uses the sandbox, which is
 /// paused after that.

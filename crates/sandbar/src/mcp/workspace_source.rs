@@ -3,10 +3,10 @@
 use super::single_sandbox;
 use crate::workspace::app::{EndAction, WorkspaceApp};
 use async_trait::async_trait;
-use mcp::{AcquireError, AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
+use mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
 use std::sync::Arc;
 use tokio::sync::Mutex;
-use tools::ToolDispatcher;
+use tools::{AcquireError, ToolDispatcher};
 use workspace::{Workspace, WorkspaceName};
 
 pub(super) struct WorkspaceSource {

@@ -7,10 +7,11 @@ use crate::screenshots::ScreenshotService;
 use crate::workspace::auto_screenshots::WorkspaceScreenshots;
 use ::studio::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 use agent::model::ChoiceError;
+use agent::workspace_tools;
 use async_trait::async_trait;
 use browser::store::Occasion;
 use std::sync::{Arc, OnceLock};
-use tools::{SandboxToolDispatcher, ScreenshotRequest, ToolDispatcher};
+use tools::{ScreenshotRequest, ToolDispatcher};
 use tracing::info;
 use workspace::config::{Variables, WorkspaceConfig};
 use workspace::events::{Observer, WorkspaceEvent};
@@ -75,7 +76,7 @@ impl StudioHost for LocalHost {
     fn tools(&self, workspace: &Workspace, preview_port: u16) -> Arc<dyn ToolDispatcher> {
         let name = workspace.name().clone();
         let screenshots = WorkspaceScreenshots::new(Arc::clone(&self.screenshots), self.workspaces.clone(), name);
-        let tools = SandboxToolDispatcher::on_workspace(workspace.clone()).screenshots(Arc::new(screenshots));
+        let tools = workspace_tools(workspace.clone()).screenshots(Arc::new(screenshots));
         Arc::new(tools.preview_port(preview_port))
     }
 

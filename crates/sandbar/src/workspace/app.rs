@@ -9,6 +9,7 @@ use crate::local_server::{LocalFinder, LocalStarter, OwnEndpoint};
 use crate::sandbox::endpoint::{self, Endpoint};
 use crate::sandbox::values;
 use crate::screenshots::ScreenshotService;
+use agent::workspace_tools;
 use anyhow::anyhow;
 use browser::store::Occasion;
 use clap::Args;
@@ -122,7 +123,7 @@ impl WorkspaceApp {
     pub(crate) fn tools(&self, workspace: &Workspace, port: Option<u16>) -> SandboxToolDispatcher {
         let name = workspace.name().clone();
         let provider = WorkspaceScreenshots::new(Arc::clone(&self.screenshots), self.workspaces.clone(), name);
-        let tools = SandboxToolDispatcher::on_workspace(workspace.clone()).screenshots(Arc::new(provider));
+        let tools = workspace_tools(workspace.clone()).screenshots(Arc::new(provider));
         match port {
             Some(port) => tools.preview_port(port),
             None => tools,

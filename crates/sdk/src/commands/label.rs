@@ -1,7 +1,7 @@
-//! Tags commands that Sandbar starts in a sandbox, to tell them from the user's. Reports about
-//! processes that did not survive name only the user's, by their own command lines.
+//! Tags for commands that a program starts for itself, to tell them from its user's. A report about
+//! processes that did not survive then names only the user's, by their own command lines.
 
-use sdk::{Command, ProcessInfo};
+use super::{Command, ProcessInfo};
 
 /// The tag of internal commands.
 const OWN: &str = "sandbar:own";
@@ -24,7 +24,8 @@ pub fn tag_for_user(command: Command, line: &str) -> Command {
 }
 
 /// The name of a process in reports; [`None`] for an internal command.
-pub(crate) fn report_name(process: &ProcessInfo) -> Option<String> {
+#[must_use]
+pub fn report_name(process: &ProcessInfo) -> Option<String> {
     format_name(process.tag.as_deref(), &process.program, &process.arguments)
 }
 

@@ -2,6 +2,7 @@
 
 mod command;
 mod error;
+pub mod label;
 mod output;
 mod process;
 mod running;

@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use sdk::label;
 use sdk::{CallError, Command, CommandError, FileError, GoneReason, Output, Sandbox};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
-use workspace::label;
 
 use super::searching::{Engine, helper_path};
 use super::source::SandboxSource;

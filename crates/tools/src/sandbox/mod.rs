@@ -16,8 +16,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use sdk::Sandbox;
 use serde_json::Value;
-use workspace::Workspace;
-use workspace::setup::PROJECT_DIRECTORY;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, Progress, ToolDispatcher, Watch};
 use crate::live_output::OutputChunk;
@@ -26,17 +24,15 @@ use crate::result::ToolResult;
 use crate::screenshots::ScreenshotProvider;
 use lease::SandboxMachineLease;
 use machine::{SHARED, SandboxMachine, SessionSettings};
-use source::{SandboxSource, SingleSandbox, WorkspaceSandbox};
+use source::SingleSandbox;
+pub use source::{AcquireError, LeaseGuard, SandboxLease, SandboxSource};
 
 /// The session of dispatchers that name none.
 const SESSION: &str = "default";
 /// Working directory of the first command in a sandbox.
 const ROOT: &str = "/home/user";
-/// Directory of a workspace's sessions: part of its checkpoints, so that sessions move with it from
-/// sandbox to sandbox.
-const SAVED: &str = "/home/user/.sandbar";
 
-/// Runs the tools on a sandbox, or on the current sandbox of a workspace.
+/// Runs the tools on a sandbox, or on the current sandbox of a source.
 ///
 /// Working directory, exported variables, cached files and background tasks belong to a session.
 /// Dispatchers with the same session on the same sandbox share them, even in concurrent processes.
@@ -51,17 +47,12 @@ pub struct SandboxToolDispatcher {
 impl SandboxToolDispatcher {
     /// Uses the default session of a sandbox. A call resumes a paused sandbox.
     pub fn new(sandbox: Sandbox) -> Self {
-        Self::on(Arc::new(SingleSandbox::new(sandbox)), SHARED, ROOT)
+        Self::with_source(Arc::new(SingleSandbox::new(sandbox)))
     }
 
-    /// Uses the default session of a workspace. Calls wait while the workspace changes its sandbox
-    /// and continue in the new one; what did not survive is reported once.
-    pub fn on_workspace(workspace: Workspace) -> Self {
-        Self::on(Arc::new(WorkspaceSandbox(workspace)), SAVED, PROJECT_DIRECTORY)
-    }
-
-    fn on(source: Arc<dyn SandboxSource>, base: &'static str, root: &str) -> Self {
-        let settings = SessionSettings { base, session: SESSION.to_owned(), root: root.to_owned() };
+    /// Uses the default session in whatever sandbox `source` provides for a call.
+    pub fn with_source(source: Arc<dyn SandboxSource>) -> Self {
+        let settings = SessionSettings { base: SHARED, session: SESSION.to_owned(), root: ROOT.to_owned() };
         Self { core: Core::new(Ids::Random), source, settings, machine: Mutex::default() }
     }
 
@@ -72,6 +63,14 @@ impl SandboxToolDispatcher {
         let safe = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
         let name: String = name.chars().take(64).map(safe).collect();
         self.settings.session = if name.trim_matches('.').is_empty() { SESSION.to_owned() } else { name };
+        self
+    }
+
+    /// Sets the directory in the sandbox that has the files of all sessions; `/tmp/.sandbar` unless
+    /// set. A source that replaces its sandbox names one that it copies into the new sandbox.
+    #[must_use]
+    pub fn session_directory(mut self, directory: &'static str) -> Self {
+        self.settings.base = directory;
         self
     }
 
@@ -105,7 +104,8 @@ impl SandboxToolDispatcher {
     }
 
     async fn acquire_lease(&self) -> Result<SandboxMachineLease, PortError> {
-        let lease = self.source.acquire(&self.settings.session).await?;
+        let lease = self.source.acquire(&self.settings.session).await;
+        let lease = lease.map_err(|AcquireError(text)| PortError::Unavailable(text))?;
         let mut known = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         // What was detected about another sandbox does not hold for this one.
         let same = known.as_ref().filter(|machine| machine.epoch() == lease.epoch).cloned();

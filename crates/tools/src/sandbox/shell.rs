@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use sdk::label;
 use sdk::{Chunk, Command, CommandError, Output, Running, Sandbox};
-use workspace::label;
 
 use super::machine::{Followers, SandboxMachine, command_error, file_error, with_resume};
 use super::marks::{MarkEvent, MarkParser};

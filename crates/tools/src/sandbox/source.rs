@@ -1,5 +1,5 @@
-//! Provides the sandbox for each call: a single sandbox that may be paused, or the current sandbox
-//! of a workspace, which may have been replaced since the last call.
+//! The port to the sandbox of each call: a single sandbox that may be paused, or the current sandbox
+//! of a source that replaces it between calls, such as a workspace.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
@@ -8,9 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sdk::{Connect, Sandbox};
 use serde_json::Value;
-use workspace::{SandboxGuard, Workspace, chain};
 
-use crate::port::PortError;
 use crate::result::{Block, ToolResult};
 
 /// Lifetime of a sandbox after it was resumed.
@@ -18,10 +16,13 @@ const RESUMED_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Provides the sandbox for calls.
 #[async_trait]
-pub(super) trait SandboxSource: fmt::Debug + Send + Sync {
+pub trait SandboxSource: fmt::Debug + Send + Sync {
     /// Waits for a usable sandbox, which stays usable while the lease is held. The lease carries
     /// the notices for this session.
-    async fn acquire(&self, session: &str) -> Result<SandboxLease, PortError>;
+    ///
+    /// # Errors
+    /// [`AcquireError`] with a text for the model.
+    async fn acquire(&self, session: &str) -> Result<SandboxLease, AcquireError>;
 
     /// Resumes a sandbox that a call found paused. [`None`] if that fails, or the sandbox was
     /// replaced.
@@ -31,24 +32,48 @@ pub(super) trait SandboxSource: fmt::Debug + Send + Sync {
     fn mask(&self, text: &mut String);
 }
 
-/// The right to use a sandbox for one call.
-#[derive(Debug)]
-pub(super) struct SandboxLease {
-    pub(super) sandbox: Sandbox,
-    /// Changes with every new sandbox.
-    pub(super) epoch: u64,
+/// Why no sandbox is available. The text is for the model.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct AcquireError(pub String);
+
+/// The right to use a sandbox for one call. The source keeps the sandbox usable until drop.
+pub struct SandboxLease {
+    pub sandbox: Sandbox,
+    /// Changes with every new sandbox of the source.
+    pub epoch: u64,
     /// What did not survive, one line each.
-    pub(super) notices: Vec<String>,
-    pub(super) resumed: bool,
-    pub(super) waited: Duration,
-    pass: Option<SandboxGuard>,
+    pub notices: Vec<String>,
+    /// The sandbox was resumed for this call.
+    pub resumed: bool,
+    /// How long the call waited for the sandbox.
+    pub waited: Duration,
+    guard: Option<Box<dyn LeaseGuard>>,
+}
+
+/// What a source holds for the time of a lease.
+pub trait LeaseGuard: Send + Sync + 'static {
+    /// The sandbox did not respond as a running one does; the source checks it before its next lease.
+    fn report_unresponsive(&self);
 }
 
 impl SandboxLease {
+    /// A lease of a sandbox that nothing replaces.
+    pub fn new(sandbox: Sandbox) -> Self {
+        Self { sandbox, epoch: 0, notices: Vec::new(), resumed: false, waited: Duration::ZERO, guard: None }
+    }
+
+    /// Holds `guard` until the lease is dropped.
+    #[must_use]
+    pub fn guarded(mut self, guard: impl LeaseGuard) -> Self {
+        self.guard = Some(Box::new(guard));
+        self
+    }
+
     /// Reports that the sandbox did not respond as a running one does.
     pub(super) fn report_unresponsive(&self) {
-        if let Some(pass) = &self.pass {
-            pass.mark_suspect();
+        if let Some(guard) = &self.guard {
+            guard.report_unresponsive();
         }
     }
 }
@@ -68,9 +93,8 @@ impl SingleSandbox {
 
 #[async_trait]
 impl SandboxSource for SingleSandbox {
-    async fn acquire(&self, _session: &str) -> Result<SandboxLease, PortError> {
-        let sandbox = self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(SandboxLease { sandbox, epoch: 0, notices: Vec::new(), resumed: false, waited: Duration::ZERO, pass: None })
+    async fn acquire(&self, _session: &str) -> Result<SandboxLease, AcquireError> {
+        Ok(SandboxLease::new(self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
     async fn resume(&self, found: &Sandbox, _epoch: u64) -> Option<Sandbox> {
@@ -89,42 +113,6 @@ impl SandboxSource for SingleSandbox {
     }
 
     fn mask(&self, _text: &mut String) {}
-}
-
-/// The current sandbox of a workspace.
-pub(super) struct WorkspaceSandbox(pub(super) Workspace);
-
-impl fmt::Debug for WorkspaceSandbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkspaceSandbox").field(self.0.name()).finish()
-    }
-}
-
-#[async_trait]
-impl SandboxSource for WorkspaceSandbox {
-    async fn acquire(&self, session: &str) -> Result<SandboxLease, PortError> {
-        let pass = self.0.enter().await.map_err(|error| PortError::Unavailable(chain(&error)))?;
-        Ok(SandboxLease {
-            sandbox: pass.sandbox().clone(),
-            epoch: pass.epoch(),
-            notices: pass.notices_for(session),
-            resumed: pass.was_resumed(),
-            waited: pass.waited(),
-            pass: Some(pass),
-        })
-    }
-
-    async fn resume(&self, _found: &Sandbox, epoch: u64) -> Option<Sandbox> {
-        // The sandbox was paused behind the workspace's back; entering again makes the workspace
-        // check its state.
-        self.0.enter().await.ok()?.mark_suspect();
-        let pass = self.0.enter().await.ok()?;
-        (pass.epoch() == epoch).then(|| pass.sandbox().clone())
-    }
-
-    fn mask(&self, text: &mut String) {
-        *text = self.0.mask(text);
-    }
 }
 
 /// Masks secrets in everything that a result shows.

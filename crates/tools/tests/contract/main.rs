@@ -8,7 +8,6 @@ mod read_file;
 mod search;
 mod sessions;
 mod take_screenshot;
-mod workspaces;
 mod write_file;
 
 /// Creates a test for each case on each backend.

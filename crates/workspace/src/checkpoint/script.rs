@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sdk::{CallError, Chunk, Command, CommandError, Exit, Running, Sandbox};
 
-use crate::label;
+use sdk::label;
 
 /// Lists the folders that a checkpoint excludes. Arguments: root, named ones, `--`, certain ones,
 /// `--`, likely ones.

@@ -13,7 +13,7 @@ use tracing::info;
 use super::bundle::Bundle;
 use super::repo::{Repo, RepoSource};
 use super::{PROJECT_DIRECTORY, StepError};
-use crate::shell::{STAGE, STATE_DIRECTORY, script, tail_of};
+use crate::shell::{SESSION_DIRECTORY, STAGE, script, tail_of};
 
 const STAGE_SCRIPT: &str = include_str!("scripts/stage.sh");
 const UNBUNDLE: &str = include_str!("scripts/unbundle.sh");
@@ -95,7 +95,7 @@ async fn from_directory(
     stage: &str,
 ) -> Result<Vec<String>, StepError> {
     let bundle = Bundle::inspect(path, repo.branch.as_deref()).await?;
-    let sent = format!("{STATE_DIRECTORY}/setup.bundle");
+    let sent = format!("{SESSION_DIRECTORY}/setup.bundle");
     sandbox.files().write_stream(&sent, bundle.stream().await?).await?;
     let origin = bundle.origin.as_deref().unwrap_or_default();
     let branch = bundle.branch.as_deref().unwrap_or_default();

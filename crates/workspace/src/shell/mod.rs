@@ -7,10 +7,10 @@ use std::time::Duration;
 use sdk::{Chunk, Command, CommandError, Exit, Output, Sandbox};
 use tracing::debug;
 
-use crate::label;
+use sdk::label;
 
 /// The directory for Sandbar's files in a sandbox, next to the project.
-pub(crate) const STATE_DIRECTORY: &str = "/home/user/.sandbar";
+pub const SESSION_DIRECTORY: &str = "/home/user/.sandbar";
 /// The environment variable that marks internal processes; children inherit it.
 const MARK: &str = "SANDBAR_TASK";
 const END: &str = include_str!("end.sh");

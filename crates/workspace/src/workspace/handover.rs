@@ -30,11 +30,11 @@ use crate::checkpoint::{Restored, Stamp, Which};
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::faults::{Point, reach};
-use crate::label;
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CreateRequest, Placed, PlanReached};
 use crate::records::WorkspaceState;
 use crate::shell;
+use sdk::label;
 
 /// The minimum lifetime of a new sandbox, also of a workspace that is about to end.
 const SHORTEST_LIFE: Duration = Duration::from_secs(60);

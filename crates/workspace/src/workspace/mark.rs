@@ -15,8 +15,8 @@ use super::handover::Why;
 use super::resume::AutoRestore;
 use crate::chain::chain;
 use crate::checkpoint::{Stamp, Which};
-use crate::label;
 use crate::provider::ANSWER_TIMEOUT;
+use sdk::label;
 
 /// Writes the marker once all earlier writes are on disk, and prints the boot id. Arguments: root,
 /// stamp.

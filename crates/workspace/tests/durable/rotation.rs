@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sandbar_workspace::devserver::DevServer;
 use sandbar_workspace::events::EventKind;
-use sandbar_workspace::{MoveOptions, Unsaved, Workspace, WorkspaceError, label};
+use sandbar_workspace::{MoveOptions, Unsaved, Workspace, WorkspaceError};
+use sdk::label;
 use testing::repeats;
 
 use crate::support::{World, assert_same, name, run, setup, tree};

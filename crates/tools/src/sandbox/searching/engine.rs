@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sdk::label;
 use sdk::{Chunk, Command, CommandError};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
-use workspace::label;
 
 use super::parse::nanoseconds;
 use crate::port::PortError;
