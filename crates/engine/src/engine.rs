@@ -289,6 +289,14 @@ impl Engine {
         blocking(move || Ok(shared.builder.pool.take_from_trash(&name)?)).await
     }
 
+    /// Records for how long files were observed in the trash.
+    /// # Errors
+    /// [`EngineError::FilesMissing`] when they are not in it.
+    pub async fn record_watched(&self, name: &str, watched: Duration) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.builder.pool.record_watched(&name, watched)?)).await
+    }
+
     /// Deletes files from the trash; absent is success.
     pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());

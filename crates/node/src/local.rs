@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
@@ -81,16 +82,21 @@ impl Trash for LocalEngine {
 
     async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
         let trashed = self.engine.trash().await.map_err(failed("cannot list the trash"))?;
-        let ours = trashed.into_iter().filter_map(|engine::pool::Trashed { name, since, bytes, note }| {
+        let ours = trashed.into_iter().filter_map(|engine::pool::Trashed { name, since, watched, bytes, note }| {
             let description = note.and_then(|note| serde_json::from_value(note).ok());
             let since = Timestamp::try_from(since).unwrap_or(Timestamp::MAX);
-            Some(Trashed { files: name.parse().ok()?, since, bytes, description })
+            Some(Trashed { files: name.parse().ok()?, since, watched, bytes, description })
         });
         Ok(ours.collect())
     }
 
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         self.engine.take_from_trash(files.as_str()).await.map_err(failed("cannot take files from the trash"))
+    }
+
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
+        let recorded = self.engine.record_watched(files.as_str(), watched).await;
+        recorded.map_err(self.failed("cannot record how long files have been in the trash"))
     }
 
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
