@@ -68,9 +68,9 @@ pub struct Usage {
 /// Why a call of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The operator frees disk space, then the caller retries.
-    #[error("no space left for sandboxes on this machine")]
-    NoSpace,
+    /// The operator frees disk space or inodes, then the caller retries. Says where and what to do.
+    #[error("no space left for sandboxes on this machine: {0}")]
+    NoSpace(String),
     /// Files to open or copy do not exist. Opening never creates them.
     #[error("files {files} are missing from the pool at {}", path.display())]
     FilesMissing { files: FilesId, path: PathBuf },
