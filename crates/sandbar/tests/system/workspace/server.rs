@@ -69,7 +69,7 @@ fn up_replaces_a_server_that_a_command_started() {
 }
 
 /// Starts a service that accepts connections and never answers.
-fn start_hanging_store() -> (TcpListener, String) {
+pub(super) fn start_hanging_store() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("it has one"));
     (listener, address)
