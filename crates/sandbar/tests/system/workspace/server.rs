@@ -3,7 +3,8 @@
 
 use super::{Down, User, text_of};
 use crate::support::program::text;
-use crate::support::{Program, Server, eventually};
+use crate::support::{McpProcess, Program, Server, eventually};
+use serde_json::json;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -68,6 +69,27 @@ fn up_replaces_a_server_that_a_command_started() {
     assert_eq!(user.exec("shop", "echo again"), "again\n", "a command starts one");
 }
 
+/// Asserts that a command returns within 5 s in the best of three runs: other programs may delay
+/// one of them, a wait for the store delays all.
+#[track_caller]
+fn check_quick(what: &str, run: impl Fn()) {
+    let took = || {
+        let started = Instant::now();
+        run();
+        started.elapsed()
+    };
+    let best = (0..3).map(|_| took()).min().expect("three runs");
+    assert!(best < Duration::from_secs(5), "{what} took {best:?}");
+}
+
+/// Starts an MCP server on the workspace, makes one call and kills the server.
+fn call_over_mcp(mcp: &Program) {
+    let mut mcp = McpProcess::start(mcp, &["--workspace", "shop"]);
+    let answer = mcp.call("bash", &json!({ "command": "echo hello" }));
+    assert!(answer.to_string().contains("hello"), "{answer}");
+    mcp.kill();
+}
+
 /// Starts a service that accepts connections and never answers.
 pub(super) fn start_hanging_store() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -83,21 +105,25 @@ fn a_store_that_hangs_delays_no_command_that_does_not_need_it() {
     user.exec("shop", "git init -q . && echo 1 >file");
     let (_listener, endpoint) = start_hanging_store();
     user.configure(&format!("[objects]\nurl = \"s3://bucket\"\nendpoint = \"{endpoint}\"\n"));
-    let keys =
-        |program: Program| program.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret");
-    let workspace = keys(Program::new("workspace").at(&server))
-        .variable("XDG_DATA_HOME", user.home.path().join("data"))
-        .variable("XDG_CONFIG_HOME", user.home.path().join("config"));
-    let quick = |arguments: &[&str], most: u64| {
-        let started = Instant::now();
-        workspace.must(arguments);
-        let took = started.elapsed();
-        assert!(took < Duration::from_secs(most), "{arguments:?} took {took:?}");
+    let with_store = |word| {
+        let program = Program::new(word).at(&server).variable("XDG_DATA_HOME", user.home.path().join("data"));
+        let program = program.variable("XDG_CONFIG_HOME", user.home.path().join("config"));
+        program.variable("AWS_ACCESS_KEY_ID", "key").variable("AWS_SECRET_ACCESS_KEY", "secret")
     };
-    quick(&["exec", "shop", "--", "true"], 20);
-    let commit = "git add . && git -c user.name=T -c user.email=t@example.com commit -qm one";
-    quick(&["exec", "shop", "-c", commit], 20);
-    quick(&["list"], 20);
+    let (workspace, tool, mcp) = (with_store("workspace"), with_store("tool"), with_store("mcp"));
+    std::fs::write(user.home.path().join("file"), "mine").expect("a directory of our own");
+    let mine = user.home.path().join("file").to_str().expect("a plain name").to_owned();
+    let commit = "git add . && git -c user.name=T -c user.email=t@example.com commit --allow-empty -qm one";
+    let exec = ["exec", "shop", "--", "true"];
+    check_quick("exec", || drop(workspace.must(&exec)));
+    // A commit is to be saved; while the store hangs, each command looks whether it answers again.
+    check_quick("a commit", || drop(workspace.must(&["exec", "shop", "-c", commit])));
+    check_quick("exec after a commit", || drop(workspace.must(&exec)));
+    check_quick("list", || drop(workspace.must(&["list"])));
+    check_quick("show", || drop(workspace.must(&["show", "shop"])));
+    check_quick("cp", || drop(workspace.must(&["cp", &mine, "shop:copy"])));
+    check_quick("tool", || drop(tool.must(&["bash", r#"{"command": "cat copy"}"#, "--workspace", "shop"])));
+    check_quick("mcp", || call_over_mcp(&mcp));
     user.configure("");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
