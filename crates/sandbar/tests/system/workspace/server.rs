@@ -155,3 +155,49 @@ fn down_saves_the_workspaces_of_a_studio_on_postgres() {
     let again = owner.down.run(&[]);
     assert!(!text(&again.stdout).contains("postgres") && !text(&again.stderr).contains("postgres"), "{again:?}");
 }
+
+/// Runs `sandbar studio` on this database until it is ready, then kills it.
+fn run_studio(server: &Server, database: &str) {
+    let home = tempfile::tempdir().expect("a directory");
+    let program = Program::new("studio").variable("SANDBAR_DATABASE", database);
+    let program = program.variable("XDG_DATA_HOME", home.path()).variable("XDG_CONFIG_HOME", home.path());
+    let data = server.data().to_str().expect("a plain name");
+    let mut command = program.command(&["--data", data, "--listen", "127.0.0.1:0", "--builds", "0"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let ready = lines.any(|line| line.starts_with("ready: "));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert!(ready, "the studio did not become ready");
+}
+
+/// Two studios that are processes of their own, on databases of their own: one was started with the
+/// server's data directory, the other is named by the caller.
+#[test]
+fn down_saves_the_workspaces_of_separate_studios() {
+    let server = Server::with(&["--no-studio"]);
+    let databases = [testing::postgres::database(), testing::postgres::database()];
+    run_studio(&server, &databases[0]);
+    let objects = server.data().join("studio/objects");
+    for (job, database) in ["job-one", "job-two"].into_iter().zip(&databases) {
+        let studio = User::with_settings(|program| program.at(&server).variable("STUDIO_DATABASE", database));
+        studio.configure(&format!(
+            "[records]\nurl_env = \"STUDIO_DATABASE\"\n[objects]\nurl = \"file://{}\"\n",
+            objects.display()
+        ));
+        studio.workspace.must(&["create", job]);
+        studio.exec(job, "echo built >file");
+    }
+    let owner = User::for_server(&server);
+    let refused = owner.down.fails(1, &[]);
+    assert!(refused.contains("job-two") && !refused.contains("job-one"), "nothing names its database: {refused}");
+    let ended = owner.down.json(&["--database", &databases[1]]);
+    let mut saved: Vec<String> =
+        ended["saved"].as_array().expect("a list").iter().map(|saved| text_of(saved, "workspace")).collect();
+    saved.sort();
+    assert_eq!(saved, ["job-one", "job-two"], "{ended}");
+    let left = std::fs::read_dir(server.file("studio-databases")).expect("a directory").count();
+    assert_eq!(left, 0, "nothing is left of a password");
+    let again = owner.down.run(&[]);
+    assert!(!text(&again.stdout).contains("postgres") && !text(&again.stderr).contains("postgres"), "{again:?}");
+}
