@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{StatVfs, StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
 /// Below this a file system counts as full. One large transaction uses as much; a smaller threshold
@@ -37,11 +37,30 @@ pub(crate) fn free_space(path: &Path) -> FreeSpace {
     }
 }
 
+/// Free inodes below which a file system was out of them when it refused a change: what failed has
+/// removed its incomplete files before the cause is looked for.
+const FEW_INODES: u64 = 64;
+
+/// Whether the file system of `path` lacks space or inodes or is read-only, so that it explains a
+/// failure.
+pub fn is_exhausted(path: &Path) -> bool {
+    !matches!(free_space_after_refusal(path), FreeSpace::Free)
+}
+
+/// Queries the file system of `path` after it refused a change.
+fn free_space_after_refusal(path: &Path) -> FreeSpace {
+    let has_few_inodes = |found: StatVfs| found.f_files > 0 && found.f_favail < FEW_INODES;
+    match free_space(path) {
+        FreeSpace::Free if statvfs(nearest_existing(path)).is_ok_and(has_few_inodes) => FreeSpace::NoInodes,
+        other => other,
+    }
+}
+
 /// Explains what kept `path` from being created or written, and the remedy.
 pub fn explain(path: &Path, error: &io::Error) -> String {
     let mount = mount_point(path).display().to_string();
     let shown = path.display();
-    match (error.raw_os_error().map(Errno::from_raw_os_error), free_space(path)) {
+    match (error.raw_os_error().map(Errno::from_raw_os_error), free_space_after_refusal(path)) {
         (Some(Errno::NOSPC | Errno::DQUOT), free_space) => {
             format!("{shown} cannot be written: {}", describe_full(&mount, free_space))
         }
@@ -55,6 +74,17 @@ pub fn explain(path: &Path, error: &io::Error) -> String {
         (Some(Errno::IO), _) => format!("{shown} cannot be read or written: {}", describe_io_error(&mount, error)),
         _ => format!("{shown} cannot be written: {error}"),
     }
+}
+
+/// What to do about a full file system that holds `path`, of which its owner keeps `reserve` bytes
+/// free.
+pub fn explain_reserve(path: &Path, free: u64, reserve: u64) -> String {
+    let mount = mount_point(path);
+    let (mount, free, reserve) = (mount.display(), free >> 20, reserve >> 20);
+    format!(
+        "the file system at {mount} has {free} MiB free, and {reserve} MiB are kept free for the sandboxes that exist; \
+         free space there (`df -h {mount}`)"
+    )
 }
 
 pub(crate) fn describe_full(mount: &str, free_space: FreeSpace) -> String {

@@ -22,7 +22,7 @@ use sea_orm::{ConnectOptions, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTrait;
 
 pub use self::copy::{CopyError, backup, verify};
-pub use self::filesystem::explain;
+pub use self::filesystem::{explain, explain_reserve, is_exhausted};
 pub use self::handle::{Database, Transaction};
 pub use self::set_aside::{SetAside, SetAsideRow};
 use self::write_gate::WriteGate;

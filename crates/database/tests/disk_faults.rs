@@ -2,8 +2,8 @@
 //! transaction. Another process reads every acknowledged change from the file; once the disk works
 //! again, changes are accepted and no lock is left.
 //!
-//! The test runs this program again as a child, on a small file system of its own or with
-//! `faulty_disk.c` preloaded.
+//! The test runs this program again as a child, on a small file system of its own or on a
+//! [`FaultyDisk`].
 
 use std::collections::BTreeSet;
 use std::env;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use sandbar_database::{Database, find_unwritable};
 use sea_orm::{ConnectionTrait, DbBackend, DbErr, Statement, TransactionTrait};
+use testing::{DISK_FAULTS, FaultyDisk};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Larger than the page cache below, so that a statement writes to the disk before the commit.
@@ -200,52 +201,26 @@ async fn child_on_a_small_file_system() {
 /// Injects each error, once or permanently, into every call that changes the database's files.
 #[test]
 fn failed_writes_and_syncs_lose_no_commit() {
-    // On tmpfs where available: the test syncs hundreds of times, and the shim injects the faults.
-    let memory = Path::new("/dev/shm");
-    let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    let directory = directory.expect("a directory");
-    let library = directory.path().join("faulty_disk.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faulty_disk.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl");
-    let compiled = compiler.output().expect("a C compiler, as ./dev installs it");
-    assert!(compiled.status.success(), "{compiled:?}");
-    let data = directory.path().join("data");
-    fs::create_dir(&data).expect("a directory");
-    let mut command = Command::new(this_program());
-    command
-        .env("LD_PRELOAD", &library)
-        .env("FAULT_PREFIX", &data)
-        .env("FAULT_CONTROL", directory.path().join("control"));
-    run_child(command, "child_with_a_faulty_disk", &data);
+    FaultyDisk::run("child_with_a_faulty_disk");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by failed_writes_and_syncs_lose_no_commit"]
 async fn child_with_a_faulty_disk() {
-    let Some(directory) = child_directory() else { return };
-    let control = PathBuf::from(env::var_os("FAULT_CONTROL").expect("set beside the directory"));
-    let hit = control.with_extension("hit");
-    let faults = [
-        (libc::ENOSPC, 0, "full from then on"),
-        (libc::EIO, 1, "one I/O error"),
-        (libc::EIO, 0, "broken from then on"),
-    ];
-    // Every third call in the short run; every call in `./dev soak`.
-    let stride = testing::repeats(3, 1);
-    for (errno, count, name) in faults {
-        let mut skip = 0;
-        loop {
+    let Some(disk) = FaultyDisk::of_child() else { return };
+    for fault in DISK_FAULTS {
+        let name = fault.name;
+        let mut reached = 0;
+        // Every third call in the short run.
+        for skip in FaultyDisk::skips(3) {
             let situation = format!("{name}, after {skip} calls");
-            let inner = directory.join(format!("{errno}-{count}-{skip}"));
+            let inner = disk.path().join(format!("{}-{skip}", name.replace([' ', '/'], "-")));
             fs::create_dir(&inner).expect("a directory");
             let mut subject = Subject::open(&inner).await;
             subject.change(|_| {}).await.expect("the disk works");
-            // The shim counts calls from the moment the control file changes.
-            fs::write(&control, format!("{skip} {errno} {count}")).expect("armed");
+            disk.arm(fault, skip);
             let refused = (subject.change(|_| {}).await.is_err(), subject.change_alone().await.is_err());
-            fs::write(&control, "").expect("disarmed");
-            let was_hit = fs::remove_file(&hit).is_ok();
+            let was_hit = disk.disarm();
             subject.recover().await;
             subject.check(&situation);
             if !was_hit {
@@ -254,9 +229,9 @@ async fn child_with_a_faulty_disk() {
             }
             drop(subject);
             fs::remove_dir_all(&inner).expect("removed");
-            skip += stride;
+            reached = skip;
         }
-        assert!(skip > 10, "{name}: only {skip} calls were reached");
-        println!("{name}: {skip} points");
+        assert!(reached > 10, "{name}: only {reached} calls were reached");
+        println!("{name}: {reached} points");
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -289,6 +289,14 @@ impl Engine {
         blocking(move || Ok(shared.builder.pool.take_from_trash(&name)?)).await
     }
 
+    /// Records for how long files were observed in the trash.
+    /// # Errors
+    /// [`EngineError::FilesMissing`] when they are not in it.
+    pub async fn record_watched(&self, name: &str, watched: Duration) -> Result<(), EngineError> {
+        let (shared, name) = (self.0.clone(), name.to_owned());
+        blocking(move || Ok(shared.builder.pool.record_watched(&name, watched)?)).await
+    }
+
     /// Deletes files from the trash; absent is success.
     pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
@@ -365,6 +373,11 @@ impl Engine {
     /// Ways in which sandboxes of this server differ from those of a root server, for their users.
     pub fn differences(&self) -> Vec<&'static str> {
         rootless_limitations(self.0.builder.privilege, self.0.builder.groups.has_limits())
+    }
+
+    /// Where the engine writes: the directory of sandboxes' files and the data directory.
+    pub fn directories(&self) -> [&Path; 2] {
+        self.0.builder.pool.directories()
     }
 
     /// Why sandboxes cannot write any more, while that is the case. Does no I/O.

@@ -404,6 +404,12 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
         assert_eq!((trash[0].name.as_str(), trash[0].note.as_ref()), ("box", Some(&note)));
         assert!(trash[0].bytes.is_some_and(|bytes| bytes >= MIB), "{trash:?}");
         assert!(trash[0].since.elapsed().is_ok_and(|age| age < Duration::from_secs(600)), "{trash:?}");
+        assert_eq!(trash[0].watched, Duration::ZERO);
+        pool.record_watched("box", Duration::from_secs(90)).unwrap();
+        let found = pool.trash().unwrap().remove(0);
+        assert_eq!((found.watched, found.since), (Duration::from_secs(90), trash[0].since));
+        assert_eq!(found.note.as_ref(), Some(&note));
+        pool.record_watched("absent", Duration::ZERO).expect_err("it is not in the trash");
 
         pool.create_volume("box", MIB).unwrap();
         pool.take_from_trash("box").expect_err("another volume has its name");

@@ -1,15 +1,18 @@
 //! Adapter of the node's engine port to the engine of this machine.
 
 use std::collections::HashSet;
-use std::io;
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use std::{io, iter};
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
-use engine::pool::PoolFault;
+use engine::pool::{PoolError, PoolFault};
 use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 
 use crate::description::Description;
@@ -28,16 +31,22 @@ impl LocalEngine {
         Self { engine }
     }
 
-    /// Converts an error. While the pool is read-only, that is the reason of every failure.
-    fn failed(&self, what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError + use<> {
-        let fault = self.fault();
-        move |error| fault.map_or_else(|| failed(what)(error), EngineError::ReadOnly)
+    /// Converts an error. While the pool is read-only, that is the reason of every failure; a disk
+    /// that refused a change is named with what to do.
+    fn failed(&self, what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError + '_ {
+        move |error| match self.fault() {
+            Some(fault) => EngineError::ReadOnly(fault),
+            None => find_disk_refusal(&error, self.engine.directories()).unwrap_or_else(|| failed(what)(error)),
+        }
     }
 }
 
 fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
     move |error| match error {
-        engine::EngineError::NoSpace(_) => EngineError::NoSpace,
+        engine::EngineError::NoSpace(PoolError::NoSpace { path, free, reserve }) => {
+            EngineError::NoSpace(database::explain_reserve(&path, free, reserve))
+        }
+        engine::EngineError::NoSpace(other) => EngineError::NoSpace(other.to_string()),
         engine::EngineError::FilesMissing { name, path } => match name.parse() {
             Ok(files) => EngineError::FilesMissing { files, path },
             Err(_) => EngineError::failed(what, format!("nothing is at {}", path.display())),
@@ -45,6 +54,28 @@ fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError
         engine::EngineError::ReadOnly(fault) => EngineError::ReadOnly(unwritable(fault)),
         other => EngineError::failed(what, other),
     }
+}
+
+/// The refusal of a disk in the causes of `error`, explained by the state of the engine's
+/// directories.
+fn find_disk_refusal(error: &engine::EngineError, directories: [&Path; 2]) -> Option<EngineError> {
+    let mut causes = iter::successors(Some(error as &(dyn Error + 'static)), |cause| (*cause).source());
+    let refused = |cause: &(dyn Error + 'static)| {
+        let error = cause.downcast_ref::<io::Error>()?;
+        let errno = Errno::from_io_error(error)?;
+        matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS).then_some((errno, io::Error::from(errno)))
+    };
+    let (errno, refusal) = causes.find_map(refused)?;
+    let exhausted = directories.into_iter().find(|path| database::is_exhausted(path));
+    // Limits of the kernel on namespaces, mounts and cgroups have the same error number. The pool
+    // itself fails for its disk.
+    let is_of_pool = matches!(error, engine::EngineError::Pool(_));
+    let path = exhausted.or(is_of_pool.then_some(directories[0]))?;
+    let cause = database::explain(path, &refusal);
+    Some(match errno {
+        Errno::ROFS => EngineError::ReadOnly(Unwritable { path: path.to_owned(), cause, since: Timestamp::now() }),
+        _ => EngineError::NoSpace(cause),
+    })
 }
 
 fn unwritable(fault: PoolFault) -> Unwritable {
@@ -67,7 +98,7 @@ impl Trash for LocalEngine {
     async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
         let note = serde_json::to_value(description)
             .map_err(|error| EngineError::failed("cannot write the description of files", error))?;
-        self.engine.write_note(files.as_str(), note).await.map_err(failed("cannot describe files"))
+        self.engine.write_note(files.as_str(), note).await.map_err(self.failed("cannot describe files"))
     }
 
     async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
@@ -81,16 +112,21 @@ impl Trash for LocalEngine {
 
     async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
         let trashed = self.engine.trash().await.map_err(failed("cannot list the trash"))?;
-        let ours = trashed.into_iter().filter_map(|engine::pool::Trashed { name, since, bytes, note }| {
+        let ours = trashed.into_iter().filter_map(|engine::pool::Trashed { name, since, watched, bytes, note }| {
             let description = note.and_then(|note| serde_json::from_value(note).ok());
             let since = Timestamp::try_from(since).unwrap_or(Timestamp::MAX);
-            Some(Trashed { files: name.parse().ok()?, since, bytes, description })
+            Some(Trashed { files: name.parse().ok()?, since, watched, bytes, description })
         });
         Ok(ours.collect())
     }
 
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
-        self.engine.take_from_trash(files.as_str()).await.map_err(failed("cannot take files from the trash"))
+        self.engine.take_from_trash(files.as_str()).await.map_err(self.failed("cannot take files from the trash"))
+    }
+
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
+        let recorded = self.engine.record_watched(files.as_str(), watched).await;
+        recorded.map_err(self.failed("cannot record how long files have been in the trash"))
     }
 
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {

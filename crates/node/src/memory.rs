@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
@@ -196,6 +197,12 @@ impl Trash for MemoryEngine {
         Ok(())
     }
 
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
+        let mut inner = lock(&self.inner);
+        inner.trash.get_mut(files).ok_or_else(|| self.missing(files))?.watched = watched;
+        Ok(())
+    }
+
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         lock(&self.inner).trash.remove(files);
         Ok(())
@@ -259,7 +266,13 @@ impl Engine for MemoryEngine {
         for id in &unnamed {
             held.remove(id);
             let description = notes.remove(id);
-            let trashed = Trashed { files: id.clone(), since: Timestamp::now(), bytes: Some(0), description };
+            let trashed = Trashed {
+                files: id.clone(),
+                since: Timestamp::now(),
+                watched: Duration::ZERO,
+                bytes: Some(0),
+                description,
+            };
             trash.insert(id.clone(), trashed);
         }
         Ok(unnamed.iter().map(FilesId::to_string).collect())

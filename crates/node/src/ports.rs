@@ -9,6 +9,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use engine::net::{Policy, Rules};
@@ -67,9 +68,9 @@ pub struct Usage {
 /// Why a call of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The operator frees disk space, then the caller retries.
-    #[error("no space left for sandboxes on this machine")]
-    NoSpace,
+    /// The operator frees disk space or inodes, then the caller retries. Says where and what to do.
+    #[error("no space left for sandboxes on this machine: {0}")]
+    NoSpace(String),
     /// Files to open or copy do not exist. Opening never creates them.
     #[error("files {files} are missing from the pool at {}", path.display())]
     FilesMissing { files: FilesId, path: PathBuf },
@@ -103,6 +104,8 @@ pub enum RootError {
 pub struct Trashed {
     pub files: FilesId,
     pub since: Timestamp,
+    /// How long servers have observed them in the trash, by their monotonic clocks.
+    pub watched: Duration,
     /// Their size; `None` if it cannot be determined.
     pub bytes: Option<u64>,
     pub description: Option<Description>,
@@ -123,6 +126,9 @@ pub trait Trash: Send + Sync {
     /// Moves files out of the trash. Fails with [`EngineError::FilesMissing`] if they are not in
     /// it.
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
+    /// Records durably how long servers have observed files in the trash. Fails with
+    /// [`EngineError::FilesMissing`] if they are not in it.
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError>;
     /// Deletes files in the trash; succeeds if they are absent.
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError>;
 }

@@ -1,14 +1,16 @@
 //! Recovery of files that no record names: from the trash, or a volume that stayed in the pool.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use uuid::Uuid;
 
+use crate::clock::after;
+use crate::config::SandboxesConfig;
 use crate::description::Description;
 use crate::error::SandboxError;
 use crate::id::{FilesId, SandboxId, Token, random_name};
@@ -24,8 +26,7 @@ use crate::template::{
 };
 use crate::volume::Volume;
 
-/// Interval between two purges of the trash. The first is this long after the start, so that a
-/// clock that is wrong at boot can be corrected before anything is deleted by it.
+/// Interval between two purges of the trash, which record what they have observed.
 const TRASH_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Timeout of a recovered sandbox without a description.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -36,7 +37,7 @@ pub struct Recoverable {
     pub files: FilesId,
     /// When they were moved to the trash. `None` for a volume, which is never moved there.
     pub trashed_at: Option<Timestamp>,
-    /// When they are deleted from the trash.
+    /// When they are deleted from the trash at the earliest.
     pub deleted_at: Option<Timestamp>,
     pub bytes: Option<u64>,
     /// `None` if there is no description.
@@ -106,16 +107,20 @@ impl Node {
     /// files from the trash until the server stops.
     pub(crate) async fn maintain_pool(node_state: Arc<NodeState>) {
         let stop = node_state.stop.clone();
-        stop.run_until_cancelled(async {
+        let mut watch = TrashWatch::new(&node_state);
+        let prepared = stop.run_until_cancelled(async {
+            watch.list(&node_state).await;
             describe_all(&node_state).await;
-            loop {
-                tokio::time::sleep(TRASH_INTERVAL).await;
-                if let Err(error) = empty_trash(&node_state).await {
-                    warn!(%error, "the trash was not emptied");
-                }
+        });
+        let mut runs = prepared.await.is_some();
+        while runs {
+            runs = stop.run_until_cancelled(tokio::time::sleep(TRASH_INTERVAL)).await.is_some();
+            watch.record(&node_state).await;
+            if runs {
+                watch.delete_expired(&node_state).await;
+                watch.list(&node_state).await;
             }
-        })
-        .await;
+        }
     }
 }
 
@@ -129,9 +134,10 @@ pub(crate) fn named_files(node_state: &NodeState) -> HashSet<FilesId> {
 }
 
 async fn list_recoverable(node_state: &NodeState) -> Result<Vec<Recoverable>, SandboxError> {
-    let kept = SignedDuration::from_hours(24 * i64::from(node_state.config.trash_days));
+    let (now, kept) = (node_state.clock.now(), trash_time(&node_state.config));
     let entry = |trashed: Trashed| Recoverable {
-        deleted_at: trashed.since.checked_add(kept).ok(),
+        // Up to one interval was observed and is not recorded yet.
+        deleted_at: Some(after(now, kept.saturating_sub(trashed.watched + TRASH_INTERVAL))),
         trashed_at: Some(trashed.since),
         files: trashed.files,
         bytes: trashed.bytes,
@@ -293,16 +299,59 @@ async fn describe_all(node_state: &NodeState) {
     }
 }
 
-async fn empty_trash(node_state: &NodeState) -> Result<(), EngineError> {
-    let (now, kept) =
-        (node_state.clock.now(), SignedDuration::from_hours(24 * i64::from(node_state.config.trash_days)));
-    for trashed in node_state.engine.trash().await? {
-        if now.duration_since(trashed.since) >= kept {
-            match node_state.engine.delete_from_trash(&trashed.files).await {
-                Ok(()) => info!(files = %trashed.files, since = %trashed.since, "deleted from the trash"),
-                Err(error) => warn!(files = %trashed.files, %error, "files stay in the trash"),
+/// How long the files in the trash have been observed there. Neither a jump of the wall clock nor a
+/// wrong date at the start deletes anything: only time counts in which a server ran.
+struct TrashWatch {
+    watched: HashMap<FilesId, Duration>,
+    /// The uptime up to which `watched` counts.
+    until: Duration,
+}
+
+impl TrashWatch {
+    fn new(node_state: &NodeState) -> Self {
+        Self { watched: HashMap::new(), until: node_state.clock.uptime() }
+    }
+
+    /// Lists the trash again: files that are new begin with what earlier servers recorded.
+    async fn list(&mut self, node_state: &NodeState) {
+        match node_state.engine.trash().await {
+            Ok(trash) => {
+                let entry = |Trashed { files, watched, .. }: Trashed| {
+                    let known = self.watched.get(&files).copied().unwrap_or(watched);
+                    (files, known)
+                };
+                self.watched = trash.into_iter().map(entry).collect();
+            }
+            Err(error) => warn!(%error, "the trash cannot be listed, nothing more is deleted from it"),
+        }
+    }
+
+    /// Counts the time since the previous call and records it.
+    async fn record(&mut self, node_state: &NodeState) {
+        let now = node_state.clock.uptime();
+        let elapsed = now.saturating_sub(self.until);
+        self.until = now;
+        for (files, watched) in &mut self.watched {
+            *watched += elapsed;
+            match node_state.engine.record_watched(files, *watched).await {
+                // Missing: they were recovered, and the next list leaves them out.
+                Ok(()) | Err(EngineError::FilesMissing { .. }) => {}
+                Err(error) => warn!(%files, %error, "the next server will keep files longer in the trash"),
             }
         }
     }
-    Ok(())
+
+    async fn delete_expired(&self, node_state: &NodeState) {
+        let kept = trash_time(&node_state.config);
+        for (files, watched) in self.watched.iter().filter(|(_, watched)| **watched >= kept) {
+            match node_state.engine.delete_from_trash(files).await {
+                Ok(()) => info!(%files, hours = watched.as_secs() / 3600, "deleted from the trash"),
+                Err(error) => warn!(%files, %error, "files stay in the trash"),
+            }
+        }
+    }
+}
+
+fn trash_time(config: &SandboxesConfig) -> Duration {
+    Duration::from_secs(24 * 60 * 60 * u64::from(config.trash_days))
 }

@@ -37,11 +37,24 @@ enum Command {
 
 /// Write a commented configuration file to begin with.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
 Examples:
   sandbar config init
   sandbar config init --config ./sandbar.toml
-  sandbar config init --force         what is there is replaced")]
+  sandbar config init --force         what is there is replaced
+
+`--help` prints the file, which has every key.",
+    after_long_help = concat!("\
+Examples:
+  sandbar config init
+  sandbar config init --config ./sandbar.toml
+  sandbar config init --force         what is there is replaced
+
+The file has every key:
+
+", include_str!("config_template.toml"))
+)]
 struct Init {
     /// Replace a file that is there
     #[arg(long)]
@@ -333,7 +346,13 @@ mod tests {
             #[command(flatten)]
             up: crate::up::Up,
         }
+        #[derive(clap::Parser)]
+        struct WholeInit {
+            #[command(flatten)]
+            init: Init,
+        }
         let help = Whole::command().render_long_help().to_string();
+        let init_help = WholeInit::command().render_long_help().to_string();
         let document = include_str!("../../../docs/configuration.md");
         let documented: Vec<&str> =
             document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key)).collect();
@@ -345,9 +364,11 @@ mod tests {
                 let whole = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
                 assert!(documented.contains(&whole.as_str()), "docs/configuration.md does not have `{whole}`");
                 assert!(TEMPLATE.contains(&key), "the file to begin with does not have {whole}");
+                // Those of workspaces and models are not the server's alone.
                 let elsewhere = ["providers", "objects", "records", "budgets", "models"];
                 let of_server = !elsewhere.iter().any(|part| section.starts_with(part));
                 assert!(!of_server || help.contains(&key), "the help of `sandbar up` does not have {whole}");
+                assert!(init_help.contains(&key), "the help of `sandbar config init` does not have {whole}");
                 known.push(whole);
             }
         }

@@ -3,6 +3,7 @@
 //! Invariant: only the process that holds the lock changes the directory's contents.
 
 use crate::config::WORKSPACES;
+use crate::studio::{DATABASE_NOTES, noted_databases};
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
 use sdk::Secret;
@@ -26,7 +27,7 @@ pub(crate) const STUDIO: &str = "studio";
 /// Directory of screenshots when no other store is configured.
 pub(crate) const MEDIA: &str = "media";
 /// Entries that other commands may create before the first server.
-const MADE_BY_OTHERS: [&str; 5] = [WORKSPACES, AUTHORITY, STUDIO, MEDIA, EXPECTED];
+const MADE_BY_OTHERS: [&str; 6] = [WORKSPACES, AUTHORITY, STUDIO, DATABASE_NOTES, MEDIA, EXPECTED];
 
 /// The server of a directory; written when the server is ready. Not `Debug`, since it has the key.
 #[derive(Serialize, Deserialize)]
@@ -335,9 +336,11 @@ pub(crate) fn expect_none(path: &Path) {
     let _ = fs::remove_file(path.join(EXPECTED));
 }
 
-/// The studio's database that was given to the last server of a directory.
-pub(crate) fn known_database(path: &Path) -> Option<Secret> {
-    read_note(path)?.database.map(Secret::from)
+/// The databases that were given to the last server of a directory and to studios without a
+/// server.
+pub(crate) fn known_databases(path: &Path) -> Vec<Secret> {
+    let of_server = read_note(path).and_then(|note| note.database).map(Secret::from);
+    of_server.into_iter().chain(noted_databases(path)).collect()
 }
 
 /// The note of a server that is serving, or that was killed while it served.

@@ -39,6 +39,15 @@ pub struct PowerCut(PathBuf);
 impl Disk {
     /// Creates a sparse ext4 of `bytes`.
     pub fn new(bytes: u64) -> Self {
+        Self::made_with(bytes, &[])
+    }
+
+    /// Creates a sparse ext4 of `bytes` that has room for about this many files.
+    pub fn with_inodes(bytes: u64, inodes: u64) -> Self {
+        Self::made_with(bytes, &["-N", &inodes.to_string()])
+    }
+
+    fn made_with(bytes: u64, options: &[&str]) -> Self {
         let top = tempfile::Builder::new().prefix("sandbar-disk-").tempdir().expect("a directory");
         run("mount", &["--bind", text(top.path()), text(top.path())]);
         run("mount", &["--make-shared", text(top.path())]);
@@ -53,7 +62,7 @@ impl Disk {
         run("mkfs.btrfs", &["--quiet", text(&outer_image)]);
         run("mount", &["-o", "loop,noatime", text(&outer_image), text(&disk.outer())]);
         make_sparse(&disk.image, bytes);
-        run("mkfs.ext4", &["-q", "-F", text(&disk.image)]);
+        run("mkfs.ext4", &[&["-q", "-F"], options, &[text(&disk.image)]].concat());
         disk.mount();
         disk
     }

@@ -5,6 +5,7 @@
 //! Only a dev-dependency. It starts programs, and knows nothing of what the tests check.
 
 mod disk;
+mod faulty_disk;
 pub mod postgres;
 mod program;
 mod s3;
@@ -15,6 +16,7 @@ mod user;
 mod waiting;
 
 pub use disk::{Disk, PowerCut};
+pub use faulty_disk::{DISK_FAULTS, DiskFault, FaultyDisk};
 pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]

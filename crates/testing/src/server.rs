@@ -1,6 +1,6 @@
 //! A real `sandbar up` in a temporary directory.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader, pipe};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
@@ -36,6 +36,7 @@ pub struct Running {
     pub address: String,
     pub key: String,
     process: Tied,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Running {
@@ -71,16 +72,20 @@ impl Running {
         // A server maintains the workspaces of the user who starts it; those of the user who runs
         // the tests are not for it.
         command.env("XDG_CONFIG_HOME", data.join("none")).env("XDG_DATA_HOME", data.join("none"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let (errors, stderr) = pipe().expect("a pipe");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let (process, output) = Tied::start(command, "TERM");
         let (ready, started) = mpsc::channel();
         std::thread::spawn(move || read(output.expect("stdout is piped"), &ready));
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = Arc::clone(&log);
+        std::thread::spawn(move || copy_log(errors, &lines));
         let address = match started.recv_timeout(READY_TIMEOUT) {
             Ok(address) => address,
             Err(error) => panic!("the server did not become ready: {error}"),
         };
         let key = exported(program, data, user, "E2B_API_KEY").expect("a server has a key");
-        Self { address, key, process }
+        Self { address, key, process, log }
     }
 
     pub fn url(&self) -> String {
@@ -89,6 +94,11 @@ impl Running {
 
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// The lines that the server has logged so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sends the server a signal and waits until it has ended.
@@ -110,6 +120,14 @@ fn read(output: ChildStdout, ready: &mpsc::Sender<String>) {
         if let Some(address) = line.strip_prefix("ready: http://") {
             let _ = ready.send(address.to_owned());
         }
+    }
+}
+
+/// Shows the server's log beside that of the tests, and keeps it.
+fn copy_log(errors: PipeReader, lines: &Mutex<Vec<String>>) {
+    for line in BufReader::new(errors).lines().map_while(Result::ok) {
+        eprintln!("{line}");
+        lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }
 

@@ -105,10 +105,8 @@ impl From<SandboxError> for Failure {
                 Self::new(StatusCode::GONE, error.to_string()).with_code(TEMPLATE_FILES_MISSING)
             }
             SandboxError::Full { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()),
-            SandboxError::Stopping | SandboxError::Engine(EngineError::NoSpace) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-            }
-            SandboxError::Engine(EngineError::ReadOnly(_)) => {
+            SandboxError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            SandboxError::Engine(EngineError::NoSpace(_) | EngineError::ReadOnly(_)) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
             SandboxError::Records(records) if let Some(refused) = records.unwritable() => {

@@ -392,9 +392,9 @@ async fn a_full_machine_refuses_without_retry() {
     server.create(json!({"templateID": "base"})).await;
     check(&server, "POST /v2/sandboxes", r#"{"templateID":"base"}"#, 429, json!({})).await;
     let server = Server::start().await;
-    server.engine.refuse_boots(Some(|| EngineError::NoSpace));
-    let message = "no space left for sandboxes on this machine";
-    check(&server, "POST /v2/sandboxes", r#"{"templateID":"base"}"#, 503, json!({ "message": message })).await;
+    server.engine.refuse_boots(Some(|| EngineError::NoSpace("df -h /data".to_owned())));
+    let message = "no space left for sandboxes on this machine: df -h /data";
+    check(&server, "POST /v2/sandboxes", r#"{"templateID":"base"}"#, 507, json!({ "message": message })).await;
     server.engine.refuse_boots(Some(|| EngineError::failed("cannot boot the sandbox", "secret detail")));
     let message = "cannot boot the sandbox";
     check(&server, "POST /v2/sandboxes", r#"{"templateID":"base"}"#, 500, json!({ "message": message })).await;

@@ -75,8 +75,11 @@ pub enum PoolKind {
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// Freeing space on the host or removing sandboxes helps.
-    #[error("the disk has {free} bytes left, and {reserve} are kept free for what already runs")]
-    NoSpace { free: u64, reserve: u64 },
+    #[error(
+        "the file system of {} has {free} bytes left, and {reserve} are kept free for the sandboxes that exist",
+        path.display()
+    )]
+    NoSpace { path: PathBuf, free: u64, reserve: u64 },
     /// A volume to open or copy does not exist. Only a create makes a volume: an empty one in its
     /// place would look like its content.
     #[error("volume {name} is missing: there is nothing at {}", path.display())]
@@ -238,6 +241,11 @@ impl Pool {
             fault: Mutex::default(),
             _mounted: None,
         })
+    }
+
+    /// The directory of the volumes and the data directory, which may be on other file systems.
+    pub fn directories(&self) -> [&Path; 2] {
+        [&self.root, &self.data]
     }
 
     pub fn kind(&self) -> PoolKind {
@@ -489,7 +497,7 @@ impl Pool {
         let host = statvfs(&self.data).map_err(io::Error::from);
         let host = host.map_err(PoolError::io(format!("examine {}", self.data.display())))?;
         let (free, reserve) = (free(&host), reserve(&host));
-        if free < reserve { Err(PoolError::NoSpace { free, reserve }) } else { Ok(()) }
+        if free < reserve { Err(PoolError::NoSpace { path: self.data.clone(), free, reserve }) } else { Ok(()) }
     }
 }
 

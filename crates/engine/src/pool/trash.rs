@@ -5,7 +5,7 @@
 //!   ROOT/NAME               a volume
 //!   ROOT/.notes/NAME.json   its description by the owner, from which a lost record can be restored
 //!   ROOT/.trash/NAME        a volume that no record named
-//!   ROOT/.trash/NAME.json   since when, and its note
+//!   ROOT/.trash/NAME.json   since when, for how long it was observed, and its note
 //! ```
 //! Names of volumes have no dot, so neither directory is ever taken for a volume. A crash between
 //! two renames leaves a note without a volume, which is ignored.
@@ -29,6 +29,8 @@ pub(super) const DIRECTORY: &str = ".trash";
 pub struct Trashed {
     pub name: String,
     pub since: SystemTime,
+    /// How long the owner has observed it in the trash, see [`Pool::record_watched`].
+    pub watched: Duration,
     /// Its size; `None` where that cannot be counted.
     pub bytes: Option<u64>,
     /// What its owner wrote about it, if anything.
@@ -40,6 +42,9 @@ pub struct Trashed {
 struct TrashNote {
     /// By the wall clock of that moment.
     since_unix_ms: u64,
+    /// By the monotonic clocks of the processes that observed it. Older versions wrote none.
+    #[serde(default)]
+    watched_ms: u64,
     note: Option<Value>,
 }
 
@@ -70,9 +75,8 @@ impl Pool {
         self.check_present(name)?;
         let trash = self.side_directory(DIRECTORY)?;
         let failed = || PoolError::io(format!("move volume {name} to the trash"));
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let since_unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let note = TrashNote { since_unix_ms, note: self.note(name) };
+        let since_unix_ms = unix_ms(SystemTime::now());
+        let note = TrashNote { since_unix_ms, watched_ms: 0, note: self.note(name) };
         rename_older(&trash, name).map_err(failed())?;
         write_json(&trash, name, &note).map_err(failed())?;
         fs::rename(self.root.join(name), trash.join(name)).map_err(failed())?;
@@ -114,12 +118,31 @@ impl Pool {
                 // Young rather than old: it stays for its whole time.
                 None => SystemTime::now(),
             };
+            let watched = Duration::from_millis(note.as_ref().map_or(0, |note| note.watched_ms));
             let used = self.existing_at(&path, 0).and_then(|volume| volume.used_bytes());
             let note = note.and_then(|note| note.note);
-            found.push(Trashed { name: name.to_owned(), since, bytes: used.ok(), note });
+            found.push(Trashed { name: name.to_owned(), since, watched, bytes: used.ok(), note });
         }
         found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)
+    }
+
+    /// Records for how long `name` was observed in the trash. The wall clock may jump, so its owner
+    /// counts the time by a monotonic clock, and keeps it here over restarts.
+    /// # Errors
+    /// [`PoolError::Missing`] when the trash does not have it.
+    pub fn record_watched(&self, name: &str, watched: Duration) -> Result<(), PoolError> {
+        check_name(name)?;
+        let trash = self.root.join(DIRECTORY);
+        let path = trash.join(name);
+        if !path.is_dir() {
+            return Err(PoolError::Missing { name: name.to_owned(), path });
+        }
+        let fresh = || TrashNote { since_unix_ms: unix_ms(SystemTime::now()), watched_ms: 0, note: None };
+        let watched_ms = u64::try_from(watched.as_millis()).unwrap_or(u64::MAX);
+        let note = TrashNote { watched_ms, ..trash_note(&trash, name).unwrap_or_else(fresh) };
+        write_json(&trash, name, &note)
+            .map_err(PoolError::io(format!("write how long volume {name} has been in the trash")))
     }
 
     /// Deletes `name` from the trash; absent is success.
@@ -165,6 +188,11 @@ fn rename_older(trash: &Path, name: &str) -> io::Result<()> {
     let other = (2..).map(|number| format!("{name}x{number}")).find(free).expect("numbers do not end");
     absent_is_fine(fs::rename(trash.join(json_of(name)), trash.join(json_of(&other))))?;
     fs::rename(trash.join(name), trash.join(other))
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn json_of(name: &str) -> String {

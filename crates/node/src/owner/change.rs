@@ -16,7 +16,7 @@ use crate::guest_call;
 use crate::id::FilesId;
 use crate::lifecycle::{Event, PauseMode, State};
 use crate::log::LogLevel;
-use crate::ports::{EngineError, Machine};
+use crate::ports::{EngineError, Machine, RecordsError};
 use crate::sandbox::{IdempotencyKey, OnTimeout, PersistedState};
 
 /// A healthy guest answers in well under a millisecond; a starved one must not delay its own pause.
@@ -148,6 +148,13 @@ impl Owner {
             State::Running => {}
             State::Paused(_) => return Err(SandboxError::AlreadyPaused(self.record.id.clone())),
             state => return Err(SandboxError::NotRunning { id: self.record.id.clone(), state }),
+        }
+        // A pause of files ends the processes before the disk is asked.
+        if let Some(fault) = self.node_state.engine.fault() {
+            return Err(EngineError::ReadOnly(fault).into());
+        }
+        if let Some(refused) = self.node_state.records.fault() {
+            return Err(RecordsError { what: "write", source: refused.into() }.into());
         }
         if require_healthy_guest
             && let Some(machine) = &self.machine

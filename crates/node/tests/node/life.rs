@@ -212,7 +212,7 @@ async fn a_create_is_made_once_for_each_key() {
     node.kill(&first.id).await.expect("it is killed");
     assert_eq!(node.create(new_sandbox(), key("a")).await.expect("it is repeated"), first);
 
-    lab.engine.refuse_boots(Some(|| EngineError::NoSpace));
+    lab.engine.refuse_boots(Some(|| EngineError::NoSpace("df -h /data".to_owned())));
     let other = || Some(IdempotencyKey { key: "other".to_owned(), fingerprint: "a".to_owned() });
     assert!(node.create(new_sandbox(), other()).await.is_err());
     lab.engine.refuse_boots(None);
@@ -224,9 +224,9 @@ async fn a_failed_create_leaves_nothing() {
     let mut lab = Lab::new();
     lab.config.max_sandboxes = 1;
     let node = lab.open().await;
-    lab.engine.refuse_boots(Some(|| EngineError::NoSpace));
+    lab.engine.refuse_boots(Some(|| EngineError::NoSpace("df -h /data".to_owned())));
     let refused = node.create(new_sandbox(), None).await;
-    assert!(matches!(refused, Err(CreateError::Sandbox(SandboxError::Engine(EngineError::NoSpace)))));
+    assert!(matches!(refused, Err(CreateError::Sandbox(SandboxError::Engine(EngineError::NoSpace(_))))));
     assert!(node.all().is_empty() && lab.records.all().await.expect("records").is_empty());
 
     lab.engine.refuse_boots(None);
@@ -241,7 +241,7 @@ async fn a_failed_create_leaves_nothing() {
     assert!(matches!(node.connect(&id, SECOND, PauseMode::Full).await, Err(SandboxError::Full { .. })));
     assert_eq!(standing(&node, &id), Some(PersistedState::Paused(PauseMode::Filesystem)));
     node.kill(&other).await.expect("it is killed");
-    lab.engine.refuse_boots(Some(|| EngineError::NoSpace));
+    lab.engine.refuse_boots(Some(|| EngineError::NoSpace("df -h /data".to_owned())));
     assert!(node.connect(&id, SECOND, PauseMode::Full).await.is_err());
     assert_eq!(
         standing(&node, &id),

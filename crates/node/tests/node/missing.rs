@@ -137,13 +137,37 @@ async fn the_trash_is_emptied_after_its_days_and_not_before() {
     let stranded = lab.engine.strand_files();
     let node = lab.open().await;
     assert_eq!(node.recoverable().await.expect("a list").len(), 1);
-    // The memory engine uses the real clock, so the node's own is set to it first.
-    lab.clock.jump(jiff::Timestamp::now().duration_since(node.now()));
     tokio::time::sleep(6 * 24 * 3600 * SECOND).await;
     assert_eq!(node.recoverable().await.expect("a list").len(), 1, "after six days");
     tokio::time::sleep(25 * 3600 * SECOND).await;
     assert!(lab.engine.trash().await.expect("a list").is_empty(), "after seven");
     assert!(matches!(node.recover(stranded.as_str()).await, Err(RecoverError::NotFound(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_clock_does_not_empty_the_trash() {
+    let lab = Lab::new();
+    lab.engine.strand_files();
+    let trashed = async || lab.engine.trash().await.expect("a list").len();
+    let node = lab.open().await;
+    for days in [30, -60, 60] {
+        lab.clock.jump(24 * days * HOUR);
+        tokio::time::sleep(61 * 60 * SECOND).await;
+        assert_eq!(trashed().await, 1, "one hour after a jump of {days} days");
+        let deleted_at = node.recoverable().await.expect("a list")[0].deleted_at.expect("it is in the trash");
+        let left = deleted_at.duration_since(node.now()).as_hours();
+        assert!((6 * 24..7 * 24).contains(&left), "what is shown follows the clock: {left} hours");
+    }
+    // What a server observed, the next one counts.
+    tokio::time::sleep(3 * 24 * 3600 * SECOND).await;
+    node.close(Closing::Keep).await.expect("it closes");
+    let node = lab.open().await;
+    lab.clock.jump(30 * 24 * HOUR);
+    tokio::time::sleep((3 * 24 + 20) * 3600 * SECOND).await;
+    assert_eq!(trashed().await, 1, "not before");
+    tokio::time::sleep(3 * 3600 * SECOND).await;
+    assert_eq!(trashed().await, 0, "after seven days of two servers");
+    drop(node);
 }
 
 #[tokio::test]

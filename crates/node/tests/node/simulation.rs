@@ -158,6 +158,9 @@ impl Trash for SimEngine {
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         self.injector.call_atomic(engine_fault, self.inner.take_from_trash(files)).await
     }
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
+        self.injector.call(engine_fault, self.inner.record_watched(files, watched)).await
+    }
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         self.injector.call(engine_fault, self.inner.delete_from_trash(files)).await
     }

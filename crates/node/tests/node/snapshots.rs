@@ -156,7 +156,7 @@ async fn children_that_do_not_start_leave_nothing() {
     for child in started {
         node.kill(&child.id).await.expect("it ends");
     }
-    lab.engine.refuse_boots(Some(|| EngineError::NoSpace));
+    lab.engine.refuse_boots(Some(|| EngineError::NoSpace("df -h /data".to_owned())));
     let children = node.fork(&source, 60 * SECOND, 2).await.expect("the call is answered");
     assert!(children.iter().all(Result::is_err));
     assert_eq!(lab.engine.files(), HashSet::from([FilesId::from(&source)]));

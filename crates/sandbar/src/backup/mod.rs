@@ -457,7 +457,7 @@ fn find_external(config: &Config, data: &Path) -> anyhow::Result<Vec<String>> {
     {
         elsewhere.insert(format!("the snapshots of workspaces in {url}"));
     }
-    if let Some(database) = crate::data::known_database(data) {
+    for database in crate::data::known_databases(data) {
         match database.expose().strip_prefix("sqlite://") {
             Some(path) if is_inside(path) => {}
             Some(path) => drop(elsewhere.insert(format!("the records of the studio in {path}"))),

@@ -85,7 +85,7 @@ impl Scrub {
             let mut report = Report::default();
             scrub_databases(&data, &mut report).await?;
             scrub_pool(&data, &mut report)?;
-            scrub_snapshots(&config, &data, &mut report).await;
+            scrub_snapshots(&config, &mut report).await;
             Ok(report)
         })?;
         if self.json {
@@ -207,15 +207,14 @@ fn in_pool(path: &Path) -> String {
 
 /// Verifies the checkpoints of workspaces and of the studio's jobs. A store that does not answer is
 /// reported as a flaw.
-async fn scrub_snapshots(config: &Config, data: &Path, report: &mut Report) {
+async fn scrub_snapshots(config: &Config, report: &mut Report) {
     let mut stores = Vec::new();
     let of_workspaces = config.workspaces().and_then(|workspaces| Ok(workspaces.objects.open(&config::variable)?));
     match of_workspaces {
         Ok(objects) => stores.push(objects),
         Err(error) => report.note("the snapshots of workspaces", format!("{error:#}")),
     }
-    let studio = data.join("studio/objects");
-    if studio.is_dir() && config.objects.url.is_none() {
+    if let Some(studio) = crate::studio::own_objects(config) {
         match Objects::disk(&studio) {
             Ok(objects) => stores.push(objects),
             Err(error) => report.note("the snapshots of the studio", error),

@@ -9,6 +9,7 @@
 
 use super::manifest::{Root, hex};
 use crate::data::{self, DataDirectory, FoundServer};
+use crate::studio::DATABASE_NOTES;
 use anyhow::{Context as _, bail};
 use engine::pool::{FrozenCopy, Pool, is_frozen_copy};
 use sha2::{Digest as _, Sha256};
@@ -27,12 +28,14 @@ use tokio::process::ChildStderr;
 pub(super) const DRAFTS: &str = "backup.drafts";
 /// Not backed up: created by every server, valid for the running process only, or specific to this
 /// machine.
-const VOLATILE: [&str; 16] = [
+const VOLATILE: [&str; 17] = [
     "lock",
     "server.json",
     // A restored copy would make every command wait for the server of the old machine.
     "expected-server.json",
     "ended",
+    // Passwords, of studios of this machine.
+    DATABASE_NOTES,
     "runtime",
     "run",
     "pool",

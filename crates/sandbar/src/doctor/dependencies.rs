@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use workspace::checkpoint::{Checkpoints, ProjectId, Stamp};
+use workspace::checkpoint::{Checkpoints, Objects, ProjectId, Stamp};
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::provider::{LocalServer, Provider};
 use workspace::records::{DatabaseRecords, OrphanRecords as _};
@@ -63,24 +63,72 @@ pub(super) struct ExposedSnapshot {
     pub(super) fix: String,
 }
 
-/// Finds such snapshots. A store that does not answer in time gives none; [`check_all`] reports it.
-pub(super) async fn find_exposed(config: &Config) -> Vec<ExposedSnapshot> {
-    let find = async {
-        let objects = config.workspaces().ok()?.objects;
-        let directory = objects.url.as_deref().and_then(|url| url.strip_prefix("file://"));
-        if directory.is_some_and(|directory| !Path::new(directory).exists()) {
-            return None;
+/// A store of snapshots that was not searched whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct NotSearched {
+    pub(super) store: String,
+    pub(super) why: String,
+}
+
+/// The result of the search for such snapshots.
+#[derive(Debug, Default)]
+pub(super) struct ExposedSearch {
+    pub(super) found: Vec<ExposedSnapshot>,
+    pub(super) not_searched: Vec<NotSearched>,
+}
+
+/// Searches the store of workspaces, and that of the studio where it has one of its own.
+pub(super) async fn find_exposed(config: &Config) -> ExposedSearch {
+    let Ok(WorkspaceConfig { objects, .. }) = config.workspaces() else { return ExposedSearch::default() };
+    let url = objects.url.clone().unwrap_or_default();
+    let of_workspaces = async {
+        match url.strip_prefix("file://").is_some_and(|directory| !Path::new(directory).exists()) {
+            true => ExposedSearch::default(),
+            false => search(&url, objects.open(&config::variable).map_err(text), None).await,
         }
-        let objects = objects.open(&config::variable).ok()?;
-        Checkpoints::new(objects.within(ANSWER_TIMEOUT)).find_environment_files().await.ok()
     };
-    let found = tokio::time::timeout(ANSWER_TIMEOUT, find).await.ok().flatten().unwrap_or_default();
+    let studio = crate::studio::own_objects(config);
+    let of_studio = async {
+        match &studio {
+            Some(directory) => {
+                let name = directory.display().to_string();
+                search(&name, Objects::disk(directory).map_err(text), Some(&name)).await
+            }
+            None => ExposedSearch::default(),
+        }
+    };
+    let (mut search, ExposedSearch { found, not_searched }) = tokio::join!(of_workspaces, of_studio);
+    search.found.extend(found);
+    search.not_searched.extend(not_searched);
+    search
+}
+
+/// Searches one store. `directory` is the option of the commands that delete what is found.
+async fn search(store: &str, objects: Result<Objects, String>, directory: Option<&str>) -> ExposedSearch {
+    let mut found = Vec::new();
+    let searched = with_timeout(async {
+        let objects = objects?.within(ANSWER_TIMEOUT);
+        Checkpoints::new(objects).find_environment_files(&mut found).await.map_err(text)?;
+        Ok(String::new())
+    });
+    let why = searched.await.err();
+    let option = directory.map(|directory| format!(" --store {}", quote(directory))).unwrap_or_default();
     let one = |(project, stamp): (ProjectId, Stamp)| ExposedSnapshot {
-        fix: format!("sandbar workspace snapshots {project} --delete {stamp}"),
+        fix: format!("sandbar workspace snapshots {project} --delete {stamp}{option}"),
         workspace: project.to_string(),
         snapshot: stamp.to_string(),
     };
-    found.into_iter().map(one).collect()
+    let not_searched = why.map(|why| NotSearched { store: printable(store), why: printable(&why) });
+    ExposedSearch { found: found.into_iter().map(one).collect(), not_searched: not_searched.into_iter().collect() }
+}
+
+/// Quotes a path for a shell where it needs that.
+fn quote(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    match path.bytes().all(is_plain) {
+        true => path.to_owned(),
+        false => format!("'{}'", path.replace('\'', r"'\''")),
+    }
 }
 
 impl Dependency {

@@ -3,7 +3,7 @@
 
 mod dependencies;
 
-use self::dependencies::{Dependency, ExposedSnapshot};
+use self::dependencies::{Dependency, ExposedSearch, ExposedSnapshot, NotSearched};
 use crate::config::{Config, Overrides};
 use crate::runtime;
 use browser::BrowserConfig;
@@ -25,7 +25,8 @@ Examples:
   sandbar doctor --json | jq .ok     {ok, isolation, checks: [{name, ok, required, found, fix}],
                                       layers: [{name, on, found}], differences, limits,
                                       workspaces: [{what, name, ok, found}],
-                                      exposed_snapshots: [{workspace, snapshot, fix}]}
+                                      exposed_snapshots: [{workspace, snapshot, fix}],
+                                      snapshots_not_searched: [{store, why}]}
 
 Providers that do not answer within 10 seconds count as absent. They, the records and the objects matter for workspaces \
 only: the exit code is about this machine's sandboxes.")]
@@ -60,7 +61,7 @@ impl Doctor {
                 dependencies::find_exposed(&config)
             ))
         });
-        let (dependencies, exposed) = match checked {
+        let (dependencies, ExposedSearch { found: exposed, not_searched }) = match checked {
             Ok(checked) => checked,
             Err(error) => {
                 eprintln!("sandbar: {error:#}");
@@ -68,14 +69,20 @@ impl Doctor {
             }
         };
         if self.json {
-            let findings =
-                Findings { report: &report, limits: [KEPT], workspaces: &dependencies, exposed_snapshots: &exposed };
+            let findings = Findings {
+                report: &report,
+                limits: [KEPT],
+                workspaces: &dependencies,
+                exposed_snapshots: &exposed,
+                snapshots_not_searched: &not_searched,
+            };
             println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
             let colours = colours_on(&stdout());
             print!("{}{}", describe(&report, colours), describe_differences(&report, colours));
             println!("note: {KEPT}\n\nworkspaces:");
             print!("{}{}", describe_dependencies(&dependencies, colours), describe_exposed(&exposed, colours));
+            print!("{}", describe_not_searched(&not_searched, colours));
         }
         if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
@@ -115,6 +122,8 @@ struct Findings<'a> {
     workspaces: &'a [Dependency],
     /// Snapshots that have the variables of their workspaces in plain text.
     exposed_snapshots: &'a [ExposedSnapshot],
+    /// Stores that may have more of them.
+    snapshots_not_searched: &'a [NotSearched],
 }
 
 /// Whether a stream is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
@@ -143,6 +152,13 @@ fn describe_exposed(exposed: &[ExposedSnapshot], colours: bool) -> String {
     let head = colour_text(colours, "33", "snapshots that have the --env variables of their workspaces in plain text:");
     let lines: String = exposed.iter().map(|ExposedSnapshot { fix, .. }| format!("  {fix}\n")).collect();
     format!("\n{head}\n{lines}")
+}
+
+/// Lists the stores in which there may be more of them.
+fn describe_not_searched(not_searched: &[NotSearched], colours: bool) -> String {
+    let head = colour_text(colours, "33", "snapshots that were not searched whole for --env variables:");
+    let line = |NotSearched { store, why }: &NotSearched| format!("\n{head}\n  {store}: {why}\n");
+    not_searched.iter().map(line).collect()
 }
 
 /// Lists the limitations of a rootless server; empty for root.

@@ -7,11 +7,12 @@ use self::save::{SaveReport, SaveTarget, Unsaved};
 use crate::config::{Config, Overrides};
 use crate::data::{self, Busy, DataDirectory, FoundServer, ServerNote};
 use crate::workspace::app::WorkspaceLocation;
-use crate::{runtime, up};
+use crate::{runtime, studio, up};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use node::{Closing, Node, OnMissing, Seen};
 use rustix::process::{Pid, Signal, kill_process};
+use sdk::Secret;
 use sdk::model::ListedSandbox;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,6 +43,10 @@ pub(crate) struct Down {
     /// The data directory of the server to end [default: by XDG rules]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// The database of a studio whose workspaces are saved too; those of studios that were started
+    /// with this data directory are known
+    #[arg(long, value_name = "URL", env = "SANDBAR_DATABASE", hide_env_values = true)]
+    database: Option<Secret>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "SANDBAR_CONFIG")]
     config: Option<PathBuf>,
@@ -117,7 +122,8 @@ impl Down {
         engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
         let location =
             WorkspaceLocation { config: self.config.clone(), data: Some(config.data.clone()), wait: LEASE_TIMEOUT };
-        let target = SaveTarget { location, database: data::known_database(&config.data) };
+        let known = data::known_databases(&config.data);
+        let target = SaveTarget { location, databases: known.into_iter().chain(self.database.clone()).collect() };
         let expected = data::expected_server(&config.data);
         let serving = query_server(&config.data)?;
         if serving.is_none() {
@@ -164,6 +170,7 @@ impl Down {
         })?;
         up::remove_shared_files(directory.path());
         directory.forget_server();
+        studio::forget_databases(directory.path());
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())
     }

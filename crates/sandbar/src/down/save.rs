@@ -73,8 +73,8 @@ fn workspace_of(row: &ListedSandbox) -> String {
 /// The records whose workspaces are saved.
 pub(super) struct SaveTarget {
     pub(super) location: WorkspaceLocation,
-    /// The studio's database, if one was given to its server.
-    pub(super) database: Option<Secret>,
+    /// Databases of studios besides the one in the data directory.
+    pub(super) databases: Vec<Secret>,
 }
 
 /// What was saved, and what was not.
@@ -100,7 +100,7 @@ pub(super) async fn start_server(config: &Config, target: &SaveTarget) -> anyhow
     let views = app.workspaces().list().await;
     app.close(DueScreenshots::Skip).await;
     let mut views = views?;
-    if let Some(studio) = open_studio_workspaces(target, ServerSearch::Start).await? {
+    for studio in open_studio_workspaces(target, ServerSearch::Start).await? {
         views.extend(studio.list().await?);
     }
     let local = config.local_providers()?;
@@ -118,7 +118,7 @@ pub(super) async fn save(target: &SaveTarget, rows: Vec<ListedSandbox>, silent: 
         .await
         .context("cannot look for the workspaces of these sandboxes")?;
     let kept = match open_studio_workspaces(target, ServerSearch::Start).await {
-        Ok(studio) => save_in(&app, studio.as_ref(), rows).await,
+        Ok(studios) => save_in(&app, &studios, rows).await,
         Err(error) => Err(error),
     };
     app.close(DueScreenshots::Skip).await;
@@ -133,9 +133,9 @@ enum ServerSearch {
     FindOnly,
 }
 
-/// Opens the workspaces of the studio's jobs, which have their own records.
-async fn open_studio_workspaces(target: &SaveTarget, server: ServerSearch) -> anyhow::Result<Option<Workspaces>> {
-    let SaveTarget { location, database } = target;
+/// Opens the workspaces of the jobs of each studio, which have their own records.
+async fn open_studio_workspaces(target: &SaveTarget, server: ServerSearch) -> anyhow::Result<Vec<Workspaces>> {
+    let SaveTarget { location, databases } = target;
     let overrides = Overrides { data: location.data.clone(), ..Overrides::default() };
     let config = Config::load(location.config.as_deref(), &overrides)?;
     let local: Arc<dyn LocalServer> = match server {
@@ -143,22 +143,26 @@ async fn open_studio_workspaces(target: &SaveTarget, server: ServerSearch) -> an
         ServerSearch::FindOnly => Arc::new(LocalFinder::new(&config)),
     };
     let settings = Settings { lease_timeout: location.wait, ..Settings::default() };
-    studio::open_workspaces(&config, &local, settings, database.as_ref()).await
+    let mut opened = Vec::new();
+    let mut known: HashSet<&str> = HashSet::new();
+    for database in std::iter::once(None).chain(databases.iter().map(Some)) {
+        if database.is_none_or(|url| known.insert(url.expose())) {
+            let settings = settings.clone();
+            opened.extend(studio::open_workspaces(&config, &local, settings, database).await?);
+        }
+    }
+    Ok(opened)
 }
 
-async fn save_in(
-    app: &WorkspaceApp,
-    studio: Option<&Workspaces>,
-    rows: Vec<ListedSandbox>,
-) -> anyhow::Result<SaveReport> {
+async fn save_in(app: &WorkspaceApp, studios: &[Workspaces], rows: Vec<ListedSandbox>) -> anyhow::Result<SaveReport> {
     let orphans = app.workspaces().orphans().await?;
     let orphans: HashSet<String> = orphans.into_iter().map(|orphan| orphan.sandbox).collect();
     let mut kept = SaveReport::default();
     let saves = rows.into_iter().filter(|row| !orphans.contains(&row.sandbox_id)).map(|row| async move {
         let named = workspace_of(&row);
-        let saved = match studio {
-            Some(studio) if is_known(studio, &named).await? => save_build(studio, &named, &row.sandbox_id).await,
-            _ => save_one(app, &named, &row.sandbox_id).await,
+        let saved = match find_studio(studios, &named).await? {
+            Some(studio) => save_build(studio, &named, &row.sandbox_id).await,
+            None => save_one(app, &named, &row.sandbox_id).await,
         };
         anyhow::Ok((row, named, saved))
     });
@@ -198,13 +202,17 @@ async fn save_one(app: &WorkspaceApp, named: &str, sandbox: &str) -> anyhow::Res
     Ok(saved.map(|stamp| Saved { workspace: name, sandbox: sandbox.to_owned(), snapshot: stamp.to_string() }))
 }
 
-async fn is_known(studio: &Workspaces, named: &str) -> anyhow::Result<bool> {
-    let Ok(name) = named.parse() else { return Ok(false) };
-    match studio.show(&name).await {
-        Ok(_) => Ok(true),
-        Err(OpenError::NotFound(_)) => Ok(false),
-        Err(error) => Err(error.into()),
+/// The studio whose records have this workspace.
+async fn find_studio<'a>(studios: &'a [Workspaces], named: &str) -> anyhow::Result<Option<&'a Workspaces>> {
+    let Ok(name) = named.parse() else { return Ok(None) };
+    for studio in studios {
+        match studio.show(&name).await {
+            Ok(_) => return Ok(Some(studio)),
+            Err(OpenError::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(None)
 }
 
 /// Saves the workspace of a studio's job. The lease of a job that is being built is not taken from
@@ -251,8 +259,11 @@ pub(super) async fn record_ended(target: &SaveTarget, kept: &SaveReport) {
         Err(error) => warn!(error = format!("{error:#}"), "the end of sandboxes was not noted"),
     }
     match open_studio_workspaces(target, ServerSearch::FindOnly).await {
-        Ok(Some(studio)) => record_ended_in(&studio, &ended).await,
-        Ok(None) => {}
+        Ok(studios) => {
+            for studio in &studios {
+                record_ended_in(studio, &ended).await;
+            }
+        }
         Err(error) => warn!(error = format!("{error:#}"), "the end of the studio's sandboxes was not noted"),
     }
 }

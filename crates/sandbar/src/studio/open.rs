@@ -60,6 +60,13 @@ fn variables(database: Option<&Secret>) -> impl Fn(&str) -> Option<String> + Syn
     }
 }
 
+/// The directory of the snapshots of the studio's jobs; [`None`] where they are in the configured
+/// store, or where there are none.
+pub(crate) fn own_objects(config: &Config) -> Option<PathBuf> {
+    let directory = directory(config).join("objects");
+    (config.objects.url.is_none() && directory.is_dir()).then_some(directory)
+}
+
 fn directory(config: &Config) -> PathBuf {
     config.data.join(STUDIO)
 }

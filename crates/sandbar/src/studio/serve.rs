@@ -1,5 +1,6 @@
 //! `sandbar studio`: serves the studio without a server of sandboxes.
 
+use super::database_note::DatabaseNote;
 use super::open::{StudioOptions, StudioRuntime, first_token_file};
 use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
@@ -82,7 +83,10 @@ impl Serve {
             .with_context(|| format!("cannot listen on {}; --listen names another address", self.listen))?;
         let mut stops = Stops::install()?;
         let local: Arc<dyn LocalServer> = Arc::new(LocalStarter::new(&config, self.config.as_deref())?);
+        let database = self.database.clone();
         let mut studio_runtime = StudioRuntime::open(&config, &local, &self.studio.options(self.database)).await?;
+        // Before a job can make a sandbox: `sandbar down` saves the workspaces of jobs.
+        let _note = database.map(|url| DatabaseNote::write(&config.data, &url)).transpose()?;
         let token_file = first_token_file(&config);
         let mut out = std::io::stdout();
         if let Some(token) = &studio_runtime.token {

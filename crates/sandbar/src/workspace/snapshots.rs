@@ -7,7 +7,10 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
-use workspace::checkpoint::{CheckpointCondition, FilePath, Listed, Occasion, Restored, Stamp, Which};
+use std::path::{Path, PathBuf};
+use workspace::checkpoint::{
+    CheckpointCondition, Checkpoints, FilePath, Listed, Objects, Occasion, ProjectId, Restored, Stamp, Which,
+};
 use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.
@@ -87,6 +90,9 @@ pub(super) struct List {
     /// Delete those that are kept only because the files were far more before
     #[arg(long, conflicts_with = "delete")]
     confirm_shrink: bool,
+    /// List or delete those in this directory, of any owner: `sandbar doctor` names it
+    #[arg(long, value_name = "DIR", conflicts_with = "confirm_shrink")]
+    store: Option<PathBuf>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -94,6 +100,9 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
+        if let Some(directory) = &self.store {
+            return self.run_on_store(session, directory).await;
+        }
         if let Some(stamp) = self.delete {
             return self.delete(session, stamp).await;
         }
@@ -120,6 +129,10 @@ impl List {
             }
             Err(error) => return Err(app::explain(error)),
         };
+        self.print(session, &listed)
+    }
+
+    fn print(&self, session: &Session, listed: &[Listed]) -> anyhow::Result<()> {
         let show = session.show;
         if show.json {
             return Ok(show.object(&listed.iter().map(to_json).collect::<Vec<_>>())?);
@@ -162,12 +175,32 @@ impl List {
 }
 
 impl List {
-    async fn delete(&self, session: &Session, stamp: Stamp) -> anyhow::Result<()> {
+    /// Works on the store alone: no records are read and no workspace is opened, so that it also
+    /// reaches the snapshots of a studio's jobs.
+    async fn run_on_store(&self, session: &Session, directory: &Path) -> anyhow::Result<()> {
+        if !directory.is_dir() {
+            bail!("{} is not a directory of snapshots", directory.display());
+        }
+        let (checkpoints, project) =
+            (Checkpoints::new(Objects::disk(directory)?), self.name.as_str().parse::<ProjectId>()?);
+        let Some(stamp) = self.delete else { return self.print(session, &checkpoints.list(&project).await?) };
+        self.confirm_delete(stamp)?;
+        let deleted = checkpoints.delete(&project, stamp).await?;
+        self.report_deleted(session, stamp, deleted)
+    }
+
+    fn confirm_delete(&self, stamp: Stamp) -> anyhow::Result<()> {
         let name = &self.name;
         let question = format!("Delete snapshot {stamp} of {name} for good?");
         if !self.yes && !ask::confirm(&format!("delete snapshot {stamp} of {name}"), &question)? {
             bail!("nothing was deleted");
         }
+        Ok(())
+    }
+
+    async fn delete(&self, session: &Session, stamp: Stamp) -> anyhow::Result<()> {
+        let name = &self.name;
+        self.confirm_delete(stamp)?;
         let workspaces = session.app.workspaces();
         let deleted = match workspaces.show(name).await {
             Ok(_) => session.app.enter(name).await?.delete_checkpoint(stamp).await?,
@@ -175,6 +208,11 @@ impl List {
             Err(error) => return Err(app::explain(error)),
         };
         session.app.progress().done();
+        self.report_deleted(session, stamp, deleted)
+    }
+
+    fn report_deleted(&self, session: &Session, stamp: Stamp, deleted: bool) -> anyhow::Result<()> {
+        let name = &self.name;
         if !deleted {
             bail!("{name} has no snapshot {stamp}; `sandbar workspace snapshots {name}` lists those there are");
         }

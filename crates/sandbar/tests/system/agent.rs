@@ -101,11 +101,13 @@ fn a_run_prints_and_records_its_events_and_exits_by_outcome() {
     // With --keep-running the workspace stays running, and the last lines print the preview's URL.
     let served = user.script(&json!([
         bash("echo hi >index.html; (setsid python3 -m http.server 3000 >/dev/null 2>&1 &); until curl -sf localhost:3000 >/dev/null; do sleep 0.1; done"),
+        { "tool_calls": [{ "name": "take_screenshot", "input": {} }] },
         { "text": "Done." },
     ]));
     let done = user.run.run(&["--goal", "Serve", "--workspace", "shop", "--model", &served, "--keep-running"]);
     let ending = crate::support::program::text(&done.stderr);
     assert!(ending.contains("workspace shop runs on") && ending.contains("sandbar: preview: http"), "{ending}");
+    assert!(ending.contains("sandbar: screenshot: http"), "{ending}");
     assert_eq!(user.workspace.json(&["show", "shop"])["paused"], false);
 
     // The run stops at its turn limit, and resumes with a higher one.

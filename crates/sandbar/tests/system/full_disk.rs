@@ -4,13 +4,13 @@
 //! Needs root, loop devices, ext4 and btrfs.
 
 use crate::support::{Sandbox, Server, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testing::{Disk, User};
+use testing::{Disk, User, repeats};
 
 const DISK_BYTES: u64 = 3 << 30;
 
@@ -40,18 +40,57 @@ fn resume(server: &Server, sandbox: &Sandbox) -> Sandbox {
     sandbox.at(&server.address)
 }
 
+/// Counts the log lines about a pool that the kernel has aborted.
+fn count_aborted(server: &Server) -> usize {
+    server.log().iter().filter(|line| line.contains("sandboxes cannot write any more")).count()
+}
+
+fn send(server: &Server, path: &str, body: Value) -> (u16, String) {
+    let reply = server.call("POST", path, Some(body));
+    (reply.status, reply.text())
+}
+
+/// One file of a volume, by the content API.
+struct Volume {
+    path: String,
+    authorization: String,
+}
+
+impl Volume {
+    fn new(made: &Value) -> Self {
+        let text = |key: &str| made[key].as_str().expect("a new volume").to_owned();
+        let path = format!("/volumecontent/{}/file?path=/file", text("volumeID"));
+        Self { path, authorization: format!("Bearer {}", text("token")) }
+    }
+
+    fn call(&self, server: &Server, method: &str, body: &[u8]) -> (u16, String) {
+        let headers = [("Authorization", self.authorization.as_str())];
+        let reply = crate::support::http::request(&server.address, method, &self.path, &headers, body);
+        let reply = reply.expect("an answer");
+        (reply.status, reply.text())
+    }
+
+    fn write(&self, server: &Server, content: &[u8]) -> (u16, String) {
+        self.call(server, "PUT", content)
+    }
+
+    fn read(&self, server: &Server) -> (u16, String) {
+        self.call(server, "GET", b"")
+    }
+}
+
 fn synced_content(sandbox: &Sandbox) -> String {
     sandbox.must("user", "cat synced")
 }
 
 #[test]
 fn full_host_disk_costs_nothing_synced() {
-    fill_host_disk(None);
+    (0..repeats(1, 5)).for_each(|_| fill_host_disk(None));
 }
 
 #[test]
 fn full_host_disk_costs_rootless_servers_nothing_synced() {
-    fill_host_disk(Some(User::with_subordinate_ids()));
+    (0..repeats(1, 5)).for_each(|_| fill_host_disk(Some(User::with_subordinate_ids())));
 }
 
 fn fill_host_disk(user: Option<User>) {
@@ -74,7 +113,12 @@ fn fill_host_disk(user: Option<User>) {
         assert_eq!(synced_content(sandbox), "kept\n");
     }
     let (status, text) = try_create(&server);
-    assert!(matches!(status, 503 | 507), "{status} {text}");
+    assert_eq!(status, 507, "{text}");
+    let mount = disk.path();
+    let mount = mount.to_str().expect("a plain name");
+    for part in ["no space left", mount, "free space there", "df -h"] {
+        assert!(text.contains(part), "{part:?} is not said: {text}");
+    }
 
     fs::remove_file(&filler).expect("it was made above");
     for (sandbox, mut writer) in sandboxes.iter().zip(writers) {
@@ -85,6 +129,45 @@ fn fill_host_disk(user: Option<User>) {
         sandbox.must("user", "echo more >after; sync after");
         assert_eq!(synced_content(sandbox), "kept\n");
     }
+}
+
+/// Makes empty files until the file system at `directory` has no inodes left; returns their
+/// directory.
+fn use_all_inodes(directory: &Path) -> PathBuf {
+    let filler = directory.join("inodes");
+    fs::create_dir(&filler).expect("there is one left for the directory");
+    let refused = (0..).find_map(|number| File::create(filler.join(format!("{number}"))).err());
+    assert_eq!(refused.and_then(|error| error.raw_os_error()), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    filler
+}
+
+/// The pool of a rootless server is directories on the host's file system.
+#[test]
+fn used_up_inodes_are_named_with_their_directory() {
+    (0..repeats(1, 5)).for_each(|_| refuse_without_inodes(User::with_subordinate_ids()));
+}
+
+fn refuse_without_inodes(user: User) {
+    let disk = Disk::with_inodes(DISK_BYTES, 100_000);
+    disk.give(user, &["data"]);
+    let server = Server::for_account_on(Some(user), &disk.path().join("data"), &["--no-studio"]);
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept >synced; sync -f .");
+    let filler = use_all_inodes(&disk.path());
+    // Spare files are used up by the first creates.
+    let refused = eventually("a create is refused", Duration::from_secs(60), || {
+        let (status, text) = try_create(&server);
+        (status != 201).then_some((status, text))
+    });
+    let (status, text) = refused;
+    assert_eq!(status, 507, "{text}");
+    let mount = disk.path();
+    for part in ["inodes", "df -i", mount.to_str().expect("a plain name")] {
+        assert!(text.contains(part), "{part:?} is not said: {text}");
+    }
+    assert_eq!(synced_content(&sandbox), "kept\n", "reading works");
+    fs::remove_dir_all(&filler).expect("it was made above");
+    eventually("sandboxes can be made again", Duration::from_secs(60), || (try_create(&server).0 == 201).then_some(()));
 }
 
 /// The directory in `/proc` of a process of the sandbox.
@@ -163,18 +246,44 @@ fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
 
 #[test]
 fn full_host_disk_that_aborted_the_pool_is_reported() {
+    (0..repeats(1, 5)).for_each(|_| abort_pool_twice());
+}
+
+fn abort_pool_twice() {
     let disk = Disk::new(DISK_BYTES);
     let mut server = Server::on(&disk.path().join("data"), &["--no-studio"]);
     let sandbox = server.create();
     sandbox.must("user", "echo kept >synced; sync -f .");
+    let volume = server.call("POST", "/volumes", Some(json!({ "name": "kept" }))).json();
+    let volume = Volume::new(&volume);
+    assert!(volume.write(&server, b"kept").0 < 300);
+    assert_eq!(count_aborted(&server), 0);
+    let pid = sandbox.start_as("user", "exec sleep 3600").pid();
     abort_pool(&server, &disk, &sandbox);
 
-    let (status, text) = try_create(&server);
-    assert_eq!(status, 507, "{text}");
-    assert!(text.contains("Free space") && text.contains("sandbar up"), "what to do is said: {text}");
+    for (what, (status, text)) in [
+        ("create", try_create(&server)),
+        ("pause of files", send(&server, &format!("/sandboxes/{}/pause", sandbox.id), json!({ "memory": false }))),
+        ("pause", send(&server, &format!("/sandboxes/{}/pause", sandbox.id), json!({}))),
+        ("snapshot", send(&server, &format!("/sandboxes/{}/snapshots", sandbox.id), json!({ "name": "state" }))),
+        ("new volume", send(&server, "/volumes", json!({ "name": "other" }))),
+        ("volume write", volume.write(&server, b"other")),
+    ] {
+        assert_eq!(status, 507, "{what}: {text}");
+        assert!(text.contains("Free space") && text.contains("sandbar up"), "{what}: what to do is said: {text}");
+    }
     assert_eq!(synced_content(&sandbox), "kept\n", "reading works");
-
+    sandbox.must("user", &format!("kill -0 {pid}"));
+    assert_eq!(volume.read(&server), (200, "kept".to_owned()));
+    let ready = server.call("GET", "/ready", None);
+    let pool = ready.json()["parts"]["pool"].clone();
+    assert_eq!((ready.status, &pool["ok"]), (503, &json!(false)), "{}", ready.text());
+    assert!(pool.to_string().contains("aborted its file system"), "the cause is told: {}", ready.text());
+    assert_eq!(ready.json()["parts"]["records"]["ok"], true, "{}", ready.text());
+    assert_eq!(server.call("GET", "/health", None).status, 503);
+    eventually("the log says so", Duration::from_secs(30), || (count_aborted(&server) > 0).then_some(()));
     server.stop();
+    assert_eq!(count_aborted(&server), 1, "{:?}", server.log());
     server.start_again();
     let sandbox = resume(&server, &sandbox);
     assert_eq!(synced_content(&sandbox), "kept\n");
@@ -206,6 +315,10 @@ fn write_each_kind(server: &Server, token: &str, sandbox: &Sandbox, name: &str) 
 
 #[test]
 fn disk_faults_below_a_server_are_reported_and_survived() {
+    (0..repeats(1, 5)).for_each(|_| fail_disk_below_a_server());
+}
+
+fn fail_disk_below_a_server() {
     let mut disk = Disk::new(DISK_BYTES);
     let mut server = Server::on(&disk.path().join("data"), &["--builds", "0"]);
     let token = fs::read_to_string(server.file("studio/token")).expect("the first user's token").trim().to_owned();

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+use testing::repeats;
 
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -103,6 +104,10 @@ impl Studio {
 /// A regression test: older versions lost all jobs that they acknowledged on a full disk.
 #[test]
 fn a_full_disk_loses_no_acknowledged_job() {
+    (0..repeats(1, 5)).for_each(|_| fill_disk_of_the_studio());
+}
+
+fn fill_disk_of_the_studio() {
     let small = SmallFileSystem::mount("24m");
     let mut studio = Studio::start(&small);
     let mut acknowledged = Vec::new();
@@ -152,6 +157,10 @@ fn a_full_disk_loses_no_acknowledged_job() {
 /// The records of workspaces and runs are on a small file system, which becomes full during a run.
 #[test]
 fn full_host_disk_stops_a_run_that_can_be_resumed() {
+    (0..repeats(1, 5)).for_each(|_| fill_disk_during_a_run());
+}
+
+fn fill_disk_during_a_run() {
     let small = SmallFileSystem::mount("24m");
     // The server uses the same records, by a link in place of its data home.
     let mut server = Server::with(&["--no-studio"]);

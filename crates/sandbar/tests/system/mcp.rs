@@ -1,7 +1,7 @@
 //! `sandbar mcp` as an MCP client starts it: the real program, a real client, real sandboxes.
 
 use crate::support::server::PROGRAM;
-use crate::support::{Program, Server, eventually, http};
+use crate::support::{McpProcess, Program, Server, eventually, http};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, ReadResourceRequestParams, ServerResult,
 };
@@ -181,6 +181,24 @@ async fn a_workspace_is_leased_for_the_session_and_released() {
     assert!(failed.is_error == Some(true) && text.contains("there is no workspace none"), "{text}");
     client.leave().await;
     workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+#[test]
+fn the_end_names_workspace_preview_and_screenshots() {
+    let server = Server::with(&["--ephemeral"]);
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let program = |word| {
+        let program = Program::new(word).variable("XDG_DATA_HOME", home.path().join("data")).at(&server);
+        program.variable("XDG_CONFIG_HOME", home.path().join("config"))
+    };
+    program("workspace").must(&["create", "shop", "--dev", "python3 -m http.server 3000", "--port", "3000"]);
+    let mut mcp = McpProcess::start(&program("mcp"), &["--workspace", "shop"]);
+    let shot = mcp.call("take_screenshot", &json!({}));
+    assert_eq!(shot["isError"], false, "{shot}");
+    let ending = mcp.end();
+    for line in ["workspace shop is paused", "sandbar: preview: http", "sandbar: screenshot: http"] {
+        assert!(ending.contains(line), "{line:?} is not said: {ending}");
+    }
 }
 
 /// As on a laptop that is suspended: the lease expires, another process works in the workspace, and

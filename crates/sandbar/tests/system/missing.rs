@@ -184,11 +184,14 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
         let mut kinds: Vec<_> = found.iter().map(|row| row["kind"].as_str().expect("text")).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, ["sandbox", "template", "volume"], "{found:?}");
+        let counted = count_trash(&data);
+        assert!(counted.starts_with("3 that no record names, ") && counted.contains("sandbar recover"), "{counted}");
         let mut recover = Command::new(PROGRAM);
         testing::without_settings(&mut recover).args(["recover", "--all", "--json", "--data"]).arg(&data);
         let recover = recover.output().expect("it runs");
         assert!(recover.status.success(), "{recover:?}");
         assert_eq!(list_trash(&server), [Value::Null; 0]);
+        assert_eq!(count_trash(&data), "empty: a record names every file of the pool");
         fixture.check(&server);
         server.stop();
         server.start_again_with(&["--no-studio"]);
@@ -197,6 +200,18 @@ fn a_database_that_is_missing_empty_or_old_loses_nothing() {
         server.stop();
     }
     server.start_again();
+}
+
+/// What `sandbar doctor` says of the files without a record.
+fn count_trash(data: &Path) -> String {
+    let mut doctor = Command::new(PROGRAM);
+    testing::without_settings(&mut doctor).args(["doctor", "--json", "--data"]).arg(data);
+    let home = data.join("none");
+    let printed = doctor.env("XDG_DATA_HOME", &home).env("XDG_CONFIG_HOME", &home).output().expect("it runs").stdout;
+    let report: Value = serde_json::from_slice(&printed).expect("JSON");
+    let is_trash = |found: &&Value| found["what"] == "trash";
+    let trash = report["workspaces"].as_array().expect("a list").iter().find(is_trash).expect("a line");
+    trash["found"].as_str().expect("text").to_owned()
 }
 
 /// Two sandboxes with a short timeout: the guest of one pauses then, that of the other ends.

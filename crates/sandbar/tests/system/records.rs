@@ -55,6 +55,8 @@ fn a_row_of_a_newer_version_is_set_aside_and_keeps_its_files() {
 #[test]
 fn a_database_of_a_newer_version_is_named() {
     let mut server = Server::with(&["--no-studio"]);
+    let sandbox = server.create();
+    sandbox.must("user", "echo kept >file");
     server.stop();
     let database = server.file("node.sqlite");
     execute(&database, "INSERT INTO seaql_migrations VALUES ('m0099_future', 0)");
@@ -62,7 +64,15 @@ fn a_database_of_a_newer_version_is_named() {
     let message = Program::new("up").fails(1, &["--data", &data, "--listen", "127.0.0.1:0"]);
     let expected = ["node.sqlite", "newer version", "m0099_future", "run the newer version again"];
     assert!(expected.iter().all(|part| message.contains(part)), "{message}");
+    let home = server.file("none");
+    let down = Program::new("down").variable("XDG_DATA_HOME", &home).variable("XDG_CONFIG_HOME", &home);
+    for arguments in [&["--data", &data][..], &["--data", &data, "--yes"]] {
+        let message = down.fails(1, arguments);
+        assert!(expected.iter().all(|part| message.contains(part)), "{arguments:?}: {message}");
+    }
     execute(&database, "DELETE FROM seaql_migrations WHERE version = 'm0099_future'");
+    server.start_again();
+    assert_eq!(sandbox.at(&server.address).must("user", "cat file"), "kept\n", "nothing was ended");
 }
 
 /// Mounting needs root.

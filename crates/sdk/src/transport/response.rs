@@ -68,7 +68,8 @@ impl Refusal {
         let call = call.what.clone();
         match status {
             401 | 403 => CallError::Unauthorized { call, message },
-            429 | 503 => CallError::Limited { call, message, retry_after },
+            // 507: the server's disk is full.
+            429 | 503 | 507 => CallError::Limited { call, message, retry_after },
             400 | 413 | 422 => CallError::Invalid { call, message },
             405 | 501 => CallError::Unsupported { call, message },
             _ => CallError::Service { call, status, message },

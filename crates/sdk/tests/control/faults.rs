@@ -34,6 +34,12 @@ async fn retry_after_delays_the_retry() {
     assert!(matches!(&error, SandboxError::Call(CallError::Limited { message, .. }) if message == "full"), "{error:?}");
     assert_eq!(server.requests_to("GET /sandboxes/*").len(), 4);
 
+    // A full disk of the server: another provider may have space, a retry changes nothing.
+    server.fail_next("POST /v2/sandboxes", 1, Fault::status(507).message("no space left"));
+    let error = client.create("base").await.expect_err("its disk is full");
+    assert!(matches!(&error, CreateError::Call(CallError::Limited { .. })), "{error:?}");
+    assert_eq!(server.requests_to("POST /v2/sandboxes").len(), 3);
+
     // Not idempotent, but the server permits the retry.
     server.fail_next("POST /sandboxes/*/snapshots", 1, Fault::status(503).header("should-retry", "true"));
     sandbox.snapshot(NewSnapshot::unnamed()).await.expect("the second try succeeds");

@@ -142,22 +142,22 @@ impl Checkpoints {
         Ok(listed)
     }
 
-    /// Checkpoints of all projects that contain a workspace's variables in plain text, written by
-    /// sessions of older programs.
+    /// Adds to `found` the checkpoints of all projects that contain a workspace's variables in
+    /// plain text, written by sessions of older programs. What was found stays there if the search
+    /// ends early.
     ///
     /// # Errors
     /// [`StoreError`] when the store fails.
-    pub async fn find_environment_files(&self) -> Result<Vec<(ProjectId, Stamp)>, StoreError> {
+    pub async fn find_environment_files(&self, found: &mut Vec<(ProjectId, Stamp)>) -> Result<(), StoreError> {
         let objects = self.objects.list(&key::root()).await?;
         let projects: BTreeSet<ProjectId> =
             objects.iter().filter_map(|object| object.location.parts().nth(1)?.as_ref().parse().ok()).collect();
-        let mut found = Vec::new();
         for project in projects {
             let listed = self.list(&project).await?;
             let exposed = listed.into_iter().filter(|listed| !listed.environment_files.is_empty());
             found.extend(exposed.map(|listed| (project.clone(), listed.stamp)));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The condition of one checkpoint; [`None`] when it no longer exists.

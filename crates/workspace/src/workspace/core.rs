@@ -405,14 +405,15 @@ impl Core {
     }
 
     /// Saves it, unless another operation did. A failure is reported by an event; the next phase
-    /// saves again.
-    pub(super) async fn save_first_checkpoint(&self, op: &OpGuard<'_>) {
-        if let Some((attached, _)) = self.ready_sandbox().filter(|_| self.needs_first_checkpoint())
-            && self.store_responds().await
-        {
+    /// saves again. Returns false if the store does not answer.
+    pub(super) async fn save_first_checkpoint(&self, op: &OpGuard<'_>) -> bool {
+        let Some((attached, _)) = self.ready_sandbox().filter(|_| self.needs_first_checkpoint()) else { return true };
+        let responds = self.store_responds().await;
+        if responds {
             let _reported = self.save(op, &attached.sandbox, SavedFor::Request).await;
             self.first_tried.store(true, Ordering::Release);
         }
+        responds
     }
 
     /// Whether the object store answers now. Probed before a checkpoint that no caller waits for,

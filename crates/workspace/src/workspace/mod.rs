@@ -381,8 +381,10 @@ impl Workspace {
         if core.held_lease.ensure_valid().await {
             let last_work = async {
                 let op = core.begin_op().await;
-                core.save_first_checkpoint(&op).await;
-                if let Err(error) = core.detect_commit(&op).await {
+                // One probe is enough: the next process looks for commits again.
+                if core.save_first_checkpoint(&op).await
+                    && let Err(error) = core.detect_commit(&op).await
+                {
                     warn!(workspace = %core.name, error = %chain(&error), "closed without a check for commits");
                 }
                 if let Err(error) = core.store_unsaved(&op).await {

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod damage;
+mod disk_faults;
 #[path = "../shared/faulty_store.rs"]
 mod faulty_store;
 mod killed;

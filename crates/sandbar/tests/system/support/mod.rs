@@ -8,12 +8,14 @@ pub(crate) mod delegated;
 pub(crate) mod holdings;
 pub(crate) mod http;
 pub(crate) mod internet;
+pub(crate) mod mcp_process;
 pub(crate) mod program;
 pub(crate) mod sandbox;
 pub(crate) mod server;
 
 pub(crate) use cutter::Cutter;
 pub(crate) use holdings::Holdings;
+pub(crate) use mcp_process::McpProcess;
 pub(crate) use program::Program;
 pub(crate) use sandbox::{Output, Sandbox};
 pub(crate) use server::Server;

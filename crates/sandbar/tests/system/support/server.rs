@@ -113,6 +113,11 @@ impl Server {
         &self.data
     }
 
+    /// The lines that the server has logged since it was started.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.running.log()
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.data.join(name)
     }

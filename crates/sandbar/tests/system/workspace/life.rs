@@ -235,3 +235,29 @@ fn invalid_arguments_are_reported() {
     assert!(unknown.contains("there is no workspace none"), "{unknown}");
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
+
+#[test]
+fn snapshots_before_a_shrink_stay_until_it_is_confirmed() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::for_server(&server);
+    user.configure("[objects]\nkeep_snapshots = 2\n");
+    user.workspace.must(&["create", "shop"]);
+    user.exec("shop", "for number in $(seq 40); do head -c 2000 /dev/urandom >file-$number; done");
+    let large = text_of(&user.workspace.json(&["snapshot", "shop"]), "key");
+    for number in 0..3 {
+        user.exec("shop", &format!("rm -f file-*; echo {number} >left"));
+        user.workspace.must(&["snapshot", "shop"]);
+    }
+    let keys = || {
+        let listed = user.workspace.json(&["snapshots", "shop"]);
+        listed.as_array().expect("a list").iter().map(|listed| text_of(listed, "key")).collect::<Vec<_>>()
+    };
+    let kept = keys();
+    assert!(kept.len() == 3 && kept[0] == large, "the large one is kept besides the two newest: {kept:?}");
+    let confirmed = user.workspace.json(&["snapshots", "shop", "--confirm-shrink"]);
+    let deleted = confirmed["deleted"].as_array().expect("a list");
+    assert!(deleted.len() == 1 && large.contains(deleted[0].as_str().expect("a stamp")), "{confirmed}");
+    assert_eq!(keys(), kept[1..]);
+    assert_eq!(user.workspace.must(&["snapshots", "shop", "--confirm-shrink"]), "0 snapshots deleted\n");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}

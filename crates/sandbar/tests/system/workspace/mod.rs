@@ -1,5 +1,6 @@
 //! `sandbar workspace` as users and scripts call it: the real program, real servers.
 
+mod exposed;
 mod killed_exec;
 mod life;
 mod maintenance;
