@@ -165,7 +165,8 @@ pub(super) async fn provide(
     let (cancelled, _alive) = cancellation()?;
     let mut unpack_to = move |root: &NewRoot, unpack: &dyn Fn(&Target<'_>) -> Result<Unpacked, ImageError>| {
         let owners = root.first_id.map_or(Owners::Ours, Owners::From);
-        unpack(&Target { root: &root.path, owners, limits, cancelled: Some(&cancelled) }).map(&mut done)
+        let target = Target { root: &root.path, owners, limits, cancelled: Some(&cancelled), cgroup: &root.cgroup };
+        unpack(&target).map(&mut done)
     };
     let draft = node_state.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
     let fill: Fill = match found.source {
