@@ -23,8 +23,9 @@ const MAX_DEBT: Duration = Duration::from_millis(200);
 const EARNED_PART: u32 = 20;
 /// After this time without computation a sandbox has all its credit again.
 const RECOVERY: Duration = MAX_CREDIT.saturating_add(MAX_DEBT).saturating_mul(EARNED_PART);
-/// The classes matter while sandboxes use more than this part of all processors.
-const BUSY_PERCENT: u32 = 50;
+/// The classes matter while sandboxes use at least this part of all processors: one that computes
+/// on one of two processors delays others already, more so where other programs use the rest.
+const BUSY_PERCENT: u32 = 10;
 
 /// Calls to sandboxes since they were last counted. Cheap to record.
 #[derive(Debug, Default)]
@@ -79,7 +80,7 @@ impl ProcessorClasses {
         Self { hierarchy, processors, busy_percent: BUSY_PERCENT, last: None, accounts: BTreeMap::new() }
     }
 
-    /// Has the classes matter while sandboxes use at least `percent` of all processors: 0 is always.
+    /// Has the classes matter while sandboxes use at least `percent` of all processors; 0: always.
     #[must_use]
     pub fn with_busy_percent(self, percent: u32) -> Self {
         Self { busy_percent: percent, ..self }
