@@ -12,13 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use rustix::time::{ClockId, clock_gettime};
 
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
 use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, check_name, start_time_of};
-use crate::cgroup::{Calls, Hierarchy, ProcessShares, ProcessorClasses};
+use crate::cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use crate::delegation;
 use crate::error::EngineError;
 use crate::group::Groups;
@@ -48,14 +49,15 @@ struct Shared {
     guard: OnceLock<AbortHandle>,
     /// Writes the pool out as long as the engine lives.
     write_back: OnceLock<AbortHandle>,
-    /// Shares process numbers and processors as long as the engine lives.
-    balance: OnceLock<AbortHandle>,
+    /// Share process numbers and processors as long as the engine lives.
+    balances: OnceLock<[AbortHandle; 2]>,
     calls: Arc<Calls>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for task in [&self.guard, &self.write_back, &self.balance].into_iter().filter_map(OnceLock::get) {
+        let tasks = [&self.guard, &self.write_back].into_iter().filter_map(OnceLock::get);
+        for task in tasks.chain(self.balances.get().into_iter().flatten()) {
             task.abort();
         }
     }
@@ -73,7 +75,7 @@ const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(15);
 /// Between two readings of the pids and the processor time of all sandboxes. A fork bomb starts
 /// some thousands in this time, and a quarter of all is left when its limit is lowered.
 const BALANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// Balancing takes at most one part in this many of one processor, whatever the number of
+/// Each of the two takes at most one part in this many of one processor, whatever the number of
 /// sandboxes.
 const BALANCE_PART: u32 = 50;
 /// For the kernel to release a file system whose last processes have ended.
@@ -90,8 +92,10 @@ impl Engine {
         let write_back = tokio::spawn(write_back(Arc::downgrade(&engine.0)));
         engine.0.write_back.set(write_back.abort_handle()).expect("a new engine has no such task yet");
         if let Groups::Cgroups(hierarchy) = &engine.0.builder.groups {
-            let balance = tokio::spawn(balance(hierarchy.clone(), Arc::clone(&engine.0.calls)));
-            engine.0.balance.set(balance.abort_handle()).expect("a new engine has no such task yet");
+            let processes = tokio::spawn(balance_processes(hierarchy.clone()));
+            let processors = tokio::spawn(balance_processors(hierarchy.clone(), Arc::clone(&engine.0.calls)));
+            let tasks = [processes.abort_handle(), processors.abort_handle()];
+            engine.0.balances.set(tasks).expect("a new engine has no such tasks yet");
         }
         Ok(engine)
     }
@@ -121,7 +125,7 @@ impl Engine {
                 egress,
                 guard: OnceLock::new(),
                 write_back: OnceLock::new(),
-                balance: OnceLock::new(),
+                balances: OnceLock::new(),
                 calls: Arc::default(),
             })))
         })
@@ -474,34 +478,47 @@ async fn guard_space(engine: Weak<Shared>) {
     }
 }
 
-/// Shares pids and processors between sandboxes until the engine aborts the task.
-async fn balance(hierarchy: Hierarchy, calls: Arc<Calls>) {
-    let start = blocking(move || {
-        let count = thread::available_parallelism().map_or(1, NonZero::get);
-        Ok((ProcessShares::new(hierarchy.clone()), ProcessorClasses::new(hierarchy, count)))
-    });
-    let Ok((mut processes, mut processors)) = start.await else { return };
+/// Shares pids between sandboxes until the engine aborts the task.
+async fn balance_processes(hierarchy: Hierarchy) {
+    let mut shares = ProcessShares::new(hierarchy);
+    repeat("process numbers", move || shares.balance()).await;
+}
+
+/// Shares processors between sandboxes until the engine aborts the task.
+async fn balance_processors(hierarchy: Hierarchy, calls: Arc<Calls>) {
+    let count = thread::available_parallelism().map_or(1, NonZero::get);
+    let Ok(mut classes) = blocking(move || Ok(ProcessorClasses::new(hierarchy, count))).await else { return };
+    repeat("processors", move || classes.balance(&calls.take())).await;
+}
+
+/// Calls `balance` at an interval. Logs changes of the state, not every call.
+async fn repeat(what: &str, mut balance: impl FnMut() -> Result<(), CgroupError> + Send + 'static) {
     let (mut trouble, mut pause) = (None, BALANCE_INTERVAL);
     loop {
         tokio::time::sleep(pause).await;
-        let calls = Arc::clone(&calls);
         let balanced = blocking(move || {
-            let start = Instant::now();
-            let results = [processes.balance(), processors.balance(&calls.take())];
-            let found = results.into_iter().find_map(|result| result.err().map(|error| error.to_string()));
-            Ok((processes, processors, found, start.elapsed()))
+            let start = processor_time();
+            let found = balance().err().map(|error| error.to_string());
+            Ok((balance, found, processor_time().saturating_sub(start)))
         });
         // Fails when the runtime shuts down.
-        let Ok((same_processes, same_processors, found, took)) = balanced.await else { return };
-        (processes, processors) = (same_processes, same_processors);
+        let Ok((same, found, took)) = balanced.await else { return };
+        balance = same;
         pause = BALANCE_INTERVAL.max(took * BALANCE_PART);
         if found != trouble {
             if let Some(error) = &found {
-                warn!(error, "processes or processors are not shared between sandboxes");
+                warn!(error, "{what} are not shared between sandboxes");
             }
             trouble = found;
         }
     }
+}
+
+/// Processor time of the calling thread: on a busy machine a thread waits much longer than it
+/// computes.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Syncs the pool until the engine is dropped. A task apart from [`guard_space`], which no slow

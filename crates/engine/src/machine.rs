@@ -83,7 +83,8 @@ impl Machine {
         &self.0.socket
     }
 
-    /// Counts a call of a client, whose work takes precedence over that of sandboxes without calls.
+    /// Counts a call of an authenticated client, whose work takes precedence over that of sandboxes
+    /// without calls.
     pub fn record_call(&self) {
         // Without cgroups there are no classes, and no task takes the counts.
         if matches!(self.0.group, Group::Cgroup(_)) {

@@ -7,8 +7,13 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tracing::warn;
+
+use crate::Limits;
 use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
+use crate::cgroup::Cgroup;
 use crate::error::EngineError;
+use crate::group::Groups;
 use crate::privilege::Privilege;
 use crate::rootfs::{self, MountPlan, Template};
 
@@ -22,7 +27,14 @@ pub struct NewRoot {
     /// The id on disk of the sandbox's root; its other ids follow. `None`: sandboxes have no id but
     /// that of this process, and all files that it creates are theirs.
     pub first_id: Option<u32>,
+    /// The `cgroup.procs` files of a cgroup for a process that fills the root, if this server has
+    /// cgroups.
+    pub cgroup: Vec<PathBuf>,
 }
+
+/// Limits of the process that fills a root. Its memory is limited by its address space, too; here
+/// the cache of what it writes counts as well.
+const FILLER: Limits = Limits { cpu_count: 1, memory_mb: 1536, disk_mb: 0, pids: 16 };
 
 /// Whether the sandbox of this volume has a root of its own.
 pub(crate) fn is_own(volume: &Path) -> bool {
@@ -46,9 +58,11 @@ impl SandboxBuilder {
         limit_bytes: u64,
         fill: impl FnOnce(&NewRoot) -> Result<(), E>,
     ) -> Result<Result<Vec<String>, E>, EngineError> {
-        let volume = self.pool.create_volume(name, limit_bytes + MOUNT_RESERVE_BYTES)?;
         let failed = || EngineError::io(format!("make the root of volume {name}"));
+        let group = FillerGroup::create(&self.groups, name)?;
+        let volume = self.pool.create_volume(name, limit_bytes + MOUNT_RESERVE_BYTES)?;
         let root = prepare(volume.path(), self.privilege).map_err(failed());
+        let root = root.map(|root| NewRoot { cgroup: group.procs_files(), ..root });
         let made = root.and_then(|root| match fill(&root) {
             Err(error) => Ok(Err(error)),
             Ok(()) => {
@@ -71,6 +85,33 @@ impl SandboxBuilder {
     }
 }
 
+/// A cgroup for the process that fills a root, beside those of the sandboxes: a sweep ends what a
+/// killed server has left in it. Dropping it ends the process and removes the cgroup.
+struct FillerGroup(Option<Cgroup>);
+
+impl FillerGroup {
+    fn create(groups: &Groups, name: &str) -> Result<Self, EngineError> {
+        match groups {
+            Groups::Cgroups(hierarchy) => Ok(Self(Some(hierarchy.create(name, &FILLER)?))),
+            Groups::Processes(_) => Ok(Self(None)),
+        }
+    }
+
+    fn procs_files(&self) -> Vec<PathBuf> {
+        self.0.as_ref().map(Cgroup::procs_files).unwrap_or_default()
+    }
+}
+
+impl Drop for FillerGroup {
+    fn drop(&mut self) {
+        if let Some(group) = &self.0
+            && let Err(error) = group.kill_all().and_then(|()| group.remove())
+        {
+            warn!(error = &error as &dyn std::error::Error, "the cgroup of an unpacker is left until the next start");
+        }
+    }
+}
+
 /// Creates the directory of the root, with those that an overlay needs beside it.
 fn prepare(volume: &Path, privilege: Privilege) -> io::Result<NewRoot> {
     let overlay = volume.join(WRITABLE).join("root");
@@ -86,5 +127,5 @@ fn prepare(volume: &Path, privilege: Privilege) -> io::Result<NewRoot> {
     let path = overlay.join("upper");
     privilege.give(&path, 0, 0)?;
     let first_id = (privilege != Privilege::Single).then(|| privilege.id_on_disk(0));
-    Ok(NewRoot { path, first_id })
+    Ok(NewRoot { path, first_id, cgroup: Vec::new() })
 }

@@ -536,19 +536,46 @@ fn a_sandbox_that_only_computes_gives_way_to_those_called() {
     on_every_machine(|scene| {
         let [computing, called] = ["computing", "called"].map(|name| scene.hierarchy.create(name, &LIMITS).unwrap());
         let _spinning = [&computing, &called].map(|group| Inside::run(group, "sh", &["-c", "while :; do :; done"]));
-        // Of no processors, any use is more than half.
-        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 0);
+        let classes = |busy_percent| ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(busy_percent);
+        let mut always = classes(0);
         let calls = HashMap::from([("called".to_owned(), u32::MAX)]);
         eventually("the kernel prefers the other", || {
-            classes.balance(&calls).unwrap();
-            assert!(!is_in_background(&called), "its calls account for one processor");
+            always.balance(&calls).unwrap();
+            assert!(!is_in_background(&called), "its calls account for its half of two processors");
             is_in_background(&computing)
         });
-        // Of so many processors no use is half.
-        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), usize::MAX);
+        let mut never = classes(1000);
         assert!(!is_in_background(&computing), "a new server has no accounts yet");
-        classes.balance(&calls).unwrap();
-        classes.balance(&calls).unwrap();
+        never.balance(&calls).unwrap();
+        never.balance(&calls).unwrap();
         assert!(!is_in_background(&computing), "the machine is not busy");
+    });
+}
+
+/// Reads how many milliseconds of its processor's time to use, and says when it has.
+const BURSTS: &str = "import sys, time\nfor line in sys.stdin:\n  end = time.process_time() + int(line) / 1000\n  \
+                      while time.process_time() < end: pass\n  print('used', flush=True)";
+
+#[test]
+fn bursts_between_quiet_times_go_to_the_background() {
+    on_every_machine(|scene| {
+        let group = scene.hierarchy.create("bursts", &LIMITS).unwrap();
+        let mut python = Inside::run_with_input(&group, "python3", &["-c", BURSTS]);
+        // So little that a burst is busy on a loaded machine, too.
+        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(1);
+        let calls = HashMap::<String, u32>::new();
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            classes.balance(&calls).unwrap();
+            assert_eq!(python.ask("500"), "used");
+            classes.balance(&calls).unwrap();
+            found.push(is_in_background(&group));
+            eventually("a quiet time ends the background", || {
+                thread::sleep(Duration::from_millis(20));
+                classes.balance(&calls).unwrap();
+                !is_in_background(&group)
+            });
+        }
+        assert_eq!(found.last(), Some(&true), "{found:?}");
     });
 }

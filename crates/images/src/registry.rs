@@ -140,6 +140,16 @@ impl RegistryImage {
         &self.config
     }
 
+    /// Digest of the digests of all layers as they are downloaded.
+    /// [`RegistryImage::download`] checks them.
+    pub fn layers_digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for layer in &self.layers {
+            hash.update(format!("{}\n", layer.digest));
+        }
+        written(&hash.finalize())
+    }
+
     /// The compressed size of all layers.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))

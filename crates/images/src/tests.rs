@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits { bytes: 64 << 20, entries: 1000 };
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn target(root: &Path) -> Target<'_> {
-    Target { root, owners: Owners::From(0), limits: LIMITS, cancelled: None }
+    Target { root, owners: Owners::From(0), limits: LIMITS, cancelled: None, cgroup: &[] }
 }
 
 /// A directory of a file system with attributes.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Target<'a> {
     pub limits: Limits,
     /// Cancels the unpacking when its [`Alive`] is dropped.
     pub cancelled: Option<&'a PipeReader>,
+    /// The `cgroup.procs` files of the cgroup that the process joins.
+    pub cgroup: &'a [PathBuf],
 }
 
 /// Keeps an unpacking running: dropping it ends the process, and the call fails.
@@ -61,7 +63,7 @@ pub fn cancellation() -> Result<(PipeReader, Alive), ImageError> {
 /// uses them.
 pub(crate) fn read_contents(archive: File) -> Result<Contents, ImageError> {
     let confinement = confinement(Ids::without_tree(), false, 0);
-    match ask(&confinement, &Request::Contents, vec![archive.into()], None)? {
+    match ask(&confinement, &Request::Contents, vec![archive.into()], None, &[])? {
         Completed::Contents(contents) => {
             contents.config.check()?;
             contents.config.check_layers(contents.layers.len())?;
@@ -91,7 +93,7 @@ pub(crate) fn unpack_within(
     let confinement = Confinement { memory_bytes, ..confinement(ids, true, target.limits.bytes) };
     let request = Request::Unpack { layers, owners, limits: target.limits };
     let descriptors: Vec<OwnedFd> = [root].into_iter().chain(files).map(OwnedFd::from).collect();
-    match ask(&confinement, &request, descriptors, target.cancelled.map(AsFd::as_fd))? {
+    match ask(&confinement, &request, descriptors, target.cancelled.map(AsFd::as_fd), target.cgroup)? {
         Completed::Unpacked(unpacked) => Ok(unpacked),
         Completed::Contents(_) => Err(nonsense()),
     }
@@ -125,13 +127,14 @@ fn ask(
     request: &Request,
     descriptors: Vec<OwnedFd>,
     alive: Option<BorrowedFd<'_>>,
+    cgroup: &[PathBuf],
 ) -> Result<Completed, ImageError> {
     let executable = sealed_file("sandbar-unpack", IMAGE).map_err(ImageError::io("make a memory file"))?;
     // Spawned while the descriptor is open: `/proc/self` is then the child.
     let mut command = Command::new(format!("/proc/self/fd/{}", executable.as_raw_fd()));
     command.arg0("sandbar-unpack").env_clear();
     let timeout = Duration::from_secs(confinement.cpu_seconds * WAIT_FACTOR);
-    let bounds = Bounds { timeout, answer_bytes: MOST_ANSWER, alive };
+    let bounds = Bounds { timeout, answer_bytes: MOST_ANSWER, alive, cgroup };
     let answer =
         call(command, confinement, request, descriptors, bounds).map_err(|error| failed(error, confinement))?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|_| nonsense())?;

@@ -169,7 +169,7 @@ fn confinement(has_tree: bool) -> Confinement {
 }
 
 fn bounds() -> Bounds<'static> {
-    Bounds { timeout: TIMEOUT, answer_bytes: 1 << 20, alive: None }
+    Bounds { timeout: TIMEOUT, answer_bytes: 1 << 20, alive: None, cgroup: &[] }
 }
 
 fn open(directory: &Path) -> OwnedFd {

@@ -341,7 +341,7 @@ impl Engine for MemoryEngine {
     async fn make_root(&self, files: &FilesId, _limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let root = self.directory.join(files.as_str());
         std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
-        fill(&NewRoot { path: root, first_id: None })?;
+        fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() })?;
         lock(&self.inner).files.insert(files.clone());
         Ok(Vec::new())
     }

@@ -199,7 +199,8 @@ pub trait Machine: Send + Sync {
     fn instance(&self) -> Instance;
     /// The socket on which the guest serves HTTP; not visible inside of the sandbox.
     fn guest_socket(&self) -> &Path;
-    /// Counts a call of a client, for engines that prefer sandboxes with calls on a busy machine.
+    /// Counts a call of an authenticated client, for engines that prefer sandboxes with calls on a
+    /// busy machine.
     fn record_call(&self) {}
     /// Connects to a port of the sandbox; refused if nothing listens there.
     async fn dial(&self, port: u16) -> io::Result<TcpStream>;

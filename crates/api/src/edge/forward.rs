@@ -31,7 +31,9 @@ pub(super) async fn forward(
     style: Style,
 ) -> Response<Body> {
     let live = &route.live;
-    live.machine.record_call();
+    if route.is_authenticated {
+        live.machine.record_call();
+    }
     let (request, client) = prepare(app, route, target, request);
     let exchange = exchange(app, route, target, request);
     let exchanged = tokio::select! {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use node::{PersistedState, Reachability, Record, Resumed, RunningSandbox, SandboxError};
 use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH, INTERPRETER_PORT};
-use protocol::headers::TRAFFIC_ACCESS_TOKEN;
+use protocol::headers::{ACCESS_TOKEN, TRAFFIC_ACCESS_TOKEN};
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -94,20 +94,28 @@ struct Route {
     secured: bool,
     /// Whether the client's address has sent a credential; only set for the interpreter's port.
     known_peer: bool,
+    /// Whether the request proves that its sender may use the sandbox.
+    is_authenticated: bool,
     /// A connection that was opened before the resume.
     dialled: Mutex<Option<TcpStream>>,
 }
 
 impl Route {
-    fn new(live: Arc<RunningSandbox>, record: &Record, target: &Target, known_peer: bool) -> Self {
+    fn new(
+        live: Arc<RunningSandbox>,
+        record: &Record,
+        target: &Target,
+        known_peer: bool,
+        is_authenticated: bool,
+    ) -> Self {
         let dialled = Mutex::default();
         if target.port == ENVD_PORT {
-            return Self { live, host: None, secured: false, known_peer, dialled };
+            return Self { live, host: None, secured: false, known_peer, is_authenticated, dialled };
         }
         // The host was validated when the sandbox was created.
         let host = record.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
         let secured = record.ingress.https_ports.contains(&target.port);
-        Self { live, host, secured, known_peer, dialled }
+        Self { live, host, secured, known_peer, is_authenticated, dialled }
     }
 
     fn take_dialled(&self) -> Option<TcpStream> {
@@ -129,8 +137,9 @@ async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result
         }
     }
     let known_peer = target.port == INTERPRETER_PORT && app.edge.peers.check(&record, request);
+    let is_authenticated = is_authenticated(app, &record, target, request, known_peer);
     match reachability {
-        Reachability::Open(live) => Ok(Route::new(live, &record, target, known_peer)),
+        Reachability::Open(live) => Ok(Route::new(live, &record, target, known_peer, is_authenticated)),
         Reachability::Changing => Err(Refusal::Changing),
         Reachability::Closed if matches!(record.standing, PersistedState::Paused(_)) => Err(Refusal::Paused),
         Reachability::Closed => Err(Refusal::NotFound),
@@ -138,8 +147,28 @@ async fn reach(app: &App, target: &Target, request: &Request<Content>) -> Result
             let now = app.node.now().as_second();
             let dialled = auto_resume::check(&record, frozen.as_deref(), target, request, known_peer, now).await?;
             let live = resume(app, target).await?;
-            Ok(Route { dialled: Mutex::new(dialled), ..Route::new(live, &record, target, known_peer) })
+            Ok(Route {
+                dialled: Mutex::new(dialled),
+                ..Route::new(live, &record, target, known_peer, is_authenticated)
+            })
         }
+    }
+}
+
+/// Whether the request has a credential of the sandbox: the token of its daemon, a signature, the
+/// token of its traffic, or, where the daemon takes no token, an address that is known for one.
+fn is_authenticated(app: &App, record: &Record, target: &Target, request: &Request<Content>, known_peer: bool) -> bool {
+    match (target.port, &record.access_token) {
+        (ENVD_PORT | INTERPRETER_PORT, Some(token)) => {
+            let given = request.headers().get(ACCESS_TOKEN);
+            known_peer
+                || given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(token.reveal().as_bytes())))
+                || target.port == ENVD_PORT && signed::is_signed(request, token, app.node.now().as_second())
+        }
+        (ENVD_PORT, None) => app.edge.peers.check(record, request),
+        (INTERPRETER_PORT, None) => known_peer,
+        // [`reach`] has compared it.
+        _ => record.traffic_token.is_some(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The server's side: starts one confined process per call and reads its answer.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub struct Bounds<'a> {
     pub answer_bytes: usize,
     /// The server cancels the call when the other end of this descriptor closes.
     pub alive: Option<BorrowedFd<'a>>,
+    /// The `cgroup.procs` files of the cgroup that supervisor and confined process join.
+    pub cgroup: &'a [PathBuf],
 }
 
 /// Why a call has no answer. The confined process has ended in every case.
@@ -62,6 +65,8 @@ pub fn call<W: Serialize>(
     let deadline = Instant::now() + bounds.timeout;
     let (answers, answer) = io::pipe().map_err(ConfinedError::Start)?;
     let mut supervisor = Supervisor::start(command).map_err(ConfinedError::Start)?;
+    // Before the request: the supervisor clones the confined process once it has that.
+    supervisor.join(bounds.cgroup).map_err(ConfinedError::Start)?;
     let all: Vec<BorrowedFd<'_>> = [answer.as_fd()].into_iter().chain(descriptors.iter().map(AsFd::as_fd)).collect();
     supervisor.channel().send(&(confinement, work), &all).map_err(ConfinedError::Start)?;
     // From here on the confined process alone holds them: the pipe reports end of file when that
@@ -130,6 +135,10 @@ impl Supervisor {
 
     fn channel(&self) -> &Channel {
         self.channel.as_ref().expect("it is taken on drop only")
+    }
+
+    fn join(&self, cgroup: &[PathBuf]) -> io::Result<()> {
+        cgroup.iter().try_for_each(|file| fs::write(file, self.process.id().to_string()))
     }
 
     fn report(&mut self, deadline: Instant) -> Result<Report, ConfinedError> {

@@ -11,7 +11,8 @@ use rustix::io::retry_on_intr;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, pidfd_open,
-    pidfd_send_signal, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, umask, waitpid,
+    pidfd_send_signal, set_dumpable_behavior, set_parent_process_death_signal, setpriority_process, setrlimit, umask,
+    waitpid,
 };
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 use serde::de::DeserializeOwned;
@@ -33,6 +34,8 @@ use crate::sys::process::{close_from, place_descriptor};
 /// Limit of open files of the confined process: the layers of an image, plus one per directory
 /// level when a tree is removed.
 const OPEN_FILES: u64 = 1024;
+/// The lowest priority: a caller waits seconds for an image in any case.
+const NICE: i32 = 19;
 
 /// Serves one call of [`super::call`]: confines a child of this process, which calls `work` with
 /// the caller's request, the descriptors that came with it, and the pipe for the answer. Intended
@@ -205,6 +208,7 @@ fn confine(supervisor: &Channel, confinement: &Confinement) -> Result<(), Failur
 
 fn limit_resources(confinement: &Confinement) -> rustix::io::Result<()> {
     forbid_core_dumps()?;
+    setpriority_process(None, NICE)?;
     for (resource, most) in [
         (Resource::As, confinement.memory_bytes),
         (Resource::Cpu, confinement.cpu_seconds),

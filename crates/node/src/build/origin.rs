@@ -1,8 +1,10 @@
 //! Origins of stages: a template, an earlier stage, an image from a registry or an archive, or a
 //! tree of files.
 //!
-//! An image is unpacked once, into files that the cache keeps under the image's digest; a build
-//! starts from a copy of them.
+//! An image is unpacked once, into files that the cache keeps; a build starts from a copy of them.
+//! Other templates share what came from a registry, under the digests of the configuration and of
+//! the layers as the server downloaded and checked them; what came from an archive is its
+//! template's own.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -109,31 +111,33 @@ pub(super) async fn find(
         Origin::Image { name, credentials } => {
             let mirrors = Mirrors(node_state.config.registry_mirrors.clone());
             let image = RegistryImage::find(name, credentials.as_ref(), &mirrors, engine::net::is_public).await?;
-            let (key, settings) = describe_config(image.config());
+            let key = format!("image {} {}", image.config().digest, image.layers_digest());
+            let settings = settings(image.config());
             Ok(ResolvedOrigin { source: OriginFiles::Registry(Box::new(image)), key, settings })
         }
         Origin::Archive { hash, format } => {
             let missing = || Failed::new("the archive to begin with was not uploaded");
             let path =
                 node_state.builds.uploads.path(template, hash).filter(|path| path.is_file()).ok_or_else(missing)?;
+            // The client chooses the hash, and an archive that took its unpacker over would decide
+            // which image the tree is taken for. So both keys are valid for this template only.
             if *format == ArchiveFormat::Files {
-                // The hash is chosen by the client and proves nothing, so the key is valid for this
-                // template only.
                 let key = format!("files {template} {hash}");
                 return Ok(ResolvedOrigin { source: OriginFiles::Tree(path), key, settings: Defaults::default() });
             }
+            let key = format!("archive {template} {hash}");
             let image = blocking(move || ArchiveImage::open(&path)).await?;
-            let (key, settings) = describe_config(image.config());
+            let settings = settings(image.config());
             Ok(ResolvedOrigin { source: OriginFiles::Archive(image), key, settings })
         }
     }
 }
 
-fn describe_config(config: &ImageConfig) -> (String, Defaults) {
+fn settings(config: &ImageConfig) -> Defaults {
     // These describe the user that the image was made for; sandboxes have users of their own.
     let own = |name: &String| !["HOME", "USER", "LOGNAME"].contains(&name.as_str());
     let env: BTreeMap<String, String> = config.env.clone().into_iter().filter(|(name, _)| own(name)).collect();
-    (format!("image {}", config.digest), Defaults { env, ..Defaults::default() })
+    Defaults { env, ..Defaults::default() }
 }
 
 /// Returns the files that a stage starts from and downloads them if necessary. `stages` are the
@@ -165,7 +169,8 @@ pub(super) async fn provide(
     let (cancelled, _alive) = cancellation()?;
     let mut unpack_to = move |root: &NewRoot, unpack: &dyn Fn(&Target<'_>) -> Result<Unpacked, ImageError>| {
         let owners = root.first_id.map_or(Owners::Ours, Owners::From);
-        unpack(&Target { root: &root.path, owners, limits, cancelled: Some(&cancelled) }).map(&mut done)
+        let target = Target { root: &root.path, owners, limits, cancelled: Some(&cancelled), cgroup: &root.cgroup };
+        unpack(&target).map(&mut done)
     };
     let draft = node_state.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
     let fill: Fill = match found.source {

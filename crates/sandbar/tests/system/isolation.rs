@@ -7,6 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
+use testing::User;
 
 /// One attempt to escape, which must fail.
 struct Attempt {
@@ -189,7 +190,18 @@ fn on_host(command: &str) -> Output {
 
 #[test]
 fn every_attempt_is_refused_and_its_control_succeeds() {
-    let server = Server::start();
+    check_attempts(&Server::start());
+}
+
+#[test]
+fn every_attempt_is_refused_by_rootless_servers() {
+    for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
+        check_attempts(&Server::for_user(user, &["--no-studio"]));
+    }
+}
+
+#[track_caller]
+fn check_attempts(server: &Server) {
     let sandbox = server.create();
     let mut wrong = Vec::new();
     for Attempt { what, inside, refusal, control } in ATTEMPTS {

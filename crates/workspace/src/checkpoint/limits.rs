@@ -5,6 +5,7 @@
 //! size, which no honest tree exceeds by much.
 
 use std::io;
+use std::time::Duration;
 
 use sdk::Sandbox;
 
@@ -17,6 +18,9 @@ const GIB: u64 = 1 << 30;
 const LONGEST_PATH: usize = 4096;
 /// Added to the disk size: headers, padding, and files of the template.
 const SLACK_BYTES: u64 = GIB;
+/// A save gets this time and that of the whole disk at this rate, in bytes per second.
+const SAVE_GRACE: Duration = Duration::from_secs(600);
+const SAVE_RATE: u64 = 4 * MIB;
 /// Assumed when the server does not report the disk size.
 const UNKNOWN_DISK_BYTES: u64 = 64 * GIB;
 
@@ -52,6 +56,11 @@ impl ArchiveLimits {
             archive_bytes: bytes.saturating_add(SLACK_BYTES),
             reported_paths: 100_000,
         }
+    }
+
+    /// The timeout of a save with all its attempts.
+    pub(super) fn save_timeout(&self, longest: Duration) -> Duration {
+        SAVE_GRACE.saturating_add(Duration::from_secs(self.archive_bytes / SAVE_RATE)).min(longest)
     }
 
     /// For a sandbox as its server describes it.
@@ -107,5 +116,21 @@ impl Excess {
 impl From<Excess> for io::Error {
     fn from(excess: Excess) -> Self {
         Self::new(io::ErrorKind::InvalidData, excess)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_has_the_time_that_its_disk_takes() {
+        let longest = Duration::from_secs(3600);
+        let of = |bytes| ArchiveLimits::for_disk(bytes).save_timeout(longest);
+        // The slack of 1 GiB takes 256 s.
+        assert_eq!(of(0), Duration::from_secs(600 + 256));
+        assert_eq!(of(GIB), Duration::from_secs(600 + 512));
+        assert_eq!(of(64 * GIB), longest);
+        assert_eq!(ArchiveLimits::for_disk(0).save_timeout(Duration::from_secs(5)), Duration::from_secs(5));
     }
 }

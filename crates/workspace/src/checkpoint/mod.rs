@@ -78,7 +78,8 @@ pub struct CheckpointSettings {
     pub backoff: Duration,
     /// How long the sandbox may send no output while it archives, or take for a chunk of input.
     pub silence: Duration,
-    /// The timeout of one archiving or unpacking.
+    /// The timeout of one unpacking, and of a save with all its attempts. A save gets less where
+    /// the sandbox's disk is small.
     pub longest: Duration,
     /// How many checkpoints of a project are retained, at least one.
     pub keep: usize,
@@ -148,7 +149,11 @@ impl Checkpoints {
     }
 
     fn timeouts(&self) -> ScriptTimeouts {
-        ScriptTimeouts { total: self.settings.longest, silence: self.settings.silence }
+        self.timeouts_within(self.settings.longest)
+    }
+
+    fn timeouts_within(&self, total: Duration) -> ScriptTimeouts {
+        ScriptTimeouts { total, silence: self.settings.silence.min(total) }
     }
 
     /// Waits before attempt `next`, which is at least the second.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use sdk::{Chunk, CommandError, Sandbox, SandboxId};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use super::archive::{self, Contents};
@@ -100,6 +100,9 @@ pub enum SaveError {
         "the archive from sandbox {id} came too slowly: {bytes} bytes in {after:?}; see what keeps its processor or disk busy"
     )]
     Slow { id: SandboxId, bytes: u64, after: Duration },
+    /// Every attempt together.
+    #[error("sandbox {id} could not be saved within {after:?}; see what keeps its processor or disk busy")]
+    TimedOut { id: SandboxId, after: Duration },
     #[error("nothing came from sandbox {id} for {after:?} while it was being saved")]
     Silent { id: SandboxId, after: Duration },
     #[error("could not save sandbox {}", id)]
@@ -126,14 +129,17 @@ impl SaveError {
         match self {
             Self::Store { source, .. } => source.is_transient(),
             Self::Sandbox { source, .. } => script::is_retryable(source),
-            Self::Silent { .. } | Self::Garbled { .. } | Self::NotKept { .. } => true,
+            Self::Silent { .. } | Self::NotKept { .. } => true,
             // The cause may be temporary.
             Self::Archiving { .. } => true,
             Self::NoRoot { .. }
             | Self::HalfRestored { .. }
             | Self::Exposed { .. }
             | Self::Excess { .. }
-            | Self::Slow { .. } => false,
+            | Self::Slow { .. }
+            | Self::TimedOut { .. }
+            // A broken connection is another error: the sandbox itself sent what cannot be read.
+            | Self::Garbled { .. } => false,
         }
     }
 }
@@ -154,12 +160,23 @@ const OWN_FILES: &[u8] = b".sandbar/";
 /// Attempts to archive without session files that contain values. New ones may appear meanwhile.
 const OWN_FILES_TRIES: usize = 3;
 
-/// The lowest average rate of an archive in bytes per second, once
-/// [`CheckpointSettings::silence`](super::CheckpointSettings::silence) has passed. It stops a
-/// sandbox that sends a byte now and then from blocking its caller.
+/// The lowest average rates of an archive in bytes per second: from
+/// [`CheckpointSettings::silence`](super::CheckpointSettings::silence) on, and in addition from
+/// [`LONG`] on. They stop a sandbox that sends a byte now and then from blocking its caller.
 const SLOWEST: u64 = 16 * 1024;
+const SLOWEST_OF_LONG: u64 = 256 * 1024;
+/// So much time takes a tree that is large, slow to read, or very compressible.
+const LONG: Duration = Duration::from_secs(600);
 /// The chunk size of a manifest upload.
 const LINES: usize = 1 << 20;
+
+/// The limits of a save with all its attempts.
+#[derive(Debug, Clone, Copy)]
+struct SaveLimits {
+    archive: ArchiveLimits,
+    deadline: Instant,
+    timeout: Duration,
+}
 
 /// An archive that was received from a sandbox.
 struct Streamed {
@@ -189,10 +206,12 @@ impl Checkpoints {
     ) -> Result<Saved, SaveError> {
         let _lock = self.lock_project(project).await;
         reach(Point::SaveBegun).await;
-        let limits = match self.settings.limits {
+        let archive = match self.settings.limits {
             Some(limits) => limits,
             None => ArchiveLimits::for_sandbox(sandbox).await,
         };
+        let timeout = archive.save_timeout(self.settings.longest);
+        let limits = SaveLimits { archive, deadline: Instant::now() + timeout, timeout };
         let mut attempt = 1;
         let mut saved = loop {
             match self.try_save(sandbox, project, options, &limits).await {
@@ -219,7 +238,7 @@ impl Checkpoints {
         sandbox: &Sandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
-        limits: &ArchiveLimits,
+        limits: &SaveLimits,
     ) -> Result<Saved, SaveError> {
         let failed = |source| SaveError::Store { project: project.clone(), source };
         let generations = self.generations(project).await.map_err(failed)?;
@@ -400,27 +419,33 @@ impl Checkpoints {
         sandbox: &Sandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
-        limits: &ArchiveLimits,
+        limits: &SaveLimits,
         own_files: &[FilePath],
         upload: &mut Upload,
     ) -> Result<Streamed, SaveError> {
         let explain = |error| from_script_error(sandbox, error);
         let files = own_files.iter().map(|path| path.text().into_owned());
         let arguments = arguments(options).into_iter().chain(["--".to_owned()]).chain(files).collect();
-        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.timeouts()).await;
+        let timed_out = || SaveError::TimedOut { id: sandbox.id().clone(), after: limits.timeout };
+        let left = limits.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(timed_out());
+        }
+        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.timeouts_within(left)).await;
         let mut script = script.map_err(explain)?;
         reach(Point::SaveArchiving).await;
 
         let (feed, pieces) = archive::feed();
-        let (values, bounds, directory) = (options.values.clone(), *limits, self.objects.spool_directory());
+        let (values, bounds, directory) = (options.values.clone(), limits.archive, self.objects.spool_directory());
         let reader = tokio::task::spawn_blocking(move || {
             let mut entries = EntryWriter::new(directory.clone());
             let contents = archive::read(pieces, &bounds, &values, Spool::new(directory), |entry| entries.push(entry))?;
             Ok((contents, entries.finish()?))
         });
         let mut stderr = Stderr::default();
-        let transfer = ArchiveTransfer { max_bytes: limits.archive_bytes, grace: self.settings.silence };
-        let transferred = transfer.run(&mut script, upload, &feed, &mut stderr).await;
+        let transfer = ArchiveTransfer { max_bytes: limits.archive.archive_bytes, grace: self.settings.silence };
+        let transferred = timeout_at(limits.deadline, transfer.run(&mut script, upload, &feed, &mut stderr)).await;
+        let transferred = transferred.unwrap_or(Err(TransferError::TimedOut));
         drop(feed);
         if transferred.is_err() {
             script.kill().await;
@@ -441,6 +466,7 @@ impl Checkpoints {
             Err(TransferError::Store(source)) => return Err(SaveError::Store { project: project.clone(), source }),
             Err(TransferError::Excess(excess)) => return Err(exceeded(excess)),
             Err(TransferError::Slow { bytes, after }) => return Err(SaveError::Slow { id, bytes, after }),
+            Err(TransferError::TimedOut) => return Err(timed_out()),
             Err(TransferError::Reader) => {
                 let gone = || std::io::Error::other("its reader ended before the archive did");
                 return Err(unread(contents.err().unwrap_or_else(gone)));
@@ -464,8 +490,8 @@ impl Checkpoints {
             };
             return Err(SaveError::Archiving { id, root, message });
         };
-        if excluded.len().max(changed.len()) > limits.reported_paths {
-            return Err(exceeded(Excess::Reported(limits.reported_paths)));
+        if excluded.len().max(changed.len()) > limits.archive.reported_paths {
+            return Err(exceeded(Excess::Reported(limits.archive.reported_paths)));
         }
         let (contents, entries) = contents.map_err(unread)?;
         Ok(Streamed { contents, entries, facts, owners: script.as_root, excluded, changed })
@@ -496,6 +522,7 @@ enum TransferError {
         bytes: u64,
         after: Duration,
     },
+    TimedOut,
     /// The reader failed, and holds the error.
     Reader,
 }
@@ -544,7 +571,9 @@ impl ArchiveTransfer {
                 }
             }
             let after = begun.elapsed();
-            if bytes < after.saturating_sub(self.grace).as_secs() * SLOWEST {
+            let least = after.saturating_sub(self.grace).as_secs() * SLOWEST
+                + after.saturating_sub(self.grace.max(LONG)).as_secs() * SLOWEST_OF_LONG;
+            if bytes < least {
                 return Err(TransferError::Slow { bytes, after });
             }
         }

@@ -183,6 +183,41 @@ async fn a_trickling_archive_is_abandoned() {
     assert!(matches!(refused, Err(SaveError::Slow { .. } | SaveError::Garbled { .. })), "{refused:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_archive_ends_with_the_time_of_the_save() {
+    let server = Server::shared(&[]);
+    let sandbox = server.sandbox().await;
+    let settings = CheckpointSettings { longest: Duration::from_secs(10), ..CheckpointSettings::default() };
+    let checkpoints = Checkpoints::new(Objects::memory()).with(settings);
+    // Fast enough for every rate, and without an end.
+    let endless = "import time\nfor n in itertools.count():\n    send(header('%d' % n, b'0', 65536) + os.urandom(65536))\n    \
+                   out.flush(); time.sleep(0.2)";
+    replace_tar(&sandbox, &program(&format!("open('/tmp/starts', 'a').write('x')\n{endless}"))).await;
+    let begun = Instant::now();
+    let refused = checkpoints.save(&sandbox, &project("endless"), &CheckpointOptions::default()).await;
+    assert!(matches!(refused, Err(SaveError::TimedOut { .. })), "{refused:?}");
+    // With a deadline per attempt it would take three times as long.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(run(&sandbox, "cat /tmp/starts").await, "x", "it is not started again");
+    eventually_async("tar in the sandbox is ended", DEADLINE, || async { (!has_tar(&sandbox).await).then_some(()) })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_that_cannot_be_read_is_made_once() {
+    let server = Server::shared(&[]);
+    let sandbox = server.sandbox().await;
+    let settings = CheckpointSettings { backoff: Duration::from_millis(10), ..CheckpointSettings::default() };
+    let checkpoints = Checkpoints::new(Objects::memory()).with(settings);
+    let programs = [("garbage", "out.write(b'no gzip' * 100)"), ("a part", "send(header('a', b'0', 5000))\nend()")];
+    for (number, (what, text)) in programs.into_iter().enumerate() {
+        replace_tar(&sandbox, &program(&format!("open('/tmp/starts-{number}', 'a').write('x')\n{text}"))).await;
+        let refused = checkpoints.save(&sandbox, &project("garbled"), &CheckpointOptions::default()).await;
+        assert!(matches!(refused, Err(SaveError::Garbled { .. })), "{what}: {refused:?}");
+        assert_eq!(run(&sandbox, &format!("cat /tmp/starts-{number}")).await, "x", "{what}");
+    }
+}
+
 /// A directory on a disk of its own. Needs root.
 fn mounted(size: &str) -> (tempfile::TempDir, impl Drop) {
     struct Unmount(std::path::PathBuf);

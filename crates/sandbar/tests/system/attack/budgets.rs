@@ -1,12 +1,16 @@
 //! Attacks on shared resources: descriptors, flows, processes, connections, request heads.
 
 use crate::support::internet::{HOST_SIDE, Internet, PUBLIC};
-use crate::support::{Sandbox, Server, repeats};
+use crate::support::{Sandbox, Server, eventually, repeats};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Accepts every connection on port 8000, sends `far` and keeps the connection open.
@@ -107,9 +111,9 @@ fn a_head_without_end_is_cut_and_costs_little() {
     assert_eq!(server.call("GET", "/v2/sandboxes", None).status, 200, "the control");
 }
 
-/// What six hostile sandboxes do until they are killed. The egress policy refuses the destination,
-/// so that no packet leaves the host.
-const ABUSES: [(&str, &str); 6] = [
+/// What hostile sandboxes do until they are killed. The egress policy refuses the destination, so
+/// that no packet leaves the host.
+const ABUSES: [(&str, &str); 7] = [
     ("forks", "bomb() { bomb | bomb & }; bomb; sleep 1000"),
     ("memory", "while :; do /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done"),
     ("disk", "while :; do dd if=/dev/zero of=big bs=1M count=256 status=none; rm -f big; done"),
@@ -122,40 +126,151 @@ const ABUSES: [(&str, &str); 6] = [
         "exec /usr/bin/python3 -c \"import socket\nwhile True:\n  s = socket.socket(); s.setblocking(False)\n  try: s.connect(('10.213.99.9', 9))\n  except OSError: pass\n  s.close()\"",
     ),
     ("logs", "yes"),
+    ("bursts", BURSTS),
 ];
 
+/// Computes for 150 ms, then sleeps for 210 ms, at the same time in every sandbox: a machine that
+/// is busy only now and then.
+const BURSTS: &str = "exec /usr/bin/python3 -c \"import time\nwhile True:\n  time.sleep(0.36 - time.time() % 0.36)\n  \
+                      end = time.time() + 0.15\n  while time.time() < end: pass\"";
+
+/// How long a command takes in a sandbox, and at the same time on the host itself.
+struct ExecTimes {
+    inside: Vec<Duration>,
+    host: Vec<Duration>,
+}
+
+impl ExecTimes {
+    /// Runs at least `count` commands at both places in turn, for at least `seconds`.
+    fn measure(sandbox: &Sandbox, count: usize, seconds: usize) -> Self {
+        let (begun, mut times) = (Instant::now(), Self { inside: Vec::new(), host: Vec::new() });
+        while times.inside.len() < count || begun.elapsed() < Duration::from_secs(seconds as u64) {
+            let started = Instant::now();
+            assert_eq!(sandbox.must("user", "echo calm").trim(), "calm");
+            times.inside.push(started.elapsed());
+            let started = Instant::now();
+            let control = Command::new("/bin/bash").args(["-c", "echo calm"]).output().expect("bash runs");
+            assert_eq!(control.stdout, b"calm\n");
+            times.host.push(started.elapsed());
+        }
+        times.inside.sort();
+        times.host.sort();
+        times
+    }
+
+    fn median(times: &[Duration]) -> Duration {
+        times[times.len() / 2]
+    }
+
+    /// By how much a command in the sandbox takes longer than on the host.
+    fn ratio(&self) -> f64 {
+        Self::median(&self.inside).as_secs_f64() / Self::median(&self.host).as_secs_f64()
+    }
+}
+
+impl fmt::Display for ExecTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p99 = self.inside[(self.inside.len() * 99 / 100).min(self.inside.len() - 1)];
+        write!(f, "median {:?}, p99 {p99:?}, on the host {:?}", Self::median(&self.inside), Self::median(&self.host))
+    }
+}
+
 #[test]
-fn six_hostile_sandboxes_leave_a_neighbour_and_the_api_in_peace() {
+fn hostile_sandboxes_leave_a_neighbour_and_the_api_in_peace() {
     let server = Server::with(&["--no-studio"]);
     let neighbour = server.create();
-    // Runs at least `count` commands, for at least `seconds`, and sorts the times that they took.
-    let measure = |count: usize, seconds: usize| {
-        let (begun, mut times) = (Instant::now(), Vec::new());
-        while times.len() < count || begun.elapsed() < Duration::from_secs(seconds as u64) {
-            let started = Instant::now();
-            assert_eq!(neighbour.must("user", "echo calm").trim(), "calm");
-            times.push(started.elapsed());
-        }
-        times.sort();
-        times
-    };
-    let quiet = measure(10, 0);
+    let quiet = ExecTimes::measure(&neighbour, 40, 0);
     let hostile: Vec<Sandbox> = ABUSES
         .iter()
         .map(|_| server.create_with(json!({ "templateID": "base", "memoryMB": 256, "diskSizeMB": 512, "cpuCount": 1 })))
         .collect();
     let running: Vec<_> =
         hostile.iter().zip(ABUSES).map(|(sandbox, (_, abuse))| sandbox.start_as("user", abuse)).collect();
-    let loaded = measure(repeats(20, 1000), repeats(0, 300));
+    // The server sees within a second which sandboxes only compute.
+    ExecTimes::measure(&neighbour, 10, 2);
+    let loaded = ExecTimes::measure(&neighbour, repeats(60, 1000), repeats(0, 300));
     let begun = Instant::now();
     assert_eq!(server.call("GET", "/v2/sandboxes", None).status, 200);
     assert!(begun.elapsed() < Duration::from_secs(10), "the API took {:?}", begun.elapsed());
-    let (before, during) = (quiet[quiet.len() / 2], loaded[loaded.len() / 2]);
-    let p99 = loaded[(loaded.len() * 99 / 100).min(loaded.len() - 1)];
-    eprintln!("exec: median {before:?} quiet, {during:?} beside six hostile sandboxes, p99 {p99:?}");
+    eprintln!("exec: {quiet}; beside {} hostile sandboxes {loaded}", ABUSES.len());
+    eprintln!("times the host's: {:.1} quiet, {:.1} beside them", quiet.ratio(), loaded.ratio());
+    // Optimised builds on quiet machines are held to a ratio by the benchmark `fairness`.
+    let during = ExecTimes::median(&loaded.inside);
     assert!(during < Duration::from_secs(5), "half of the neighbour's commands took {during:?}");
     for sandbox in &hostile {
         assert_eq!(server.call("DELETE", &format!("/sandboxes/{}", sandbox.id), None).status, 204);
     }
     drop(running);
+}
+
+/// Requests without a credential that each succeed at their port, or are refused there.
+fn hammer(address: &str, sandbox: &Sandbox, over: &AtomicBool) {
+    let preview = format!("GET / HTTP/1.1\r\nHost: 8000-{}.localhost\r\n\r\n", sandbox.id);
+    let wrong = format!(
+        "GET /files?path=x HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: {}\r\nE2b-Sandbox-Port: 49983\r\n\
+         X-Access-Token: wrong\r\n\r\n",
+        sandbox.id
+    );
+    while !over.load(Ordering::Relaxed) {
+        for request in [&preview, &wrong] {
+            let mut stream = TcpStream::connect(address).expect("the server listens");
+            stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it is not zero");
+            stream.write_all(request.as_bytes()).expect("it is read");
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).expect("an answer");
+            let expected: &[u8] = if request == &preview { b"HTTP/1.1 200" } else { b"HTTP/1.1 401" };
+            assert_eq!(head, expected, "{}", String::from_utf8_lossy(&head));
+        }
+    }
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the kernel schedules the sandbox behind those of the foreground.
+fn is_in_background(sandbox: &Sandbox) -> bool {
+    let mut left = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = left.pop() {
+        let below = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        left.extend(below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        if directory.ends_with(&sandbox.id)
+            && let Ok(class) = std::fs::read_to_string(directory.join("cpu.idle"))
+        {
+            return class.trim() == "1";
+        }
+    }
+    panic!("sandbox {} has no class", sandbox.id)
+}
+
+#[test]
+fn requests_without_a_credential_buy_no_processor_time() {
+    let server = Server::with(&["--no-studio"]);
+    let [hog, building] = [server.create(), server.create()];
+    let spin = "for _ in 1 2; do (while :; do :; done) & done; wait";
+    let service = "cd /tmp && exec /usr/bin/python3 -m http.server 8000";
+    let _running = [hog.start_as("user", service), hog.start_as("user", spin), building.start_as("user", spin)];
+    eventually("the service listens", Duration::from_secs(60), || {
+        hog.run("exec 3<>/dev/tcp/127.0.0.1/8000").ok().then_some(())
+    });
+    let over = AtomicBool::new(false);
+    let preferred = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| hammer(&server.address, &hog, &over));
+        }
+        let _end = SetOnDrop(&over);
+        // The credit of the calls above is used up within a second of computing.
+        std::thread::sleep(Duration::from_secs(2));
+        let preferred = (0..50).filter(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            !is_in_background(&hog) && is_in_background(&building)
+        });
+        preferred.count()
+    });
+    // The two change their classes one after the other, so that a few looks fall between.
+    assert!(preferred < 15, "the hammered hog went before its neighbour at {preferred} of 50 looks");
 }

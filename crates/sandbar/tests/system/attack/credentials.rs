@@ -4,6 +4,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use testing::User;
 
 use crate::support::{Sandbox, Server, http};
@@ -43,6 +44,11 @@ const CONTROL_ROUTES: &[(&str, &str)] = &[
     ("DELETE", "/volumes/a"),
     ("GET", "/volumecontent/{volume}/file?path=a"),
     ("PUT", "/volumecontent/{volume}/file?path=a"),
+    ("GET", "/volumecontent/{volume}/path?path=a"),
+    ("PATCH", "/volumecontent/{volume}/path?path=a"),
+    ("DELETE", "/volumecontent/{volume}/path?path=a"),
+    ("GET", "/volumecontent/{volume}/dir?path=a"),
+    ("POST", "/volumecontent/{volume}/dir?path=a"),
     ("GET", "/sandbar/capabilities"),
     ("GET", "/sandbar/trash"),
     ("POST", "/sandbar/trash/a"),
@@ -53,6 +59,7 @@ const CONTROL_ROUTES: &[(&str, &str)] = &[
     ("POST", "/templates/tags"),
     ("DELETE", "/templates/tags"),
     ("GET", "/templates/aliases/base"),
+    ("GET", "/templates/aliases/team/base"),
     ("GET", "/templates/base/files/00"),
     ("PUT", "/templates/base/files/00"),
     ("POST", "/v2/templates/base/builds/b"),
@@ -97,6 +104,62 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 fn status(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
     let all: Vec<_> = [JSON].into_iter().chain(headers.iter().copied()).collect();
     http::request(&server.address, method, path, &all, b"{}").map_or(0, |reply| reply.status)
+}
+
+/// The routes in the `match` of a source file: `GET /sandboxes/*/logs`, variables as `*`.
+fn served_routes(source: &str) -> BTreeSet<String> {
+    let mut routes = BTreeSet::new();
+    for arm in source.split("\n        (").skip(1) {
+        let Some((pattern, _)) = arm.split_once("=>") else { continue };
+        let Some((method, paths)) = pattern.split_once(',') else { continue };
+        let method = method.trim().trim_start_matches('&').trim_start_matches("Method::");
+        for path in paths.split('|') {
+            let Some(path) = path.split_once('[').and_then(|(_, rest)| rest.split_once(']')) else { continue };
+            let segments: Vec<&str> = path.0.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+            // One that passes on to the next `match`.
+            if segments.contains(&"..") {
+                continue;
+            }
+            let segment = |part: &&str| if part.starts_with('"') { part.trim_matches('"') } else { "*" }.to_owned();
+            routes.insert(format!("{method} /{}", segments.iter().map(segment).collect::<Vec<_>>().join("/")));
+        }
+    }
+    routes
+}
+
+/// Whether `path`, of which `pattern` has variables as `*`, is that route.
+fn is_route(pattern: &str, method: &str, path: &str) -> bool {
+    let path = path.split('?').next().expect("a path");
+    let Some((wanted, pattern)) = pattern.split_once(' ') else { return false };
+    let (pattern, path): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), path.split('/').collect());
+    wanted == method
+        && pattern.len() == path.len()
+        && pattern.iter().zip(&path).all(|(wanted, part)| *wanted == "*" || wanted == part)
+}
+
+#[test]
+fn every_route_of_the_control_plane_is_attacked() {
+    let served = served_routes(include_str!("../../../../api/src/control/mod.rs"));
+    assert!(served.len() > 45 && served.contains("GET /sandboxes/*/logs"), "{served:#?}");
+    let is_attacked = |route: &&String| CONTROL_ROUTES.iter().any(|(method, path)| is_route(route, method, path));
+    let missing: Vec<&String> = served.iter().filter(|route| !is_attacked(route)).collect();
+    assert!(missing.is_empty(), "add to CONTROL_ROUTES: {missing:#?}");
+}
+
+#[test]
+fn every_procedure_of_the_guest_is_attacked() {
+    let services = [
+        ("process.Process", include_str!("../../../../protocol/proto/process.proto")),
+        ("filesystem.Filesystem", include_str!("../../../../protocol/proto/filesystem.proto")),
+    ];
+    for (service, schema) in services {
+        let procedures = schema.lines().filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('('));
+        let paths: Vec<String> = procedures.map(|(name, _)| format!("/{service}/{name}")).collect();
+        assert!(paths.len() > 7, "{paths:?}");
+        for path in paths {
+            assert!(GUEST_ROUTES.contains(&("POST", path.as_str())), "add {path} to GUEST_ROUTES");
+        }
+    }
 }
 
 fn studio_token(server: &Server) -> String {

@@ -104,6 +104,33 @@ fn stop_unpacker(server: &Server) -> (u32, u32) {
     })
 }
 
+fn nice(pid: u32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    // The name, in parentheses, may contain anything. The state after it is the third field.
+    let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
+    fields.split(' ').nth(16).and_then(|nice| nice.parse().ok()).expect("a number")
+}
+
+/// Asserts that the process has a cgroup of its own, with limits.
+#[track_caller]
+fn assert_limited(server: u32, confined: u32) {
+    let of = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its cgroups");
+    let controller = |text: &str, name: &str| {
+        let line =
+            |line: &&str| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|found| found == name));
+        let line = text.lines().find(line).or_else(|| text.lines().find(|line| line.starts_with("0::")));
+        line.and_then(|line| line.splitn(3, ':').nth(2)).expect("a cgroup").to_owned()
+    };
+    for (name, files) in [("memory", ["memory.max", "memory.limit_in_bytes"]), ("pids", ["pids.max", "pids.max"])] {
+        let own = controller(&of(confined), name);
+        assert_ne!(own, controller(&of(server), name), "the {name} cgroup is its own");
+        let places = [format!("/sys/fs/cgroup{own}"), format!("/sys/fs/cgroup/{name}{own}")];
+        let limit = places.iter().flat_map(|place| files.map(|file| Path::new(place).join(file)));
+        let limit = limit.filter_map(|file| fs::read_to_string(file).ok()).next().expect("a limit");
+        assert!(limit.trim().parse::<u64>().is_ok_and(|limit| limit <= 2 << 30), "{name}: {limit}");
+    }
+}
+
 #[track_caller]
 fn assert_confined(server: &Server, confined: u32) {
     let server = pid(server);
@@ -134,15 +161,20 @@ fn assert_confined(server: &Server, confined: u32) {
         line.split_ascii_whitespace().next().expect("a value").to_owned()
     };
     assert_eq!((limit("Max address space"), limit("Max core file size")), ((1 << 30).to_string(), "1".to_owned()));
+    assert_eq!(nice(confined), 19, "it has the lowest priority");
     assert!(limit("Max cpu time").parse::<u64>().is_ok_and(|seconds| seconds < 100_000), "{limits}");
 }
 
 /// Inspects the unpacker of a server, then lets the build succeed.
 #[track_caller]
-fn check_unpacker(server: &Server) {
+fn check_unpacker(server: &Server, has_cgroups: bool) {
     let build = Build::start(server, tempfile::tempdir().expect("a directory"));
-    let (_, confined) = stop_unpacker(server);
+    let (supervisor, confined) = stop_unpacker(server);
     assert_confined(server, confined);
+    if has_cgroups {
+        assert_limited(pid(server), confined);
+        assert_limited(pid(server), supervisor);
+    }
     signal(confined, "CONT");
     let (done, _) = build.wait();
     assert!(done.status.success(), "the control: {done:?}");
@@ -151,13 +183,13 @@ fn check_unpacker(server: &Server) {
 #[test]
 fn an_image_unpacker_has_no_privileges_beyond_its_tree() {
     let server = Server::with(&["--no-studio"]);
-    check_unpacker(&server);
+    check_unpacker(&server, rustix::process::geteuid().is_root());
 }
 
 #[test]
 fn rootless_unpackers_have_no_privileges_beyond_their_tree() {
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
-        check_unpacker(&Server::for_user(user, &["--no-studio"]));
+        check_unpacker(&Server::for_user(user, &["--no-studio"]), false);
     }
 }
 

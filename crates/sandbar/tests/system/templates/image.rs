@@ -4,6 +4,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use tar::{Builder, EntryType, Header};
 
 const BUSYBOX: &str = "/usr/bin/busybox";
@@ -69,9 +70,25 @@ impl Image {
         Self { layers, config: config.to_string() }
     }
 
+    /// The same image with its layers as gzip, as most registries have them.
+    pub(super) fn with_compressed_layers(&self) -> Self {
+        let compress = |layer: &Vec<u8>| {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            fs::write(file.path(), layer).expect("written");
+            let done =
+                Command::new("gzip").args(["--no-name", "--stdout"]).arg(file.path()).output().expect("gzip runs");
+            assert!(done.status.success(), "{done:?}");
+            done.stdout
+        };
+        Self { layers: self.layers.iter().map(compress).collect(), config: self.config.clone() }
+    }
+
     pub(super) fn manifest(&self) -> String {
         let of = |kind: &str, bytes: &[u8]| json!({ "mediaType": kind, "digest": digest(bytes), "size": bytes.len() });
-        let layer = |layer: &Vec<u8>| of("application/vnd.oci.image.layer.v1.tar", layer);
+        let layer = |layer: &Vec<u8>| {
+            let is_gzip = layer.starts_with(&[0x1f, 0x8b]);
+            of(&format!("application/vnd.oci.image.layer.v1.tar{}", if is_gzip { "+gzip" } else { "" }), layer)
+        };
         json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",

@@ -3,6 +3,7 @@
 use super::image::{Image, digest};
 use super::registry::{PASSWORD, Registry, USER};
 use super::{build, cli, create, write};
+use crate::support::program::text;
 use crate::support::{Program, Server};
 use testing::User;
 
@@ -38,8 +39,10 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     let output = build(&server, &["--from", &at("saved.tar"), "--name", "saved", &context]);
     assert!(output.contains("no sudo") && output.contains("its sh stands in"), "{output}");
     check(&server, "saved", "one");
+    let output = build(&server, &["--from", &at("saved.tar"), "--name", "saved", &context]);
+    assert!(!output.contains("unpacking"), "the archive is known: {output}");
     let output = build(&server, &["--from", &at("layout"), "--name", "layout", &context]);
-    assert!(!output.contains("unpacking"), "the digest is known: {output}");
+    assert!(output.contains("unpacking"), "an archive vouches for its own template only: {output}");
     check(&server, "layout", "one");
     // A template from another template.
     build(&server, &["--from", "layout", "--name", "copy", &context]);
@@ -60,7 +63,15 @@ fn an_image_is_the_same_wherever_it_comes_from() {
     assert!(done.status.success(), "{done:?}");
     check(&server, "pulled", "two");
     let by_digest = format!("{}/team/app@{}", registry.address, digest(other.manifest().as_bytes()));
-    assert!(pull(signed(PASSWORD), &by_digest).status.success());
+    let known = pull(signed(PASSWORD), &by_digest);
+    assert!(known.status.success() && !text(&known.stderr).contains("unpacking"), "{known:?}");
+    // The same configuration, but other bytes of its layers: what their unpacker made of them is
+    // another tree, whatever it claims.
+    let packed = other.with_compressed_layers();
+    registry.push(&packed, "team/packed", "v1");
+    let unpacked = pull(signed(PASSWORD), &format!("{}/team/packed:v1", registry.address));
+    assert!(unpacked.status.success() && text(&unpacked.stderr).contains("unpacking"), "{unpacked:?}");
+    check(&server, "pulled", "two");
     let absent = pull(signed(PASSWORD), &format!("{}/team/none:v1", registry.address));
     let output = String::from_utf8_lossy(&absent.stderr);
     assert!(!absent.status.success() && output.contains("does not exist there"), "{output}");
