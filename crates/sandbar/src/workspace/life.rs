@@ -1,7 +1,7 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`: change the sandbox of a workspace.
 
 use super::queries::WorkspaceStatus;
-use super::snapshots::{skipped_to_json, summarize_paths};
+use super::snapshots::{report_skipped, skipped_to_json, summarize_paths};
 use super::{Session, screenshot_process};
 use crate::sandbox::show::{printable, span};
 use clap::Args;
@@ -176,6 +176,7 @@ fn print_handover(session: &Session, name: &WorkspaceName, new: &HandedOver) -> 
             "sandboxID": new.sandbox,
             "key": new.restored.key,
             "files": new.restored.files,
+            "skipped": skipped_to_json(&new.restored),
             "left_out": new.restored.excluded.iter().map(FilePath::text).collect::<Vec<_>>(),
             "fenced_ms": u64::try_from(new.gate_closed.as_millis()).unwrap_or(u64::MAX),
             "brought_back": brought_back_to_json(new.auto_restore.as_deref()),
@@ -185,6 +186,7 @@ fn print_handover(session: &Session, name: &WorkspaceName, new: &HandedOver) -> 
         }))?);
     }
     report_auto_restore(session, new.auto_restore.as_deref());
+    report_skipped(&new.restored);
     let files = new.restored.files;
     Ok(session.show.line(format!(
         "{name} is at {} in sandbox {}, with {files} files, after {}",
