@@ -6,6 +6,7 @@ use super::{Session, screenshot_process};
 use crate::sandbox::show::{printable, span};
 use clap::Args;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use workspace::checkpoint::FilePath;
 use workspace::{AutoRestore, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
@@ -105,8 +106,9 @@ impl Move {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.app.enter(&self.name).await?;
         session.app.progress().show_step(format!("moving {} to {}", self.name, self.to));
-        report_excluded(session, &workspace).await;
-        let moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
+        let back = bring_back(session, &workspace).await;
+        let mut moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
+        moved.auto_restore = back.or(moved.auto_restore);
         session.app.leave().await;
         print_handover(session, &self.name, &moved)
     }
@@ -129,8 +131,9 @@ impl Rotate {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.app.enter(&self.name).await?;
         session.app.progress().show_step(format!("putting {} into a new sandbox", self.name));
-        report_excluded(session, &workspace).await;
-        let rotated = workspace.rotate().await?;
+        let back = bring_back(session, &workspace).await;
+        let mut rotated = workspace.rotate().await?;
+        rotated.auto_restore = back.or(rotated.auto_restore);
         session.app.leave().await;
         print_handover(session, &self.name, &rotated)
     }
@@ -153,6 +156,14 @@ fn brought_back_to_json(back: Option<&AutoRestore>) -> Value {
             "notice": notice,
         })
     })
+}
+
+/// Makes the workspace run, so that its generated folders can be listed, and returns what that
+/// cost. An error is ignored here: the handover that follows reports it.
+async fn bring_back(session: &Session, workspace: &Workspace) -> Option<Arc<AutoRestore>> {
+    let back = workspace.resume().await.ok()?;
+    report_excluded(session, workspace).await;
+    back
 }
 
 /// Prints the generated folders that the new sandbox will not have, while the old one still has

@@ -135,8 +135,7 @@ fn an_older_snapshot_is_named_with_the_reason() {
         let found = skipped.as_array().is_some_and(|all| all.iter().any(|one| text_of(one, "snapshot") == stamp));
         assert!(found && skipped[0].to_string().contains("reason"), "{stamp}: {skipped}");
     };
-    for (round, command) in
-        [&["resume", "shop"][..], &["rotate", "shop"], &["restore", "shop", "--discard"]].into_iter().enumerate()
+    for (round, command) in [&["resume", "shop"][..], &["rotate", "shop"], &["restore", "shop"]].into_iter().enumerate()
     {
         let (text_round, json_round) = (format!("text {round}"), format!("json {round}"));
         let damaged = lose_newest(&server, &user, &text_round);
