@@ -2,13 +2,13 @@
 //! that sandbox.
 //!
 //! ```text
-//! | //! Browser ── capture ──> Chromium: unprivileged user, its own sandbox enabled,
-//! | //! │ network namespace with loopback only, own PID namespace,
-//! | //! │ root with system programs, fonts and its profile
-//! | //! │ │ the only listener in the namespace
-//! | //! └── OriginProxy <────────┘
-//! | //! │ forwards one origin; answers 403 to the rest and lists it
-//! | //! └──> the sandbox's preview, through the edge
+//! Browser ── capture ──> Chromium: unprivileged user, its own sandbox enabled,
+//!    │                   network namespace with loopback only, own PID namespace,
+//!    │                   root with system programs, fonts and its profile
+//!    │                        │ the only listener in the namespace
+//!    └── OriginProxy <────────┘
+//!          │ forwards one origin; answers 403 to the rest and lists it
+//!          └──> the sandbox's preview, through the edge
 //! ```
 //!
 //! The crate knows nothing of sandboxes, tools or models: only an origin, its upstream, and a store

@@ -5,10 +5,10 @@
 //! records all others:
 //!
 //! ```text
-//! | //! GET http://origin/… forwarded, with the upstream's headers
-//! | //! CONNECT origin (ws:// page) HTTP inside the tunnel, then as above; upgrades pass through
-//! | //! CONNECT origin (https page) copied to the upstream, still encrypted
-//! | //! anything else 403
+//! GET http://origin/…            forwarded, with the upstream's headers
+//! CONNECT origin  (ws:// page)   HTTP inside the tunnel, then as above; upgrades pass through
+//! CONNECT origin  (https page)   copied to the upstream, still encrypted
+//! anything else                  403
 //! ```
 
 use std::convert::Infallible;

@@ -1,10 +1,9 @@
 //! Stores screenshots in a directory (the default) or in an S3 bucket.
 //!
 //! ```text
-//! | //! screenshots/{job}/agent/{timestamp}_{viewport}.webp requested by the agent
+//! screenshots/{job}/agent/{timestamp}_{viewport}.webp            requested by the agent
 //! screenshots/{job}/auto/{commit}_{viewport}.webp                after a phase commit
-//! | //! screenshots/{job}/auto/devserver-{timestamp}_{viewport}.webp after a start of the dev
-//! server
+//! screenshots/{job}/auto/devserver-{timestamp}_{viewport}.webp   after a start of the dev server
 //! ```
 //!
 //! A stored screenshot has a URL: on the configured CDN, else presigned by S3, else signed by a

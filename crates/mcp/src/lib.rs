@@ -1,9 +1,9 @@
 //! The tools over the Model Context Protocol, on standard streams and over streamable HTTP.
 //!
 //! ```text
-//! | //! client ── stdio or HTTP ──> Handler ──> ServerState ── acquire ──> SandboxProvider (port)
-//! | //! │
-//! | //! └── one dispatcher per session ──> tools
+//! client ── stdio or HTTP ──> Handler ──> ServerState ── acquire ──> SandboxProvider (port)
+//!                                          │
+//!                                          └── one dispatcher per session ──> tools
 //! ```
 //!
 //! `rmcp` implements the protocol: the current revision (2026-07-28) and the earlier ones with a

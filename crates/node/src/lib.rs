@@ -21,6 +21,7 @@ mod guest_files;
 mod guest_process;
 mod health;
 mod id;
+mod identity;
 mod ingress;
 pub mod lifecycle;
 pub mod list;

@@ -10,12 +10,14 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::SandboxesConfig;
 use crate::egress::Egress;
 use crate::error::{OpenError, SandboxError};
 use crate::id::{FilesId, SandboxId};
+use crate::identity;
 use crate::lifecycle::{PauseMode, State};
 use crate::log::Entry;
 use crate::metrics::Sample;
@@ -81,6 +83,7 @@ pub enum Reachability {
 
 /// One machine's sandboxes. [`Node::close`] stops it; dropping it leaves its tasks to the runtime.
 pub struct Node {
+    id: Uuid,
     pub(crate) node_state: Arc<NodeState>,
     /// All tasks that the node has spawned.
     pub(crate) tasks: TaskTracker,
@@ -111,11 +114,14 @@ impl Node {
             }
         }
         let records = SqliteRecords::open(&database).await?;
-        Self::open_with(engine, Arc::new(records), Arc::new(SystemClock), config, &data.join("uploads")).await
+        let id = identity::read_or_create(data)
+            .map_err(|source| OpenError::Unreadable { path: data.join(identity::FILE), source })?;
+        let uploads = data.join("uploads");
+        Self::open_state(engine, Arc::new(records), Arc::new(SystemClock), config, &uploads, id).await
     }
 
-    /// Like [`Node::open`], with every port given by the caller. Archives for builds are kept in
-    /// `uploads`.
+    /// Like [`Node::open`], with every port given by the caller and a new id. Archives for builds
+    /// are kept in `uploads`.
     pub async fn open_with(
         engine: Arc<dyn Engine>,
         records: Arc<dyn Records>,
@@ -123,10 +129,26 @@ impl Node {
         config: SandboxesConfig,
         uploads: &Path,
     ) -> Result<Arc<Self>, OpenError> {
+        Self::open_state(engine, records, clock, config, uploads, Uuid::new_v4()).await
+    }
+
+    async fn open_state(
+        engine: Arc<dyn Engine>,
+        records: Arc<dyn Records>,
+        clock: Arc<dyn Clock>,
+        config: SandboxesConfig,
+        uploads: &Path,
+        id: Uuid,
+    ) -> Result<Arc<Self>, OpenError> {
         let node_state = Arc::new(NodeState::new(engine, records, clock, config, uploads));
-        let node = Self { node_state, tasks: TaskTracker::new(), keys_in_progress: Arc::default() };
+        let node = Self { id, node_state, tasks: TaskTracker::new(), keys_in_progress: Arc::default() };
         node.take_over().await?;
         Ok(Arc::new(node))
+    }
+
+    /// Identifies the server among all, whatever address it is reached at.
+    pub fn id(&self) -> Uuid {
+        self.id
     }
 
     /// Counts the files that the records in the directory `data` name, without opening an engine.

@@ -468,6 +468,9 @@ pub struct SandboxLogPage {
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
     pub server: String,
+    /// Random, and the same at every address of the server. Older servers do not send it.
+    #[serde(default, rename = "serverID", skip_serializing_if = "Option::is_none")]
+    pub server_id: Option<String>,
     pub version: String,
     pub capabilities: BTreeMap<String, Value>,
 }

@@ -26,7 +26,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use workspace::provider::LocalEndpoint;
-use workspace::{Maintained, MaintenanceOutcome, OpenError, ProviderName, WorkspaceName, WorkspaceView, Workspaces};
+use workspace::{
+    Maintained, MaintenanceOutcome, OpenError, ProviderName, Sweeper, WorkspaceName, WorkspaceView, Workspaces,
+};
 
 /// Between two reads of the records.
 const ROUND_INTERVAL: Duration = Duration::from_secs(5);
@@ -156,11 +158,13 @@ async fn sweep_regularly(workspaces: Workspaces, node: Arc<Node>) {
     }
 }
 
-/// Pauses orphans, whose creation was interrupted, and ends them a day later. Of this machine's
-/// sandboxes only those of this server: another server of the same user has the same records.
+/// Pauses orphans, whose creation was interrupted, and ends them a day later. Of the sandboxes of
+/// Sandbar servers only those of this one: another server of the same user has the same records.
 async fn sweep(workspaces: Workspaces, node: Arc<Node>) {
+    let own_id = node.id().to_string();
     let owns = |id: &SandboxId| id.as_str().parse().is_ok_and(|id| node.get(&id).is_some());
-    if let Err(error) = workspaces.sweep(&owns).await {
+    let sweeper = Sweeper { is_own_server: &|id| id == own_id, owns: &owns };
+    if let Err(error) = workspaces.sweep(sweeper).await {
         warn!(error = format!("{:#}", anyhow::Error::new(error)), "left-over sandboxes were not looked for");
     }
 }

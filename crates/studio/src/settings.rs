@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use workspace::clock::Clock;
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Builds that this process runs at the same time.
@@ -33,6 +35,8 @@ pub struct Settings {
     pub first_credits: i64,
     /// The port that applications listen on.
     pub preview_port: u16,
+    /// The clock of claims and their leases.
+    pub clock: Clock,
 }
 
 impl Default for Settings {
@@ -52,6 +56,7 @@ impl Default for Settings {
             preview_load_grace: Duration::from_secs(2),
             first_credits: 10,
             preview_port: 3000,
+            clock: Clock::System,
         }
     }
 }

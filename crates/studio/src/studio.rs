@@ -84,7 +84,7 @@ impl Studio {
     /// # Errors
     /// [`StudioError::Unavailable`] when the records cannot be opened.
     pub async fn open(url: &Secret, host: Arc<dyn StudioHost>, settings: Settings) -> Result<Self, StudioError> {
-        let records = Records::open(url).await?;
+        let records = Records::open(url).await?.with_clock(settings.clock.clone());
         let runs = DatabaseRunRecords::open(url).await.map_err(StudioError::unavailable)?;
         let usage = DatabaseRecords::open(url).await.map_err(StudioError::unavailable)?;
         // A redirect is a response, and its target may be outside of the sandbox.

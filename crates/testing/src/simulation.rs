@@ -10,6 +10,9 @@ const SECONDS_PER_DAY: u64 = 86_400;
 /// More seeds than a soak gets through in a day.
 const SEEDS_PER_DAY: u64 = 1_000_000;
 
+/// The least rate of a soak, which is an optimised build on a machine of its own.
+pub const LEAST_PER_MINUTE: f64 = 1000.0;
+
 /// Which seeds a simulation runs from.
 #[derive(Debug, Clone, Copy)]
 pub struct Seeds {
@@ -24,7 +27,9 @@ impl Seeds {
     /// it got from `start`. `SANDBAR_SEED=N` runs only seed N.
     ///
     /// # Panics
-    /// As `run` does. The seed is printed before.
+    /// As `run` does, with the seed printed before. In a soak also when fewer than
+    /// [`LEAST_PER_MINUTE`] seeds run in a minute: a simulation finds a rare fault by the number of
+    /// its seeds.
     pub fn simulate<S>(self, start: impl Fn() -> S + Sync, run: impl Fn(&mut S, u64) + Sync) {
         let only = std::env::var("SANDBAR_SEED").ok();
         if let Some(seed) = only.map(|seed| seed.parse().expect("SANDBAR_SEED is a number")) {
@@ -56,7 +61,10 @@ impl Seeds {
             ended.sum()
         });
         let elapsed = begun.elapsed();
-        eprintln!("{count} seeds in {elapsed:.1?}, {:.0} per minute", 60.0 * count as f64 / elapsed.as_secs_f64());
+        let rate = 60.0 * count as f64 / elapsed.as_secs_f64();
+        eprintln!("{count} seeds in {elapsed:.1?}, {rate:.0} per minute");
+        let is_slow = soak && count > 0 && rate < LEAST_PER_MINUTE;
+        assert!(!is_slow, "{rate:.0} seeds per minute are too few; a soak wants {LEAST_PER_MINUTE}");
     }
 }
 

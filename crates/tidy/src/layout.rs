@@ -27,6 +27,19 @@ pub fn check_width(file: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
+/// Lines of a doc comment that hold another doc comment's marker, as a rewrap of quoted lines
+/// leaves them: the drawing or example around them has lost its columns.
+pub fn check_rewrapped(file: &str, text: &str) -> Vec<Finding> {
+    let is_rewrapped = |line: &str| {
+        let line = line.trim_start();
+        let rest = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+        rest.is_some_and(|rest| rest.starts_with(" | //") || rest.contains(" //! ") || rest.contains(" | /// "))
+    };
+    let message = "a doc comment inside a doc comment; draw the lines again, one marker per line";
+    let lines = text.lines().enumerate().filter(|(_, line)| is_rewrapped(line));
+    lines.map(|(index, _)| Finding::new(file, index + 1, message)).collect()
+}
+
 /// A file that does not open with `//!`. Inner attributes may stand before.
 pub fn check_module_doc(file: &str, text: &str) -> Vec<Finding> {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("#!["));
@@ -107,6 +120,14 @@ mod tests {
         assert_eq!(check_width("a.rs", &format!("let a = \"// {wide}\";\n")), []);
         assert_eq!(check_width("a.rs", &format!("// {}\n", "ü".repeat(COMMENT_WIDTH - 3))), []);
         assert_eq!(check_width("a.rs", &format!("// https://{wide}\n")), []);
+    }
+
+    #[test]
+    fn rewrapped_doc_comments_are_found() {
+        assert_eq!(check_rewrapped("a.rs", "//! ```text\n//! | //! a ──> b\n//! ```\n").len(), 1);
+        assert_eq!(check_rewrapped("a.rs", "    /// | /// a ──> b\n").len(), 1);
+        assert_eq!(check_rewrapped("a.rs", "//! one line //! and the next\n").len(), 1);
+        assert_eq!(check_rewrapped("a.rs", "//! a ──> b | c\n/// | a | table |\n/// let a = 1; // b\n"), []);
     }
 
     #[test]

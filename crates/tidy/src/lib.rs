@@ -39,6 +39,7 @@ pub fn check_file(file: &str, text: &str) -> Vec<Finding> {
     let mut findings = words::check_words(file, text);
     if file.ends_with(".rs") {
         findings.extend(layout::check_width(file, text));
+        findings.extend(layout::check_rewrapped(file, text));
         findings.extend(layout::check_module_doc(file, text));
         findings.extend(layout::check_test_names(file, text));
     }

@@ -39,6 +39,6 @@ pub use workspace::{
     SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{
-    Abandoned, Created, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, SandboxCondition, Swept, WorkspaceView,
-    Workspaces,
+    Abandoned, Created, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, SandboxCondition, Sweeper, Swept,
+    WorkspaceView, Workspaces,
 };

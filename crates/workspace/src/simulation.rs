@@ -5,10 +5,13 @@
 //! - At most one process acts under a lease, and only under the newest.
 //! - What was acknowledged is in the workspace's sandbox, in the one it came from, or in its
 //!   snapshot.
-//! - No sandbox is ended that a record names, nor one that alone has acknowledged work.
+//! - No sandbox is ended that alone has acknowledged work, and none is an orphan while its
+//!   workspace has a record.
 //!
-//! The steps of a handover are those of `handover.rs` and `settle.rs`, with a provider and a store
-//! that are numbers. `SANDBAR_SEED=N` replays one seed; `SANDBAR_SOAK` runs for minutes.
+//! The steps of a handover change the record by the functions of the product (`transitions.rs`);
+//! the provider and the store are numbers. Not simulated are the order in which `handover.rs`,
+//! `settle.rs` and `resume.rs` call them, and what these ask a provider. `SANDBAR_SEED=N` replays
+//! one seed; `SANDBAR_SOAK` runs for minutes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +25,8 @@ use serde_json::json;
 use testing::simulation::{Random, Seeds};
 use uuid::Uuid;
 
-use crate::checkpoint::{Checkpoints, Objects, Stamp};
-use crate::clock::{Clock, ManualClock};
+use crate::checkpoint::{Checkpoints, Objects};
+use crate::clock::{Clock, ManualClock, later};
 use crate::config::WorkspaceConfig;
 use crate::context::{Parts, WorkspaceContext};
 use crate::events::NoopObserver;
@@ -32,12 +35,13 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::process::Liveness;
 use crate::provider::Orchestrator;
 use crate::records::{
-    Creation, Interval, LeaseError, MemoryRecords, Payer, Records, Size, UsageQuery, UsageRecords as _,
-    WorkspaceRecord, WorkspaceRecords as _, WorkspaceState,
+    Creation, Interval, LeaseError, MemoryRecords, Payer, Records, Size, UsageRecords as _, WorkspaceRecord,
+    WorkspaceRecords as _, WorkspaceState,
 };
 use crate::settings::Settings;
-use crate::workspace::{Details, Handover, HeldLease, SandboxRef, StopReason, read_details};
-use crate::workspaces::NamedSandboxes;
+use crate::workspace::transitions::{self, OldSandbox, Successor};
+use crate::workspace::{Details, HeldLease, SandboxRef, StopReason, read_details};
+use crate::workspaces::{CREATION_TIMEOUT, NamedSandboxes};
 
 const SEEDS: Seeds = Seeds { short: 400, soak: Duration::from_secs(120) };
 const STEPS: usize = 400;
@@ -46,7 +50,6 @@ const WORKSPACE: &str = "shop";
 
 /// A sandbox of the simulated provider. Its files are the number of the last write.
 struct Machine {
-    creation: Uuid,
     files: u64,
 }
 
@@ -155,7 +158,7 @@ impl World {
         let context = Arc::clone(&self.processes[0].context);
         let held_lease = done(HeldLease::take(context, &name(), Duration::ZERO)).expect("the lease is free");
         let id = self.make_machine();
-        let now = Clock::Manual(Arc::clone(&self.clock)).now();
+        let now = self.now();
         let record = WorkspaceRecord {
             name: name(),
             project: WORKSPACE.parse().expect("an id"),
@@ -176,7 +179,7 @@ impl World {
 
     fn make_machine(&mut self) -> SandboxId {
         let id: SandboxId = format!("i{}", self.random.next()).parse().expect("an id");
-        let now = Clock::Manual(Arc::clone(&self.clock)).now();
+        let now = self.now();
         let payer = Payer { project: WORKSPACE.to_owned(), job: None };
         let creation = Creation {
             id: Uuid::from_u64_pair(0, self.random.next()),
@@ -186,7 +189,7 @@ impl World {
             sandbox: None,
         };
         done(self.records.begin_creation(&creation)).expect("memory");
-        self.machines.insert(id.clone(), Machine { creation: creation.id, files: 0 });
+        self.machines.insert(id.clone(), Machine { files: 0 });
         let interval = Interval {
             provider: provider(),
             sandbox: id.clone(),
@@ -272,7 +275,10 @@ impl World {
             (_, 0..7) => self.work(process),
             (_, 7) => self.save(process),
             (_, 8) => self.begin_handover(process),
-            (_, 9) => self.kill_retired(process),
+            (_, 9) => {
+                self.retire_strays(process);
+                self.kill_retired(process);
+            }
             _ => {
                 done(held_lease.release());
                 (process.held_lease, process.record) = (None, None);
@@ -346,11 +352,8 @@ impl World {
                 self.acknowledged += 1;
             }
             None => {
-                self.update(process, |record, details| {
-                    (record.sandbox, record.state) = (None, WorkspaceState::Stopped);
-                    details.stopped = Some(StopReason::Lost);
-                    details.record_lost(Self::place(&id));
-                });
+                let place = Self::place(&id);
+                self.update(process, |record, details| transitions::stop(record, details, &place, StopReason::Lost));
             }
         }
     }
@@ -369,11 +372,8 @@ impl World {
         if old.as_ref().is_some_and(|id| !self.machines.contains_key(id)) {
             return self.work(process);
         }
-        let handover = Handover { old: old.as_ref().map(Self::place), checkpoint: None::<Stamp>, successor: None };
-        let begun = self.update(process, |record, details| {
-            record.state = WorkspaceState::Moving;
-            details.handover = Some(handover);
-        });
+        let old = old.as_ref().map(Self::place);
+        let begun = self.update(process, |record, details| transitions::begin(record, details, old, None));
         process.handover = begun.then_some(Step::Make);
     }
 
@@ -382,11 +382,7 @@ impl World {
             Step::Make => Some(Step::Note(self.make_machine())),
             Step::Note(id) => {
                 let place = Self::place(&id);
-                let noted = self.update(process, |_, details| {
-                    if let Some(handover) = &mut details.handover {
-                        handover.successor = Some(place);
-                    }
-                });
+                let noted = self.update(process, |_, details| transitions::note_successor(details, place));
                 if !noted {
                     self.machines.remove(&id);
                 }
@@ -400,11 +396,11 @@ impl World {
                 None => None,
             },
             Step::Swap(id) => {
+                let successor = Successor { place: Self::place(&id), run: None, head: None, mark: None };
+                let strays_due = self.strays_due();
                 let swapped = self.update(process, |record, details| {
-                    let old = details.handover.take().and_then(|handover| handover.old);
-                    (record.sandbox, record.state) = (Some(id), WorkspaceState::Ready);
-                    details.stopped = None;
-                    details.retired.extend(old);
+                    let old = details.handover.as_ref().and_then(|handover| handover.old.clone());
+                    transitions::swap(record, details, successor, (old, OldSandbox::Retired), strays_due);
                 });
                 swapped.then_some(Step::End)
             }
@@ -415,25 +411,49 @@ impl World {
         };
     }
 
-    /// As `settle.rs`: back to the old sandbox if it lives, else to none.
+    fn now(&self) -> Timestamp {
+        Clock::Manual(Arc::clone(&self.clock)).now()
+    }
+
+    fn strays_due(&self) -> Timestamp {
+        later(self.now(), CREATION_TIMEOUT)
+    }
+
+    /// The machines that no part of the record spares. Each of them may have no more than a copy of
+    /// the work.
+    fn find_strays(&self, details: &Details, own: Option<&SandboxRef>) -> Vec<SandboxRef> {
+        let spared = transitions::spare(details, own);
+        let strays: Vec<SandboxRef> = self.machines.keys().filter(|id| !spared.contains(id)).map(Self::place).collect();
+        let safe = self.safe();
+        for place in &strays {
+            let files = self.machines[&place.sandbox].files;
+            assert!(files <= safe, "seed {}: {} alone has work\n{}", self.seed, place.sandbox, self.recent_trace());
+        }
+        strays
+    }
+
+    /// As `settle.rs`: an interrupted handover goes back to the old sandbox if it lives.
     fn settle(&mut self, process: &mut Process) {
         let (_, details) = process.record.as_ref().expect("read under the lease");
-        let Some(Handover { old, successor, .. }) = details.handover.clone() else { return };
-        let kept = old.clone().filter(|place| self.machines.contains_key(&place.sandbox));
-        let spared: Vec<SandboxId> =
-            kept.iter().chain(&details.left_behind).chain(&details.lost).map(|place| place.sandbox.clone()).collect();
-        let strays: Vec<SandboxRef> = self.machines.keys().filter(|id| !spared.contains(id)).map(Self::place).collect();
-        self.update(process, |record, details| {
-            record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
-            record.state = if kept.is_some() { WorkspaceState::Ready } else { WorkspaceState::Stopped };
-            details.handover = None;
-            if let Some(place) = old.filter(|_| kept.is_none()) {
-                details.record_lost(place);
-            }
-            details.retired.extend(successor);
-            details.retired.extend(strays);
-        });
+        let Some(old) = details.handover.as_ref().map(|handover| handover.old.clone()) else { return };
+        let old_lives = old.as_ref().is_some_and(|place| self.machines.contains_key(&place.sandbox));
+        let strays = self.find_strays(details, old.as_ref());
+        let strays_due = self.strays_due();
+        self.update(process, |record, details| transitions::settle(record, details, old_lives, strays, strays_due));
         self.kill_retired(process);
+    }
+
+    /// As `settle.rs`: what is no sandbox of the workspace was left by a handover.
+    fn retire_strays(&mut self, process: &mut Process) {
+        let (record, details) = process.record.as_ref().expect("read under the lease");
+        if !transitions::may_retire_strays(record, details, self.now()) {
+            return;
+        }
+        let strays = self.find_strays(details, record.sandbox.as_ref().map(Self::place).as_ref());
+        self.update(process, |_, details| {
+            details.retired.extend(strays);
+            details.strays_due = None;
+        });
     }
 
     fn kill_retired(&mut self, process: &mut Process) {
@@ -459,35 +479,13 @@ impl World {
         self.machines.remove(&id);
     }
 
-    /// Ends what the rule of orphans calls one, at once: stricter than a sweep, which waits for
-    /// minutes and then for a day.
-    fn sweep(&mut self) {
-        let creations = done(self.records.usage(&UsageQuery::default())).expect("memory").creations;
-        let finished: HashMap<SandboxId, Timestamp> =
-            creations.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect();
+    /// The workspace has a record, so none of its sandboxes is an orphan.
+    fn sweep(&self) {
         let named =
             NamedSandboxes::new(done(self.records.workspaces_and_unreadable()).expect("memory")).expect("our own");
-        let orphans: Vec<SandboxId> = self
-            .machines
-            .iter()
-            .filter(|(id, machine)| {
-                let creation = creations.iter().find(|creation| creation.id == machine.creation);
-                creation.is_some_and(|creation| named.is_orphan(id.as_str(), WORKSPACE, creation, &finished))
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in orphans {
-            self.note(&format!("{id} is ended as an orphan"));
-            let record = done(self.records.workspace(&name())).expect("memory").expect("it is never destroyed");
-            assert_ne!(
-                record.sandbox.as_ref(),
-                Some(&id),
-                "seed {}: a record names it\n{}",
-                self.seed,
-                self.recent_trace()
-            );
-            let alone = self.machines.remove(&id).is_some_and(|machine| machine.files > self.safe());
-            assert!(!alone, "seed {}: {id} alone had work\n{}", self.seed, self.recent_trace());
+        for id in self.machines.keys() {
+            let is_orphan = named.is_orphan(id.as_str(), WORKSPACE);
+            assert!(!is_orphan, "seed {}: {id} is an orphan\n{}", self.seed, self.recent_trace());
         }
     }
 

@@ -4,18 +4,18 @@
 //!
 //! ```yaml
 //! turns:
-//! | //! - text: I make a page. # the response's text; optional
-//! | //! tool_calls: # its calls; optional
+//!   - text: I make a page.        # the response's text; optional
+//!     tool_calls:                 # its calls; optional
 //!       - name: write_file
 //!         input: { path: index.html, content: "<h1>Hello</h1>" }
-//! | //! - expect: Created # must be in the previous results, else the run ends
+//!   - expect: Created             # must be in the previous results, else the run ends
 //!     tool_calls:
 //!       - { name: bash, input: { command: "ls" } }
-//! | //! if_interrupted: # runs first if a crash or Ctrl-C left a call open
+//!     if_interrupted:             # runs first if a crash or Ctrl-C left a call open
 //!       tool_calls:
 //!         - { name: bash, input: { command: "test -f index.html && echo there" } }
 //!   - text: Done.
-//! | //! stop_reason: end_turn # end_turn, tool_use, max_tokens or refusal; optional
+//!     stop_reason: end_turn       # end_turn, tool_use, max_tokens or refusal; optional
 //! ```
 //!
 //! The handling of an interruption may be interrupted too, and is then repeated: let it check

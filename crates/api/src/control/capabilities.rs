@@ -45,7 +45,11 @@ pub(super) fn list(app: &App) -> Response<Body> {
         ("trash", json!({ "days": config.trash_days })),
     ];
     let capabilities = BTreeMap::from(capabilities.map(|(name, value)| (name.to_owned(), value)));
-    let answer =
-        Capabilities { server: "sandbar".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), capabilities };
+    let answer = Capabilities {
+        server: "sandbar".to_owned(),
+        server_id: Some(app.node.id().to_string()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        capabilities,
+    };
     body::json(StatusCode::OK, &answer)
 }

@@ -1,11 +1,12 @@
 //! `sandbar workspace pause`, `resume`, `move` and `rotate`: change the sandbox of a workspace.
 
 use super::queries::WorkspaceStatus;
-use super::snapshots::{skipped_to_json, summarize_paths};
+use super::snapshots::{report_skipped, skipped_to_json, summarize_paths};
 use super::{Session, screenshot_process};
 use crate::sandbox::show::{printable, span};
 use clap::Args;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use workspace::checkpoint::FilePath;
 use workspace::{AutoRestore, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
@@ -105,8 +106,9 @@ impl Move {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.app.enter(&self.name).await?;
         session.app.progress().show_step(format!("moving {} to {}", self.name, self.to));
-        report_excluded(session, &workspace).await;
-        let moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
+        let back = bring_back(session, &workspace).await;
+        let mut moved = workspace.move_to(&self.to, MoveOptions { leave_unsaved: self.leave_unsaved }).await?;
+        moved.auto_restore = back.or(moved.auto_restore);
         session.app.leave().await;
         print_handover(session, &self.name, &moved)
     }
@@ -129,8 +131,9 @@ impl Rotate {
     pub(super) async fn run(self, session: &Session) -> anyhow::Result<()> {
         let workspace = session.app.enter(&self.name).await?;
         session.app.progress().show_step(format!("putting {} into a new sandbox", self.name));
-        report_excluded(session, &workspace).await;
-        let rotated = workspace.rotate().await?;
+        let back = bring_back(session, &workspace).await;
+        let mut rotated = workspace.rotate().await?;
+        rotated.auto_restore = back.or(rotated.auto_restore);
         session.app.leave().await;
         print_handover(session, &self.name, &rotated)
     }
@@ -155,6 +158,14 @@ fn brought_back_to_json(back: Option<&AutoRestore>) -> Value {
     })
 }
 
+/// Makes the workspace run, so that its generated folders can be listed, and returns what that
+/// cost. An error is ignored here: the handover that follows reports it.
+async fn bring_back(session: &Session, workspace: &Workspace) -> Option<Arc<AutoRestore>> {
+    let back = workspace.resume().await.ok()?;
+    report_excluded(session, workspace).await;
+    back
+}
+
 /// Prints the generated folders that the new sandbox will not have, while the old one still has
 /// them. An error is ignored here: the handover that follows reports it.
 async fn report_excluded(session: &Session, workspace: &Workspace) {
@@ -176,6 +187,7 @@ fn print_handover(session: &Session, name: &WorkspaceName, new: &HandedOver) -> 
             "sandboxID": new.sandbox,
             "key": new.restored.key,
             "files": new.restored.files,
+            "skipped": skipped_to_json(&new.restored),
             "left_out": new.restored.excluded.iter().map(FilePath::text).collect::<Vec<_>>(),
             "fenced_ms": u64::try_from(new.gate_closed.as_millis()).unwrap_or(u64::MAX),
             "brought_back": brought_back_to_json(new.auto_restore.as_deref()),
@@ -185,6 +197,7 @@ fn print_handover(session: &Session, name: &WorkspaceName, new: &HandedOver) -> 
         }))?);
     }
     report_auto_restore(session, new.auto_restore.as_deref());
+    report_skipped(&new.restored);
     let files = new.restored.files;
     Ok(session.show.line(format!(
         "{name} is at {} in sandbox {}, with {files} files, after {}",

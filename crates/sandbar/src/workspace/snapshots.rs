@@ -79,8 +79,8 @@ Examples:
 
 Those of a workspace that was destroyed are listed too.
 
-A snapshot from before the tree lost more than half of its files or bytes is kept besides the others, until a newer one has \
-at least half of both or --confirm-shrink says that it is meant to be so small.")]
+A snapshot from before the tree lost more than half of its files or bytes is kept besides the others, until a newer one is \
+as large or --confirm-shrink says that it is meant to be so small.")]
 pub(super) struct List {
     /// The workspace
     name: WorkspaceName,
@@ -312,9 +312,7 @@ impl Restore {
                 "skipped": skipped_to_json(&restored),
             }))?);
         }
-        for (stamp, flaw) in &restored.skipped_generations {
-            eprintln!("sandbar: snapshot {stamp} is damaged and was passed over: {}", printable(&flaw.to_string()));
-        }
+        report_skipped(&restored);
         session.show.line(format!("{}  {} files restored to {}", restored.stamp, restored.files, restored.root))?;
         if !restored.excluded.is_empty() {
             eprintln!("sandbar: generated folders are absent: {}", summarize_paths(&restored.excluded));
@@ -358,6 +356,13 @@ impl Restore {
             }
         };
         Ok(format!("{name} gets snapshot {} of {saved} ({content}): {replaced}", chosen.stamp))
+    }
+}
+
+/// Prints the newer checkpoints that were skipped, with the reasons.
+pub(super) fn report_skipped(restored: &Restored) {
+    for (stamp, flaw) in &restored.skipped_generations {
+        eprintln!("sandbar: snapshot {stamp} is damaged and was passed over: {}", printable(&flaw.to_string()));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::support::http::{Reply, request};
 use crate::support::server::PROGRAM;
-use crate::support::{Sandbox, Server, eventually};
+use crate::support::{Program, Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -143,6 +143,41 @@ fn a_missing_pool_is_reported_and_never_replaced() {
     fixture.check(&server);
     assert_eq!(fixture.volume_call(&server, "GET", b"").text(), "kept");
     assert_eq!(list_trash(&server), [Value::Null; 0]);
+}
+
+#[test]
+fn a_workspace_whose_files_are_missing_is_restored() {
+    let mut server = Server::with(&["--no-studio"]);
+    let home = tempfile::tempdir().expect("a directory");
+    let workspace = Program::new("workspace").variable("XDG_DATA_HOME", home.path().join("data"));
+    let workspace = workspace.variable("XDG_CONFIG_HOME", home.path().join("config")).at(&server);
+    let lost = workspace.json(&["create", "shop"])["sandboxID"].clone();
+    workspace.must(&["exec", "shop", "-c", "for i in $(seq 20); do echo $i >file$i; done"]);
+    let full = workspace.json(&["snapshot", "shop"]);
+    workspace.must(&["pause", "shop"]);
+    server.stop();
+    let (pool, aside) = (server.file("pool.img"), server.file("aside.img"));
+    eventually("the pool is let go", Duration::from_secs(30), || std::fs::rename(&pool, &aside).ok());
+    server.start_again_with(&["--no-studio", "--accept-missing-files"]);
+
+    let resumed = workspace.json(&["resume", "shop"]);
+    let back = &resumed["brought_back"];
+    assert_eq!(back["reason"], "files_missing", "{resumed}");
+    assert!(full["key"].as_str().expect("a key").contains(back["snapshot"].as_str().expect("a stamp")), "{resumed}");
+    assert_ne!(resumed["sandboxID"], lost);
+    assert_eq!(workspace.must(&["exec", "shop", "-c", "cat file1 file20; ls | wc -l"]), "1\n20\n20\n");
+    for round in 0..6 {
+        workspace.must(&["exec", "shop", "-c", &format!("echo {round} >file1")]);
+        workspace.must(&["pause", "shop"]);
+    }
+    let listed = workspace.json(&["snapshots", "shop"]);
+    let files = |one: &Value| one["files"].as_u64().expect("a number");
+    let listed = listed.as_array().expect("a list");
+    assert_eq!(listed.len(), 5, "{listed:?}");
+    let kept = listed.iter().position(|one| one["key"] == full["key"]).expect("the full one is kept");
+    assert!(listed[kept..].iter().all(|one| files(one) >= files(&full)), "none of an empty tree: {listed:?}");
+    assert_eq!(workspace.must(&["exec", "shop", "-c", "cat file1 file20"]), "5\n20\n");
+    workspace.must(&["destroy", "shop", "--yes"]);
 }
 
 #[test]

@@ -235,6 +235,8 @@ async fn capabilities_list_the_extensions() {
     let client = server.client();
     let capabilities = client.capabilities().await.expect("an answer").expect("a Sandbar server");
     assert_eq!(capabilities.server, "sandbar");
+    let again = client.capabilities().await.expect("an answer").expect("a Sandbar server");
+    assert!(capabilities.server_id.is_some() && capabilities.server_id == again.server_id, "{capabilities:?}");
     assert!(capabilities.capabilities.contains_key("limits"), "{capabilities:?}");
 }
 

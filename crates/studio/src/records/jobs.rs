@@ -79,7 +79,7 @@ impl Records {
     pub async fn enqueue(&self, new: &NewJob) -> Result<Option<JobRecord>, RecordsError> {
         let NewJob { id, project, user, goal, spec, model, begins_from, rebuilt_from } = new;
         let spec = serde_json::to_string(spec).map_err(cannot("write"))?;
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let charged = charge(&transaction, user, -1, "a build", Some(id)).await.map_err(cannot("write"))?;
         let CreditChange::Done(left) = charged else { return Ok(None) };
@@ -267,7 +267,7 @@ impl Records {
     /// Ends the leases of dead processes, and leases that end later than any valid lease can: they
     /// were written while the clock was ahead. Returns whether there were any.
     async fn void_leases(&self, lease: Duration) -> Result<bool, RecordsError> {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         let held = job::Entity::find()
             .select_only()
             .columns([job::Column::Id, job::Column::Attempt, job::Column::LeaseUntilUs, job::Column::LeaseOwner])
@@ -305,7 +305,7 @@ impl Records {
     }
 
     async fn claim_free(&self, lease: Duration, only: Option<&JobId>) -> Result<Option<JobRecord>, RecordsError> {
-        let (now, claim) = (Timestamp::now(), Uuid::new_v4().to_string());
+        let (now, claim) = (self.clock.now(), Uuid::new_v4().to_string());
         let free = || {
             Condition::all()
                 .add(job::Column::Settled.eq(false))
@@ -357,7 +357,7 @@ impl Records {
     /// [`RecordsError`] when the records cannot be written.
     pub async fn renew(&self, id: &JobId, attempt: i64, lease: Duration) -> Result<Option<bool>, RecordsError> {
         let kept = job::Entity::update_many()
-            .col_expr(job::Column::LeaseUntilUs, Expr::value(time_after(Timestamp::now(), lease)))
+            .col_expr(job::Column::LeaseUntilUs, Expr::value(time_after(self.clock.now(), lease)))
             .filter(job::Column::Id.eq(id.as_str()))
             .filter(job::Column::Attempt.eq(attempt))
             .exec(&self.database)
@@ -374,7 +374,7 @@ impl Records {
     /// # Errors
     /// [`RecordsError`] when the records cannot be written.
     pub async fn release(&self, id: &JobId, attempt: i64, rest: Duration) -> Result<(), RecordsError> {
-        let free_at = if rest.is_zero() { 0 } else { time_after(Timestamp::now(), rest) };
+        let free_at = if rest.is_zero() { 0 } else { time_after(self.clock.now(), rest) };
         job::Entity::update_many()
             .col_expr(job::Column::LeaseUntilUs, Expr::value(free_at))
             .col_expr(job::Column::LeaseOwner, Expr::value(None::<String>))
@@ -408,7 +408,7 @@ impl Records {
             let user = row.user.parse().map_err(cannot("understand"))?;
             let charged = charge(&transaction, &user, 1, reason, Some(id)).await.map_err(cannot("write"))?;
             let CreditChange::Done(left) = charged else { return Ok(None) };
-            events.push((Timestamp::now(), events::credit(1, left, reason)));
+            events.push((self.clock.now(), events::credit(1, left, reason)));
         }
         append(&transaction, id.as_str(), row.events - count, &events).await.map_err(cannot("write"))?;
         transaction.commit().await.map_err(cannot("write"))?;

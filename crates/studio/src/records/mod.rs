@@ -20,6 +20,7 @@ use std::error::Error;
 use database::{Database, SetAside, Unwritable};
 use sdk::Secret;
 use sea_orm::DbErr;
+use workspace::clock::Clock;
 
 use self::batch::BatchLoader;
 use self::entity::job;
@@ -38,6 +39,7 @@ pub struct Records {
     set_aside: SetAside,
     /// Pages that show a build poll its job.
     jobs: BatchLoader<String, job::Model, DbErr>,
+    clock: Clock,
 }
 
 /// An operation on the records failed. A write may or may not have been executed.
@@ -62,7 +64,14 @@ impl Records {
     pub async fn open(url: &Secret) -> Result<Self, RecordsError> {
         let database = database::connect(url.expose()).await.map_err(cannot("open"))?;
         database::migrate::<Migrator>(&database).await.map_err(cannot("migrate"))?;
-        Ok(Self { jobs: jobs::job_loader(&database), database, set_aside: SetAside::default() })
+        let jobs = jobs::job_loader(&database);
+        Ok(Self { jobs, database, set_aside: SetAside::default(), clock: Clock::System })
+    }
+
+    /// The same records with another clock for claims and their leases.
+    #[must_use]
+    pub(crate) fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Why writes are refused, while they are. Does no I/O.

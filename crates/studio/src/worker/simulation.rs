@@ -3,8 +3,9 @@
 //! every step.
 //!
 //! Workers run one at a time from step to step, in an order that the seed decides, so that a
-//! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`. Time
-//! passes only by jumps of the clock, however slow the machine is. `SANDBAR_SOAK` runs for minutes.
+//! failing seed replays: `SANDBAR_SEED=N cargo test -p sandbar-studio --lib simulation`. The clock
+//! of the leases passes a second with every action and is set forward and back, however slow the
+//! machine is. `SANDBAR_SOAK` runs for minutes.
 //! Each thread has its own database, which is empty at the start of every seed.
 //!
 //! Invariants: each job ends exactly once and stays as it ended; credits are exact; events have no
@@ -24,7 +25,7 @@ use agent::records::{Head, JournalEntry, RunRecord, RunState};
 use agent::{Event, Happened, Plan, RunId, StopReason, UsageRecorder};
 use async_trait::async_trait;
 use futures::FutureExt as _;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use sdk::Secret;
 use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement};
 use serde_json::json;
@@ -37,6 +38,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tools::ToolDispatcher;
 use workspace::checkpoint::Stamp;
+use workspace::clock::{Clock, ManualClock};
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
 use workspace::{Workspace, Workspaces};
 
@@ -63,6 +65,9 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of claims until every job has ended, once nothing fails any more.
 const MOST_CLAIMS: usize = 200;
 const LEASE: Duration = Duration::from_secs(3600);
+const ACTION_TIME: Duration = Duration::from_secs(1);
+/// How far the clock is set back at most at once.
+const MOST_BACK: Duration = Duration::from_secs(3 * 3600);
 const SEEDS: Seeds = Seeds { short: 60, soak: Duration::from_secs(180) };
 /// How many lines of the trace a failing seed prints.
 const LAST_LINES: usize = 40;
@@ -389,6 +394,8 @@ struct Process {
     workers: Studio,
     users: Studio,
     database: database::Database,
+    /// Of both.
+    clock: Arc<ManualClock>,
     /// SQL that deletes all rows.
     empty: String,
     /// Open as long as the database: closing it would release SQLite's locks.
@@ -401,7 +408,9 @@ impl Process {
         // Commits are synced, which costs nothing in memory.
         let directory = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a directory");
         let url = format!("sqlite://{}", directory.path().join("records.sqlite").display());
+        let clock = Arc::new(ManualClock::default());
         let settings = Settings {
+            clock: Clock::Manual(Arc::clone(&clock)),
             lease: LEASE,
             renew_interval: LEASE,
             event_poll_interval: LEASE,
@@ -416,23 +425,20 @@ impl Process {
         let name = |row: QueryResult| row.try_get_by_index::<String>(0).expect("a name");
         let empty = tables.into_iter().map(|row| format!("DELETE FROM {};", name(row))).collect();
         let log_index = File::open(directory.path().join("records.sqlite-shm")).expect("there is a log");
-        Self { workers, users, database, empty, log_index, _directory: directory }
+        Self { workers, users, database, clock, empty, log_index, _directory: directory }
     }
 
-    /// Moves the clock past the end of every lease.
-    async fn jump_clock(&self) {
-        let sql = "UPDATE studio_job SET lease_until_us = 1 WHERE lease_until_us > 1";
-        self.database.execute_unprepared(sql).await.expect("written");
+    /// Sets the clock past the end of every lease.
+    fn jump_clock(&self) {
+        self.clock.jump(SignedDuration::try_from(2 * MOST_BACK + 2 * LEASE).expect("hours"));
     }
 
     /// Sets the clock back: leases end later than any new one. Their owners are processes of
     /// another machine, about which nothing is known.
     async fn set_clock_back(&self, by: Duration) {
-        let sql = format!(
-            "UPDATE studio_job SET lease_until_us = lease_until_us + {}, lease_owner = NULL WHERE lease_until_us > 1",
-            by.as_micros()
-        );
-        self.database.execute_unprepared(&sql).await.expect("written");
+        self.clock.jump(-SignedDuration::try_from(by).expect("hours"));
+        let sql = "UPDATE studio_job SET lease_owner = NULL WHERE lease_owner IS NOT NULL";
+        self.database.execute_unprepared(sql).await.expect("written");
     }
 
     /// Differs after every commit of any connection. A query would take two round trips to SQLite's
@@ -448,21 +454,12 @@ impl Process {
         self.database.execute_unprepared(&self.empty).await.expect("written");
     }
 
-    /// Keeps jobs that a worker released for a while unclaimed until the clock jumps.
-    async fn hold_rests(&self) {
-        let until = Timestamp::now().checked_add(LEASE).expect("a moment").as_microsecond();
-        let sql = format!(
-            "UPDATE studio_job SET lease_until_us = {until}
-             WHERE lease_owner IS NULL AND lease_until_us > 1 AND lease_until_us < {until}"
-        );
-        self.database.execute_unprepared(&sql).await.expect("written");
-    }
-
     /// Simulates that several workers break off with each job that has not ended, one after the
     /// other.
     async fn break_off_often(&self) {
-        let sql = "UPDATE studio_job SET broken_off = broken_off + 6, lease_until_us = 1 WHERE lease_until_us > 1";
+        let sql = "UPDATE studio_job SET broken_off = broken_off + 6 WHERE lease_until_us > 1";
         self.database.execute_unprepared(sql).await.expect("written");
+        self.jump_clock();
     }
 }
 
@@ -519,6 +516,7 @@ impl<'a> Simulation<'a> {
 
     async fn run(&mut self) {
         for _ in 0..ACTIONS {
+            self.process.clock.advance(ACTION_TIME);
             let action = self.below(100);
             self.note(format!("action {action}"));
             match action {
@@ -527,7 +525,7 @@ impl<'a> Simulation<'a> {
                 28..82 => self.advance().await,
                 82..88 => self.crash().await,
                 88..91 => self.stop().await,
-                91 | 92 => self.process.jump_clock().await,
+                91 | 92 => self.process.jump_clock(),
                 93 => {
                     let minutes = u64::try_from(self.below(180)).expect("small");
                     self.process.set_clock_back(Duration::from_mins(minutes)).await;
@@ -576,9 +574,8 @@ impl<'a> Simulation<'a> {
             return;
         }
         let Some(mut worker) = self.claim_job().await else { return };
-        match worker.arrive().await {
-            true => self.workers.push(worker),
-            false => self.process.hold_rests().await,
+        if worker.arrive().await {
+            self.workers.push(worker);
         }
     }
 
@@ -604,7 +601,6 @@ impl<'a> Simulation<'a> {
         if !self.workers[index].advance().await {
             self.note(format!("worker {index} has ended"));
             self.workers.remove(index);
-            self.process.hold_rests().await;
         }
     }
 
@@ -684,9 +680,9 @@ impl<'a> Simulation<'a> {
         self.world.lock().expect("no panic").faults = false;
         for claim in 0..MOST_CLAIMS {
             if claim % 2 == 0 {
-                self.process.jump_clock().await;
+                self.process.jump_clock();
             } else {
-                self.process.set_clock_back(2 * LEASE).await;
+                self.process.set_clock_back(MOST_BACK).await;
             }
             let Some(mut worker) = self.claim_job().await else {
                 let settled = self.settled().await;

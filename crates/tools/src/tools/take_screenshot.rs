@@ -109,7 +109,10 @@ fn answer(port: u16, url_path: &str, screenshots: ScreenshotSet) -> Outcome {
         images.push(Block::Image(Image { media_type: "image/webp", bytes: shot.webp }));
     }
     if facts.iter().any(|fact| fact["url"].is_null()) {
-        lines.push("[The pictures have no address: no server runs on this machine that could show them.]".into());
+        lines.push(
+            "[The pictures have no address: no server runs on this machine that could show them; `sandbar up` starts one.]"
+                .into(),
+        );
     }
     if !blocked.is_empty() {
         let shown: Vec<&str> = blocked.iter().take(10).map(String::as_str).collect();

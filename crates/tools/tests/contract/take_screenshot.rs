@@ -57,7 +57,8 @@ async fn both_viewports_come_with_urls(fixture: &Fixture) {
         }),
     );
     let seen = fixture.call("take_screenshot", json!({})).await;
-    assert!(seen.text().contains("\ndesktop 1280x800\n[The pictures have no address"), "{}", seen.text());
+    let reason = "\ndesktop 1280x800\n[The pictures have no address: no server runs on this machine";
+    assert!(seen.text().contains(reason) && seen.text().contains("`sandbar up` starts one"), "{}", seen.text());
     assert_eq!(seen.structured["screenshots"][0]["url"], serde_json::Value::Null);
     let asked = fixture.prepared.asked.lock().expect("unpoisoned").clone();
     assert_eq!((asked[0].port, asked[0].url_path.as_str(), asked[0].full_page), (8080, "/about", false));

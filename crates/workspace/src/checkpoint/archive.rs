@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! compressed chunks ─► Feed ─► gunzip ─► headers ─► entries, one at a time
-//!                                           └─ contents ─► SHA-256
+//!                                           └─ contents ─► SHA-256, values
 //! ```
 //!
 //! The sandbox wrote the archive, so it may be hostile: [`ArchiveLimits`] bounds all that is read.
@@ -21,10 +21,11 @@ use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
 use super::digest::{Digest, Hasher};
+use super::git_object::LooseObject;
 use super::limits::{ArchiveLimits, Excess};
 use super::manifest::{Entry, FilePath, Kind};
 use super::spool::Spool;
-use super::values::{EnvValues, ExposedFile};
+use super::values::{EnvValues, ExposedFile, Search};
 
 const BLOCK: usize = 512;
 const BUFFER: usize = 128 * 1024;
@@ -64,8 +65,9 @@ pub(crate) fn read(
     let mut blocks = Blocks::new(compressed, *limits);
     let mut contents = Contents::default();
     let mut known = Known::new(digests);
+    let mut search = ContentSearch { values, inflatable: limits.inflated_bytes };
     while let Some(head) = blocks.next_head()? {
-        let (entry, variables) = read_entry(head, &mut blocks, &mut known, values)?;
+        let (entry, variables) = read_entry(head, &mut blocks, &mut known, &mut search)?;
         if !variables.is_empty() {
             match contents.exposed.len() < MOST_EXPOSED {
                 true => contents.exposed.push(ExposedFile { path: entry.path.clone(), variables }),
@@ -165,11 +167,27 @@ fn shown(path: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(&path[..path.len().min(SHOWN_PATH)]))
 }
 
+/// The search for values in the files of an archive.
+struct ContentSearch<'v> {
+    values: &'v EnvValues,
+    /// How many bytes of Git objects may still be inflated.
+    inflatable: u64,
+}
+
+impl<'v> ContentSearch<'v> {
+    /// The object that is inflated while the file is read; [`None`] when it is none, or nothing is
+    /// searched for.
+    fn inflate(&self, path: &[u8]) -> Option<(LooseObject, Search<'v>)> {
+        let object = (!self.values.is_empty()).then(|| LooseObject::for_path(path, self.inflatable)).flatten()?;
+        Some((object, self.values.search()))
+    }
+}
+
 fn read_entry<R: Read>(
     head: Head,
     blocks: &mut Blocks<R>,
     known: &mut Known,
-    values: &EnvValues,
+    search: &mut ContentSearch<'_>,
 ) -> io::Result<(Entry, Vec<String>)> {
     let Head { header, path, link, size, extensions } = head;
     let target = || link.clone().ok_or_else(|| broken("a link has no target"));
@@ -177,13 +195,22 @@ fn read_entry<R: Read>(
     let kind = match header.entry_type() {
         tar::EntryType::Regular | tar::EntryType::Continuous => {
             let mut hasher = Hasher::default();
-            let mut search = values.search();
+            let mut plain = search.values.search();
+            let mut inflated = search.inflate(&path);
             blocks.read_content(size, |piece| {
                 hasher.update(piece);
-                search.push(piece);
+                plain.push(piece);
+                if let Some((object, found)) = &mut inflated {
+                    object.push(piece, |piece| found.push(piece));
+                }
             })?;
             let sha256 = hasher.finish();
-            variables = search.finish();
+            variables = plain.finish();
+            if let Some((object, found)) = inflated {
+                search.inflatable = search.inflatable.saturating_sub(object.inflated());
+                let new: Vec<String> = found.finish().into_iter().filter(|name| !variables.contains(name)).collect();
+                variables.extend(new);
+            }
             known.insert_file(&path, size, sha256)?;
             Kind::File { size, sha256 }
         }

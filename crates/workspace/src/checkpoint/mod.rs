@@ -22,6 +22,7 @@ mod checks;
 mod digest;
 mod entries;
 mod excludes;
+mod git_object;
 #[cfg(test)]
 mod hostile;
 mod key;

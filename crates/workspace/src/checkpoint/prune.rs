@@ -1,6 +1,8 @@
 //! Removes old checkpoints. The manifest is deleted first: from then on the checkpoint does not
 //! exist, and its archive is an orphan that the next prune removes.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -21,13 +23,17 @@ pub struct Pruned {
     pub orphans: Vec<Stamp>,
 }
 
-/// The object that records a user's confirmation that the tree shrank.
-const CONFIRMED: &str = "shrink.json";
+/// The object that records sharp shrinks of the tree.
+const SHRINKS: &str = "shrink.json";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Confirmed {
-    /// The newest checkpoint at that time: older ones are not retained for being larger.
+#[serde(default)]
+struct Shrinks {
+    /// The newest checkpoint when a user confirmed that the tree is meant to be this small: older
+    /// ones are not retained for being larger.
     at: Option<Stamp>,
+    /// Those that the last prune retained because of a shrink.
+    before: BTreeSet<Stamp>,
 }
 
 impl Checkpoints {
@@ -103,9 +109,13 @@ impl Checkpoints {
     pub async fn confirm_shrink(&self, project: &ProjectId) -> Result<Pruned, StoreError> {
         let _lock = self.lock_project(project).await;
         let at = self.newest(project).await?;
-        let text = serde_json::to_vec(&Confirmed { at }).expect("a text can be written as JSON");
-        self.put_metadata(project, CONFIRMED, text.into()).await?;
+        self.put_shrinks(project, &Shrinks { at, before: BTreeSet::new() }).await?;
         self.prune_locked(project, self.settings.keep, None).await
+    }
+
+    async fn put_shrinks(&self, project: &ProjectId, shrinks: &Shrinks) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(shrinks).expect("texts can be written as JSON");
+        self.put_metadata(project, SHRINKS, text.into()).await
     }
 
     async fn delete_one(&self, project: &ProjectId, stamp: Stamp) -> Result<(), StoreError> {
@@ -133,11 +143,17 @@ impl Checkpoints {
         for stamp in generations.committed() {
             all.extend(self.describe(project, generations, stamp).await?.map(|described| described.generation));
         }
-        let confirmed = self.get_metadata(project, CONFIRMED).await?;
-        let confirmed: Confirmed = confirmed.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let shrinks = self.get_metadata(project, SHRINKS).await?;
+        let shrinks: Shrinks = shrinks.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let Shrinks { at, before } = shrinks;
         let keep_for = self.settings.keep_for;
-        let retention = Retention { keep, keep_for, spare, shrink_confirmed: confirmed.at };
-        Ok(retention.select_removable(&all, Timestamp::now()))
+        let retention = Retention { keep, keep_for, spare, shrink_confirmed: at, before_shrink: before.clone() };
+        let selection = retention.select(&all, Timestamp::now());
+        // Written before the small trees, by which the next prune would know it, are removed.
+        if selection.before_shrink != before {
+            self.put_shrinks(project, &Shrinks { at, before: selection.before_shrink }).await?;
+        }
+        Ok(selection.removable)
     }
 }
 

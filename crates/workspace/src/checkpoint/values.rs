@@ -4,7 +4,8 @@
 //! Only values that look like secrets are searched for: many files legitimately contain a short
 //! word or the URL of a service, and rejecting those saves would lose work. They are found verbatim
 //! and as programs write them: escaped for JSON or for a URL, in hexadecimal, and in base64, also
-//! within a longer text (`Basic` credentials). Compressed, encrypted or split values are not found.
+//! within a longer text (`Basic` credentials). Compressed values are found in loose objects of Git
+//! only (`git_object.rs`); encrypted or split ones are not.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -73,6 +74,11 @@ impl EnvValues {
         // Fails only beyond two billion states, which no environment can reach.
         let finder = AhoCorasick::new(&texts).ok().filter(|_| !texts.is_empty());
         Self(finder.map(|finder| Arc::new(Finder { names, variables, longest, finder })))
+    }
+
+    /// Whether there is nothing to search for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Starts the search of one file.

@@ -166,7 +166,7 @@ impl Core {
             })
             .await?;
         }
-        let strays = self.find_strays(None).await;
+        let strays = self.find_strays(None).await.found;
         if !strays.is_empty() {
             self.update(op, |_, details| details.retired.extend(strays)).await?;
         }

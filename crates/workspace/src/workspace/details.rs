@@ -34,6 +34,8 @@ pub(crate) struct Details {
     pub(crate) handover: Option<Handover>,
     /// Sandboxes that are no longer used and still to be killed.
     pub(crate) retired: Vec<SandboxRef>,
+    /// When to search for sandboxes that handovers requested and did not wait for.
+    pub(crate) strays_due: Option<Timestamp>,
     /// Sandboxes that could not be reached when a checkpoint was restored in another one, and may
     /// have newer files. Killed only at a user's request.
     pub(crate) left_behind: Vec<SandboxRef>,

@@ -21,10 +21,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::core::{Core, METADATA, OpGuard, SavedFor};
-use super::details::{Handover, LastFiles, Run, SandboxRef};
+use super::details::{LastFiles, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::mark::Mark;
 use super::resume::AutoRestore;
+use super::transitions::{self, OldSandbox, Successor};
 use crate::chain::chain;
 use crate::checkpoint::{Restored, Stamp, Which};
 use crate::devserver::Start;
@@ -32,7 +33,6 @@ use crate::events::EventKind;
 use crate::faults::{Point, reach};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CreateRequest, Placed, PlanReached};
-use crate::records::WorkspaceState;
 use crate::shell;
 use sdk::label;
 
@@ -258,12 +258,7 @@ impl Core {
         plan: HandoverPlan,
     ) -> Result<(Restored, String), WorkspaceError> {
         let HandoverPlan { why, target, which, old, saved, running } = plan;
-        let handover = Handover { old: old.clone(), checkpoint: saved, successor: None };
-        self.update(op, |record, details| {
-            record.state = WorkspaceState::Moving;
-            details.handover = Some(handover);
-        })
-        .await?;
+        self.update(op, |record, details| transitions::begin(record, details, old.clone(), saved)).await?;
         reach(Point::HandoverRecorded).await;
         let mut old = old;
         if let Some(place) = old.clone().filter(|_| saved.is_some())
@@ -288,25 +283,16 @@ impl Core {
         self.add_notice(&notice);
         self.unsaved.store(false, Ordering::Release);
         let left = old.clone().filter(|_| why == Why::Restore);
+        let strays_due = self.strays_due();
+        let becomes = match why {
+            // Its files may become available again.
+            Why::Restore | Why::FilesMissing => OldSandbox::LeftBehind,
+            Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) | Why::LostWrites { .. } => OldSandbox::Retired,
+        };
+        let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
+        let successor = Successor { place, run: Some(run), head, mark };
         self.update(op, |record, details| {
-            record.state = WorkspaceState::Ready;
-            record.provider = placed.provider.clone();
-            record.sandbox = Some(placed.sandbox.id().clone());
-            record.paused = false;
-            details.handover = None;
-            details.stopped = None;
-            details.run = Some(run);
-            details.epoch += 1;
-            details.head = head.or(details.head.take());
-            details.mark = mark;
-            details.unsaved = false;
-            match why {
-                // Its files may become available again.
-                Why::Restore | Why::FilesMissing => details.left_behind.extend(old),
-                Why::Rotation | Why::Move | Why::Lost | Why::Ended(_) | Why::LostWrites { .. } => {
-                    details.retired.extend(old);
-                }
-            }
+            transitions::swap(record, details, successor, (old, becomes), strays_due);
         })
         .await?;
         self.attach(placed.sandbox, remaining);
@@ -345,15 +331,7 @@ impl Core {
         }
         reach(Point::HandoverOldEndedFirst).await;
         self.detach();
-        self.update(op, |record, details| {
-            record.sandbox = None;
-            details.run = None;
-            if let Some(handover) = &mut details.handover {
-                handover.old = None;
-            }
-        })
-        .await?;
-        Ok(())
+        Ok(self.update(op, transitions::end_old).await?)
     }
 
     /// Creates a sandbox with the files restored and the services running.
@@ -366,11 +344,7 @@ impl Core {
         let placed = self.place_sandbox(target).await?;
         reach(Point::HandoverMade).await;
         let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
-        let noted = self.update(op, |_, details| {
-            if let Some(handover) = &mut details.handover {
-                handover.successor = Some(place.clone());
-            }
-        });
+        let noted = self.update(op, |_, details| transitions::note_successor(details, place.clone()));
         if let Err(error) = noted.await {
             self.kill_sandbox(&place).await;
             return Err(error.into());

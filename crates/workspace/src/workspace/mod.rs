@@ -20,6 +20,7 @@ mod resume;
 mod settle;
 mod supervisor;
 mod tombstone;
+pub(crate) mod transitions;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -37,9 +38,9 @@ pub use self::core::METADATA;
 pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
-pub(crate) use self::details::{Details, SandboxRef};
 #[cfg(test)]
-pub(crate) use self::details::{Handover, StopReason};
+pub(crate) use self::details::StopReason;
+pub(crate) use self::details::{Details, SandboxRef};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
 pub use self::guard::SandboxGuard;
 pub use self::handover::{HandedOver, LeftBehind, MoveOptions};

@@ -22,6 +22,7 @@ use super::details::{LastFiles, Run, SandboxRef, StopReason};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{HandoverPlan, Why};
 use super::supervisor::SLACK;
+use super::transitions;
 use crate::chain::chain;
 use crate::checkpoint::{Restored, Which};
 use crate::clock::later;
@@ -150,7 +151,11 @@ impl Core {
         match self.inspect_sandbox(place).await.map_err(|error| self.to_unavailable(error))? {
             SandboxStatus::Gone => Ok(None),
             SandboxStatus::Running { sandbox, remaining, size } => {
-                let was_paused = self.state().record.paused;
+                let (was_paused, is_known) = {
+                    let state = self.state();
+                    let attached = state.attached.as_ref().is_some_and(|known| *known.sandbox.id() == place.sandbox);
+                    (state.record.paused, attached)
+                };
                 if was_paused {
                     // Another client resumed it, or a pause never took effect.
                     let run = Run { started_at: self.now(), ends_at: later(self.now(), remaining), size };
@@ -163,11 +168,22 @@ impl Core {
                     self.open_interval(place, &run).await;
                     self.emit_resumed(place, &run, Duration::ZERO).await;
                 }
-                self.attach(sandbox, remaining);
+                self.attach(sandbox.clone(), remaining);
                 if let Err(Unavailable::OverBudget { workspace, limit }) = self.check_budget().await {
                     let paused = self.pause_for_budget(op, limit.clone()).await;
                     paused.map_err(|error| self.to_unavailable(error))?;
                     return Err(Unavailable::OverBudget { workspace, limit });
+                }
+                // Another client may have resumed it after its host lost power.
+                if was_paused || !is_known {
+                    let back = match self.find_lost_checkpoint(&sandbox).await {
+                        Some(lost) => self.restore_lost_writes(op, &sandbox, lost).await,
+                        None => Ok(None),
+                    };
+                    if let Some(back) = back.map_err(|error| self.to_unavailable(error))? {
+                        self.start_services_again(&sandbox, Start::AfterRestore).await;
+                        return Ok(Some(ResumeOutcome::AutoRestore(Arc::new(back))));
+                    }
                 }
                 Ok(Some(ResumeOutcome::Attached))
             }
@@ -303,18 +319,7 @@ impl Core {
     ) -> Result<(), WorkspaceError> {
         self.detach();
         self.close_interval(place).await;
-        self.update(op, |record, details| {
-            record.sandbox = None;
-            record.paused = false;
-            record.state = WorkspaceState::Stopped;
-            details.stopped = Some(why);
-            details.run = None;
-            if why == StopReason::Lost {
-                details.record_lost(place.clone());
-            }
-        })
-        .await?;
-        Ok(())
+        Ok(self.update(op, |record, details| transitions::stop(record, details, place, why)).await?)
     }
 
     /// Records that the caller killed the sandbox. Ignores a sandbox that is not the workspace's

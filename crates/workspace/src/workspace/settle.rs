@@ -1,18 +1,25 @@
 //! Cleans up after interrupted handovers, of this process or an earlier one, and kills sandboxes
 //! that are no longer used.
+//!
+//! A create whose answer was lost may make its sandbox later than the handover is settled. So every
+//! handover is followed by a search for such strays once its creates must have ended. A sweep for
+//! orphans does not end them: only the lease holder knows that no handover still needs them.
 
 use futures::TryStreamExt;
-use sdk::{ListQuery, SandboxId};
+use jiff::Timestamp;
+use sdk::ListQuery;
 use tracing::warn;
 
 use super::core::{Core, METADATA, OpGuard};
-use super::details::{Details, Handover, SandboxRef, StopReason};
+use super::details::{Handover, SandboxRef};
 use super::error::WorkspaceError;
 use super::resume::SandboxStatus;
+use super::transitions;
 use crate::chain::chain;
+use crate::clock::later;
 use crate::faults::{Point, reach};
 use crate::provider::ANSWER_TIMEOUT;
-use crate::records::WorkspaceState;
+use crate::workspaces::CREATION_TIMEOUT;
 
 impl Core {
     /// Rolls a failed handover back as far as possible; the next operation does the rest.
@@ -26,76 +33,96 @@ impl Core {
     /// Afterwards the workspace is in its old sandbox, or in none with its files in a checkpoint.
     pub(super) async fn settle(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
         let handover = self.state().details.handover.clone();
-        let Some(Handover { old, successor, .. }) = handover else {
-            return Ok(self.update(op, |record, _| record.state = settled_state(record.sandbox.is_some())).await?);
+        let Some(Handover { old, .. }) = handover else {
+            let strays_due = self.strays_due();
+            let settle = |record: &mut _, details: &mut _| {
+                transitions::settle(record, details, false, Vec::new(), strays_due);
+            };
+            return Ok(self.update(op, settle).await?);
         };
         let old_lives = match &old {
             None => false,
             // If unknown, it is still the best candidate; the next inspection decides.
             Some(place) => !matches!(self.inspect_sandbox(place).await, Ok(SandboxStatus::Gone)),
         };
-        let kept = old.clone().filter(|_| old_lives);
-        let mut retired: Vec<SandboxRef> = successor.into_iter().collect();
-        // A sandbox that seems gone is spared too: it may come back, and is recorded as lost below.
-        for place in self.find_strays(old.as_ref()).await {
-            if !retired.iter().any(|known| known.sandbox == place.sandbox) {
-                retired.push(place);
-            }
+        // A sandbox that seems gone is spared too: it may come back, and is recorded as lost.
+        let strays = self.find_strays(old.as_ref()).await.found;
+        if let Some(place) = old.filter(|_| !old_lives) {
+            self.close_interval(&place).await;
         }
-        if let (Some(place), None) = (&old, &kept) {
-            self.close_interval(place).await;
-        }
-        self.update(op, |record, details| {
-            record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
-            if let Some(place) = &kept {
-                record.provider = place.provider.clone();
-            }
-            record.state = settled_state(kept.is_some());
-            details.stopped = kept.is_none().then_some(StopReason::Lost);
-            details.handover = None;
-            if let Some(place) = old.filter(|_| kept.is_none()) {
-                details.record_lost(place);
-            }
-            details.retired.extend(retired);
-        })
-        .await?;
+        let strays_due = self.strays_due();
+        self.update(op, |record, details| transitions::settle(record, details, old_lives, strays, strays_due)).await?;
         reach(Point::HandoverSettled).await;
         self.kill_retired(op).await
     }
 
+    /// When the creates of a handover that ends now must have ended.
+    pub(super) fn strays_due(&self) -> Timestamp {
+        later(self.now(), CREATION_TIMEOUT)
+    }
+
     /// Sandboxes that carry the workspace's name and are not its own: created by a process that
-    /// died before it could record them. Providers that do not answer are left to a sweep.
-    pub(super) async fn find_strays(&self, own: Option<&SandboxRef>) -> Vec<SandboxRef> {
-        // Compares ids only: one server may have two names.
-        let spared: Vec<SandboxId> = {
-            let Details { left_behind, lost, .. } = &self.state().details;
-            let places = own.into_iter().chain(left_behind).chain(lost);
-            places.map(|place| place.sandbox.clone()).collect()
+    /// died before it could record them, or that did not wait for the answer.
+    pub(super) async fn find_strays(&self, own: Option<&SandboxRef>) -> Strays {
+        let (spared, created_at) = {
+            let state = self.state();
+            (transitions::spare(&state.details, own), state.record.created_at)
         };
-        let mut strays: Vec<SandboxRef> = Vec::new();
+        let (mut strays, mut complete) = (Vec::<SandboxRef>::new(), true);
         for provider in self.context.providers_used_by(Some(&self.project)).await {
-            let Ok(client) = provider.client().await else { continue };
+            let Ok(client) = provider.client().await else {
+                complete = false;
+                continue;
+            };
             let query = ListQuery::new().metadata(METADATA, self.name.as_str());
             let rows: Result<Vec<_>, _> = client.within(ANSWER_TIMEOUT).list(query).try_collect().await;
             match rows {
                 Ok(rows) => {
-                    // Their creator held this lease or an earlier one.
-                    let Ok(ledger) = self.context.creations_for(&rows).await else { continue };
-                    let ids = rows.iter().filter(|row| ledger.find(row).is_some());
+                    // Their creator held this lease or an earlier one. One from before this record
+                    // was left by an earlier workspace of the name, and may alone have its files.
+                    let Ok(ledger) = self.context.creations_for(&rows).await else {
+                        complete = false;
+                        continue;
+                    };
+                    let ids = rows.iter().filter(|row| ledger.find(row).is_some_and(|made| made.at >= created_at));
                     for sandbox in ids.filter_map(|row| row.sandbox_id.parse().ok()) {
                         if !spared.contains(&sandbox) && !strays.iter().any(|stray| stray.sandbox == sandbox) {
                             strays.push(SandboxRef { provider: provider.name().clone(), sandbox });
                         }
                     }
                 }
-                Err(error) => warn!(provider = %provider.name(), %error, "could not list leftover sandboxes"),
+                Err(error) => {
+                    complete = false;
+                    warn!(provider = %provider.name(), %error, "could not list leftover sandboxes");
+                }
             }
         }
-        strays
+        Strays { found: strays, complete }
+    }
+
+    /// Retires the strays of earlier handovers once their creates must have ended. Searches again
+    /// later while a provider does not answer.
+    async fn retire_strays(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
+        let is_due = {
+            let state = self.state();
+            transitions::may_retire_strays(&state.record, &state.details, self.now())
+        };
+        if !is_due {
+            return Ok(());
+        }
+        let Strays { found, complete } = self.find_strays(self.current_sandbox().as_ref()).await;
+        let next = (!complete).then(|| self.strays_due());
+        Ok(self
+            .update(op, |_, details| {
+                details.retired.extend(found);
+                details.strays_due = next;
+            })
+            .await?)
     }
 
     /// Kills sandboxes that are no longer used; failures are retried later.
     pub(super) async fn kill_retired(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
+        self.retire_strays(op).await?;
         let retired = self.state().details.retired.clone();
         if retired.is_empty() {
             return Ok(());
@@ -111,6 +138,9 @@ impl Core {
     }
 }
 
-fn settled_state(has_sandbox: bool) -> WorkspaceState {
-    if has_sandbox { WorkspaceState::Ready } else { WorkspaceState::Stopped }
+/// The result of a search for strays.
+pub(super) struct Strays {
+    pub(super) found: Vec<SandboxRef>,
+    /// Whether every provider answered.
+    complete: bool,
 }

@@ -26,9 +26,10 @@ use crate::workspace::{
 };
 
 pub use maintenance::{Maintained, MaintenanceOutcome};
+pub(crate) use orphans::CREATION_TIMEOUT;
 #[cfg(test)]
 pub(crate) use orphans::NamedSandboxes;
-pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
+pub use orphans::{ORPHAN_GRACE, Orphan, Sweeper, Swept};
 pub use queries::SandboxCondition;
 
 /// The workspaces of a program. Cheap to clone.

@@ -7,25 +7,26 @@
 //! - Only the sandbox's id identifies it, not the name of its provider: one server may have two
 //!   names, and names change.
 //! - Its creation is recorded here, and names no other sandbox.
-//! - A sandbox whose workspace has a record is an orphan only if that record is `Ready` with a
-//!   sandbox that was created later.
+//! - A sandbox whose metadata names a workspace with a record is never an orphan. What a
+//!   workspace's own handovers left over, its lease holder kills (`settle.rs`).
 //! - While this version cannot decode the row of any workspace, there are no orphans: that row may
 //!   name any sandbox.
-//! - A sandbox of this machine's server is swept only by that server.
+//! - A sandbox of a Sandbar server is swept only by that server, by whatever name another server
+//!   knows it: a sweep skips providers that answer with another server's id.
 //! - It is first paused and reported, and killed a day later. The day must pass by the wall clock
 //!   and by the monotonic clocks of the observing processes, so that neither a restart nor a set
 //!   clock shortens it.
 //! - A running sandbox is never killed. One that a user resumed is paused again, and its day starts
 //!   over.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures::TryStreamExt;
 use jiff::Timestamp;
 use sdk::model::{ListedSandbox, SandboxState};
-use sdk::{ListQuery, Pause, SandboxError, SandboxId};
+use sdk::{Client, ListQuery, Pause, SandboxError, SandboxId};
 use serde::Serialize;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -37,12 +38,12 @@ use crate::clock::{earlier, later};
 use crate::context::{Watched, WorkspaceContext};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CREATION, Provider};
-use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord, WorkspaceState};
+use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord};
 use crate::workspace::{METADATA, OpenError, SandboxRef, read_details};
 
 /// How long a creation may take until a record names its sandbox. The requesting process has given
 /// up by then.
-const CREATION_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const CREATION_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far a provider's clock may differ from ours.
 const SKEW: Duration = Duration::from_secs(24 * 3600);
 /// How long an orphan stays paused before it is killed.
@@ -51,7 +52,7 @@ pub const ORPHAN_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// same records kills its own orphans sooner; afterwards the sandbox is assumed to be removed.
 const FOREIGN_RECORD_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A sandbox that was created for a workspace and that no record names.
+/// A sandbox that was created for a workspace without a record, and that no record names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orphan {
     pub provider: ProviderName,
@@ -63,6 +64,15 @@ pub struct Orphan {
     /// The provider name under which its run is recorded.
     #[serde(skip)]
     recorded_provider: ProviderName,
+}
+
+/// The server that sweeps.
+#[derive(Clone, Copy)]
+pub struct Sweeper<'a> {
+    /// Whether a server with this id is the one that sweeps.
+    pub is_own_server: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Whether it has this sandbox.
+    pub owns: &'a (dyn Fn(&SandboxId) -> bool + Sync),
 }
 
 /// The result of a sweep.
@@ -78,26 +88,28 @@ pub struct Swept {
 struct OrphanScan {
     orphans: Vec<Orphan>,
     answered: HashSet<ProviderName>,
+    /// Those of them that are Sandbar servers other than the one that sweeps.
+    foreign: HashSet<ProviderName>,
     /// Whether every row of the records could be decoded. If not, there are no orphans.
     complete: bool,
 }
 
-/// The sandboxes that the records name.
+/// The workspaces that have a record, and the sandboxes that the records name.
 pub(crate) struct NamedSandboxes {
-    records: BTreeMap<String, WorkspaceRecord>,
+    workspaces: HashSet<String>,
     ids: HashSet<String>,
     /// Workspaces whose rows cannot be decoded.
     unreadable: Vec<String>,
 }
 
 impl Workspaces {
-    /// Sandboxes that were created for workspaces of these records and that none of them names or
-    /// can need. Skips providers that do not answer. Pauses and kills nothing.
+    /// Sandboxes that were created for workspaces that have no record any more, and that no record
+    /// names. Skips providers that do not answer. Pauses and kills nothing.
     ///
     /// # Errors
     /// [`OpenError::Records`] or [`OpenError::Damaged`].
     pub async fn orphans(&self) -> Result<Vec<Orphan>, OpenError> {
-        Ok(self.find_orphans(&|_| true).await?.orphans)
+        Ok(self.find_orphans(None).await?.orphans)
     }
 
     /// The orphans that sweeps have found and not yet killed. Sends no request.
@@ -108,25 +120,30 @@ impl Workspaces {
         Ok(self.context.records.orphans().await?)
     }
 
-    async fn find_orphans(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<OrphanScan, OpenError> {
-        let (mut candidates, mut answered) = (Vec::new(), HashSet::new());
+    async fn find_orphans(&self, sweeper: Option<Sweeper<'_>>) -> Result<OrphanScan, OpenError> {
+        let (mut candidates, mut answered, mut foreign) = (Vec::new(), HashSet::new(), HashSet::new());
         let now = self.context.settings.clock.now();
         for provider in self.context.providers_used_by(None).await {
-            let rows = match provider.client().await {
-                Ok(client) => {
-                    let rows = client.within(ANSWER_TIMEOUT).list(ListQuery::new()).try_collect::<Vec<_>>().await;
-                    rows.map_err(|error| error.to_string())
-                }
+            let asked = match provider.client().await {
+                Ok(client) => ask(&client.within(ANSWER_TIMEOUT), sweeper).await,
                 Err(error) => Err(error.to_string()),
             };
-            let Some(mut rows) = self.context.accept_answer(provider, rows) else { continue };
+            let Some((owner, mut rows)) = self.context.accept_answer(provider, asked) else { continue };
             answered.insert(provider.name().clone());
-            let own = |row: &ListedSandbox| !provider.is_local() || row.sandbox_id.parse().is_ok_and(|id| owns(&id));
+            if owner == Owner::OtherServer {
+                foreign.insert(provider.name().clone());
+                continue;
+            }
+            let is_shared = owner == Owner::Service && !provider.is_local();
+            let own = |row: &ListedSandbox| {
+                let owned = |Sweeper { owns, .. }: Sweeper<'_>| row.sandbox_id.parse().is_ok_and(|id| owns(&id));
+                is_shared || sweeper.is_none_or(owned)
+            };
             rows.retain(|row| row.metadata.contains_key(METADATA) && own(row));
             let ledger = self.context.creations_for(&rows).await?;
             for row in rows {
                 let before = earlier(now, CREATION_TIMEOUT);
-                let Some(creation) = ledger.find(&row).filter(|creation| creation.at <= before).cloned() else {
+                let Some(creation) = ledger.find(&row).filter(|creation| creation.at <= before) else {
                     continue;
                 };
                 let orphan = Orphan {
@@ -136,18 +153,14 @@ impl Workspaces {
                     recorded_provider: creation.provider.clone(),
                     sandbox: row.sandbox_id,
                 };
-                let others = ledger.finished();
-                candidates.push((orphan, creation, others));
+                candidates.push(orphan);
             }
         }
         // Read last: a sandbox that a record names by now is no orphan.
         let named = self.named_sandboxes().await?;
         let complete = self.context.log_unreadable(&named.unreadable);
-        let orphans = candidates
-            .into_iter()
-            .filter(|(orphan, creation, others)| named.is_orphan(&orphan.sandbox, &orphan.workspace, creation, others))
-            .map(|(orphan, ..)| orphan);
-        Ok(OrphanScan { orphans: orphans.collect(), answered, complete })
+        let orphans = candidates.into_iter().filter(|orphan| named.is_orphan(&orphan.sandbox, &orphan.workspace));
+        Ok(OrphanScan { orphans: orphans.collect(), answered, foreign, complete })
     }
 
     /// All sandboxes that a record names.
@@ -156,15 +169,15 @@ impl Workspaces {
     }
 
     /// Pauses and reports new orphans, and kills those that have been known and paused for a day.
-    /// Of this machine's server, only sandboxes for which `owns` returns true are considered. Does
-    /// nothing while a row of a workspace cannot be decoded.
+    /// Of Sandbar servers, only the sandboxes that the sweeper has are considered. Does nothing
+    /// while a row of a workspace cannot be decoded.
     ///
     /// # Errors
     /// [`OpenError::Records`] or [`OpenError::Damaged`]. A sandbox that could not be killed is not
     /// in the result.
-    pub async fn sweep(&self, owns: &(dyn Fn(&SandboxId) -> bool + Sync)) -> Result<Swept, OpenError> {
+    pub async fn sweep(&self, sweeper: Sweeper<'_>) -> Result<Swept, OpenError> {
         let (records, clock) = (&self.context.records, &self.context.settings.clock);
-        let OrphanScan { orphans, answered, complete } = self.find_orphans(owns).await?;
+        let OrphanScan { orphans, answered, foreign, complete } = self.find_orphans(Some(sweeper)).await?;
         if !complete {
             return Ok(Swept::default());
         }
@@ -226,9 +239,11 @@ impl Workspaces {
         let named = self.named_sandboxes().await?;
         for (id, recorded) in known {
             let is_local = self.context.orchestrator.provider(&recorded.provider).is_ok_and(Provider::is_local);
+            let may_be_other_s = is_local || foreign.contains(&recorded.provider);
             let is_old = clock.now() >= later(recorded.seen_at, FOREIGN_RECORD_TIMEOUT);
-            let is_ours = !is_local || owns(&id) || self.context.is_watched(&id) || is_old;
-            if (answered.contains(&recorded.provider) && is_ours) || named.ids.contains(id.as_str()) {
+            let is_ours = !may_be_other_s || (sweeper.owns)(&id) || self.context.is_watched(&id) || is_old;
+            let is_named = named.names(id.as_str(), &recorded.workspace);
+            if (answered.contains(&recorded.provider) && is_ours) || is_named {
                 self.context.forget_watch(&id);
                 records.forget_orphan(&id).await?;
             }
@@ -272,7 +287,7 @@ impl Workspaces {
         let Ok(client) = provider.client().await else { return Ok(false) };
         // Pausing others and waiting for providers took time, so the records are read again.
         let named = self.named_sandboxes().await?;
-        if !named.unreadable.is_empty() || named.ids.contains(id.as_str()) {
+        if !named.is_orphan(id.as_str(), &orphan.workspace) {
             return Ok(false);
         }
         match client.within(ANSWER_TIMEOUT).info(id).await {
@@ -307,40 +322,57 @@ impl Workspaces {
     }
 }
 
+/// Who a provider's sandboxes belong to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A service without servers of its users.
+    Service,
+    /// The Sandbar server that sweeps, by whatever name.
+    Sweeper,
+    OtherServer,
+}
+
+/// The owner of a provider's sandboxes, and the sandboxes. Without a sweeper, all are listed.
+async fn ask(client: &Client, sweeper: Option<Sweeper<'_>>) -> Result<(Owner, Vec<ListedSandbox>), String> {
+    let owner = match sweeper {
+        None => Owner::Service,
+        Some(Sweeper { is_own_server, .. }) => match client.capabilities().await {
+            // Some services refuse unknown paths with another status than 404.
+            Ok(None) => Owner::Service,
+            Err(error) if !error.is_service_trouble() => Owner::Service,
+            Ok(Some(found)) if found.server_id.as_deref().is_some_and(is_own_server) => Owner::Sweeper,
+            Ok(Some(_)) => return Ok((Owner::OtherServer, Vec::new())),
+            Err(error) => return Err(error.to_string()),
+        },
+    };
+    let rows = client.list(ListQuery::new()).try_collect().await.map_err(|error| error.to_string())?;
+    Ok((owner, rows))
+}
+
 impl NamedSandboxes {
     /// From the result of [`WorkspaceRecords::workspaces_and_unreadable`].
     ///
     /// [`WorkspaceRecords::workspaces_and_unreadable`]: crate::records::WorkspaceRecords
     pub(crate) fn new((records, unreadable): (Vec<WorkspaceRecord>, Vec<String>)) -> Result<Self, OpenError> {
-        let mut named = Self { records: BTreeMap::new(), ids: HashSet::new(), unreadable };
+        let mut named = Self { workspaces: HashSet::new(), ids: HashSet::new(), unreadable };
         for record in records {
             let details = read_details(&record)?;
             let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
             let places = moving.chain(details.retired).chain(details.left_behind).chain(details.lost);
             named.ids.extend(record.sandbox.iter().map(ToString::to_string));
             named.ids.extend(places.map(|SandboxRef { sandbox, .. }| sandbox.to_string()));
-            named.records.insert(record.name.to_string(), record);
+            named.workspaces.insert(record.name.to_string());
         }
         Ok(named)
     }
 
-    /// Whether no record names a sandbox that was created for a workspace, and that workspace
-    /// cannot need it.
-    pub(crate) fn is_orphan(
-        &self,
-        sandbox: &str,
-        workspace: &str,
-        creation: &Creation,
-        finished: &HashMap<SandboxId, Timestamp>,
-    ) -> bool {
-        if !self.unreadable.is_empty() || self.ids.contains(sandbox) {
-            return false;
-        }
-        let Some(record) = self.records.get(workspace) else { return true };
-        // A workspace that is being set up, is moving or has no sandbox may still get this one.
-        let at_rest = record.state == WorkspaceState::Ready;
-        let made_later = |own: &SandboxId| finished.get(own).is_some_and(|at| *at > creation.at);
-        at_rest && record.sandbox.as_ref().is_some_and(made_later)
+    /// Whether neither a sandbox nor the workspace that it was created for is in any record.
+    pub(crate) fn is_orphan(&self, sandbox: &str, workspace: &str) -> bool {
+        self.unreadable.is_empty() && !self.names(sandbox, workspace)
+    }
+
+    fn names(&self, sandbox: &str, workspace: &str) -> bool {
+        self.ids.contains(sandbox) || self.workspaces.contains(workspace)
     }
 }
 
@@ -354,11 +386,6 @@ impl Creations {
         let id: Uuid = row.metadata.get(CREATION)?.parse().ok()?;
         let creation = self.0.iter().find(|creation| creation.id == id)?;
         creation.sandbox.as_ref().is_none_or(|made| made.as_str() == row.sandbox_id).then_some(creation)
-    }
-
-    /// When each created sandbox was requested.
-    fn finished(&self) -> HashMap<SandboxId, Timestamp> {
-        self.0.iter().filter_map(|creation| Some((creation.sandbox.clone()?, creation.at))).collect()
     }
 }
 

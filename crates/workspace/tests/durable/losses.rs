@@ -158,6 +158,43 @@ async fn lost_writes_are_restored_from_the_checkpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lost_writes_are_found_after_another_client_s_resume() {
+    let world = World::new();
+    let (_, workspace) = world.workspace("resumed").await;
+    let before = workspace.save_checkpoint().await.expect("saved");
+    workspace.write_file("project/last", "acknowledged").await.expect("written");
+    workspace.pause().await.expect("paused");
+    let newest = workspace.checkpoints().await.expect("a list").last().expect("one").stamp;
+
+    // As after a power cut, and another client is the first to use the sandbox.
+    let id = workspace.sandbox_id().expect("a sandbox");
+    let client = world.one.client();
+    let sandbox = client.connect(&id, Connect::default()).await.expect("it wakes");
+    run(&sandbox, &format!("rm project/last; echo {} >.sandbar/snapshot", before.stamp)).await;
+    sandbox.pause(Pause::files_only()).await.expect("paused");
+    client.connect(&id, Connect::default()).await.expect("it wakes");
+
+    let back = workspace.resume().await.expect("it runs").expect("it was set back");
+    assert_eq!((back.reason, back.restored.stamp), ("writes_lost", newest));
+    assert_eq!(workspace.sandbox_id(), Some(id.clone()), "in the same sandbox");
+    assert_eq!(&workspace.read_file("project/last").await.expect("it is there")[..], b"acknowledged");
+
+    // The same for a process that finds a sandbox running that its record does not call paused.
+    workspace.write_file("project/last", "again").await.expect("written");
+    let after = workspace.save_checkpoint().await.expect("saved");
+    workspace.close().await;
+    let sandbox = client.connect(&id, Connect::default()).await.expect("it runs");
+    run(&sandbox, &format!("rm project/last; echo {} >.sandbar/snapshot", before.stamp)).await;
+    sandbox.pause(Pause::files_only()).await.expect("paused");
+    client.connect(&id, Connect::default()).await.expect("it wakes");
+    let workspaces = world.workspaces().await;
+    let workspace = workspaces.open(&name("resumed")).await.expect("it opens");
+    let back = workspace.resume().await.expect("it runs").expect("it was set back");
+    assert_eq!((back.reason, back.restored.stamp), ("writes_lost", after.stamp));
+    assert_eq!(&workspace.read_file("project/last").await.expect("it is there")[..], b"again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_expired_sandbox_is_paused_and_resumed_from_its_disk() {
     let world = World::new();
     let (workspaces, workspace) = world.workspace("over").await;
@@ -206,6 +243,15 @@ async fn values_of_variables_block_the_checkpoint() {
     drop(pass);
     assert_eq!(workspace.sandbox_id(), sandbox);
     assert_eq!(&workspace.read_file("project/.env").await.expect("it is there")[..], b"TOKEN=the-hidden-value\n");
+
+    // A file that was committed and deleted is still in an object of Git.
+    let commit = "cd project && (git init -q .; git add .env && git -c user.name=t -c user.email=t@example.com \
+                  commit -qm env && git hash-object .env && rm .env)";
+    let object = workspace.exec(commit).await.expect("it runs").stdout_text().trim().to_owned();
+    let refused = workspace.save_checkpoint().await.expect_err("the object has the value");
+    let WorkspaceError::Save(SaveError::Exposed { files, .. }) = &refused else { panic!("{refused:?}") };
+    let path = format!("project/.git/objects/{}/{} (TOKEN)", &object[..2], &object[2..]);
+    assert_eq!(files.iter().map(ToString::to_string).collect::<Vec<_>>(), [path]);
 
     workspace.allow_env_values(true).await.expect("noted");
     workspace.save_checkpoint().await.expect("saved, since that is allowed");

@@ -9,7 +9,7 @@ use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::records::{
     Creation, DatabaseRecords, OrphanRecords as _, Payer, UsageRecords as _, WorkspaceRecords as _,
 };
-use sandbar_workspace::{Settings, Swept, Unsaved, Workspaces};
+use sandbar_workspace::{Settings, Sweeper, Swept, Unsaved, Workspaces};
 use sdk::model::SandboxState;
 use sdk::{Connect, Create, SandboxId};
 use sea_orm::ConnectionTrait as _;
@@ -42,7 +42,8 @@ impl Process {
     }
 
     async fn sweep(&self) -> Swept {
-        self.workspaces.sweep(&|_| true).await.expect("the records can be read")
+        let sweeper = Sweeper { is_own_server: &|_| true, owns: &|_| true };
+        self.workspaces.sweep(sweeper).await.expect("the records can be read")
     }
 
     /// Sweeps for several days.
@@ -151,34 +152,63 @@ async fn an_orphan_is_paused_and_killed_a_day_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_possible_successor_is_not_an_orphan() {
+async fn a_sweep_skips_other_servers() {
     let world = World::new();
     let process = Process::start(&world, &[("one", &world.one)]).await;
-    // The workspace's own sandbox is older: this one may be its successor, created and not yet
-    // recorded.
+    let orphan = abandon(&world, "abandoned").await;
+    let found = world.one.client().capabilities().await.expect("an answer").expect("a Sandbar server");
+    let id = found.server_id.expect("it has an id");
+    let sweep = async |of: &str, owns: bool| {
+        let sweeper = Sweeper { is_own_server: &|id| id == of, owns: &|_| owns };
+        process.workspaces.sweep(sweeper).await.expect("the records can be read")
+    };
+    assert_eq!(sweep("another server", true).await, Swept::default());
+    assert_eq!(sweep(&id, false).await, Swept::default(), "by whatever name it knows itself");
+    assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Running));
+    assert_eq!(sweep(&id, true).await.found.len(), 1);
+    assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Paused));
+    // Another server keeps the record for the one that has the sandbox.
+    let other = Process::start(&world, &[("one", &world.one)]).await;
+    let sweeper = Sweeper { is_own_server: &|_| false, owns: &|_| false };
+    assert_eq!(other.workspaces.sweep(sweeper).await.expect("read"), Swept::default());
+    assert_eq!(records(&world).await.orphans().await.expect("read").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leftover_of_a_workspace_is_not_an_orphan() {
+    let world = World::new();
+    let process = Process::start(&world, &[("one", &world.one)]).await;
+    // Left by an earlier workspace of the name, so it may alone have that one's files.
+    let earlier = abandon(&world, "needed").await;
     let own = process.make("needed").await;
-    let creations = |at| Creation {
+    // Created for the workspace, and not yet recorded: it may be the successor of its sandbox.
+    let creation = Creation {
         id: Uuid::new_v4(),
-        at,
+        at: jiff::Timestamp::now(),
         provider: "one".parse().expect("a name"),
         payer: Payer { project: "needed".to_owned(), job: None },
         sandbox: None,
     };
-    let creation = creations(jiff::Timestamp::now());
     records(&world).await.begin_creation(&creation).await.expect("noted");
     let create = Create::template("base").metadata(METADATA, "needed").timeout(HOUR);
     let create = create.metadata("sandbar.creation", creation.id.to_string());
-    let successor = world.one.client().create(create).await.expect("a sandbox").id().clone();
+    let leftover = world.one.client().create(create).await.expect("a sandbox").id().clone();
     assert_eq!(process.sweep_for_days().await, Swept::default());
-    assert_eq!(state(&world.one, &successor).await, Some(SandboxState::Running));
-    assert_eq!(state(&world.one, &own).await, Some(SandboxState::Running));
-    // Once the workspace is in a newer one, it is an orphan.
+    for id in [&own, &leftover, &earlier] {
+        assert_eq!(state(&world.one, id).await, Some(SandboxState::Running), "{id}");
+    }
+    // Nor is it one when the workspace is in a newer sandbox. The process with the lease kills it
+    // once no create of the handover can be under way.
     let workspace = process.workspaces.open(&name("needed")).await.expect("it opens");
     workspace.rotate().await.expect("rotated");
     workspace.close().await;
-    let swept = process.sweep_for_days().await;
-    assert_eq!((swept.found.len(), swept.ended.len()), (1, 1), "{swept:?}");
-    assert_eq!(state(&world.one, &successor).await, None);
+    assert_eq!(process.sweep().await, Swept::default());
+    assert_eq!(state(&world.one, &leftover).await, Some(SandboxState::Running));
+    process.clock.advance(HOUR / 6);
+    process.workspaces.maintain(&name("needed")).await.expect("it is maintained");
+    assert_eq!(state(&world.one, &leftover).await, None);
+    assert_eq!(process.sweep_for_days().await, Swept::default());
+    assert_eq!(state(&world.one, &earlier).await, Some(SandboxState::Running));
     let own = process.workspaces.show(&name("needed")).await.expect("it is there").sandbox.expect("it has one");
     assert!(state(&world.one, &own.parse().expect("an id")).await.is_some());
 }

@@ -104,6 +104,86 @@ fn files_survive_rotation_pause_loss_and_destruction() {
     user.workspace.must(&["destroy", "shop", "--yes"]);
 }
 
+/// Damages the archive of a snapshot of the user, and returns the snapshot's name.
+pub(super) fn damage(user: &User, key: &str) -> String {
+    let archive = user.home.path().join("data/sandbar/workspaces/objects").join(key);
+    let length = std::fs::metadata(&archive).expect("an archive").len();
+    let file = std::fs::File::options().write(true).open(&archive).expect("an archive");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damaged", length / 2).expect("written");
+    let name = key.rsplit('/').next().expect("a name");
+    name.split('.').next().expect("a stamp").to_owned()
+}
+
+/// Saves two generations, damages the newer one and kills the sandbox. Returns the name of the
+/// damaged one.
+fn lose_newest(server: &Server, user: &User, round: &str) -> String {
+    user.exec("shop", &format!("echo {round} >kept"));
+    user.workspace.must(&["snapshot", "shop"]);
+    user.exec("shop", "echo later >kept");
+    let newest = text_of(&user.workspace.json(&["snapshot", "shop"]), "key");
+    let id = user.sandbox("shop");
+    assert_eq!(server.call("DELETE", &format!("/sandboxes/{id}"), None).status, 204);
+    damage(user, &newest)
+}
+
+#[test]
+fn an_older_snapshot_is_named_with_the_reason() {
+    let server = Server::with(&["--ephemeral"]);
+    let user = User::for_server(&server);
+    user.workspace.must(&["create", "shop"]);
+    let skips = |skipped: &serde_json::Value, stamp: &str| {
+        let found = skipped.as_array().is_some_and(|all| all.iter().any(|one| text_of(one, "snapshot") == stamp));
+        assert!(found && skipped[0].to_string().contains("reason"), "{stamp}: {skipped}");
+    };
+    for (round, command) in [&["resume", "shop"][..], &["rotate", "shop"], &["restore", "shop"]].into_iter().enumerate()
+    {
+        let (text_round, json_round) = (format!("text {round}"), format!("json {round}"));
+        let damaged = lose_newest(&server, &user, &text_round);
+        let done = user.workspace.run(command);
+        assert!(done.status.success() && text(&done.stderr).contains(&damaged), "{command:?}: {done:?}");
+        assert!(text(&done.stderr).contains("passed over"), "{command:?}: {done:?}");
+        assert_eq!(user.exec("shop", "cat kept"), format!("{text_round}\n"));
+
+        let damaged = lose_newest(&server, &user, &json_round);
+        let done = user.workspace.json(command);
+        let skipped = if command[0] == "restore" { &done["skipped"] } else { &done["brought_back"]["skipped"] };
+        skips(skipped, &damaged);
+        assert_eq!(user.exec("shop", "cat kept"), format!("{json_round}\n"));
+    }
+    user.workspace.must(&["destroy", "shop", "--yes", "--purge"]);
+}
+
+#[test]
+fn a_killed_guest_costs_no_files() {
+    let server = Server::with(&["--no-studio"]);
+    let user = User::for_server(&server);
+    let id = text_of(&user.workspace.json(&["create", "shop"]), "sandboxID");
+    user.exec("shop", "echo unsaved >file");
+    // The guest is process 1 of the PID namespace that its commands are in.
+    let namespace = user.exec("shop", "readlink /proc/self/ns/pid").trim().to_owned();
+    let guest = find_first_process(&namespace).expect("the guest runs");
+    testing::signal(guest, "KILL");
+    eventually("the guest is gone", Duration::from_secs(30), || find_first_process(&namespace).is_none().then_some(()));
+
+    let resumed = user.workspace.json(&["resume", "shop"]);
+    assert_eq!((text_of(&resumed, "sandboxID"), &resumed["brought_back"]), (id, &json!(null)), "{resumed}");
+    assert_eq!(user.exec("shop", "cat file"), "unsaved\n", "from its own disk");
+    user.workspace.must(&["destroy", "shop", "--yes"]);
+}
+
+/// The process of this machine that is process 1 of a PID namespace.
+fn find_first_process(namespace: &str) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").expect("processes");
+    processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
+        let is_in =
+            std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link.to_str() == Some(namespace));
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_first =
+            |line: &str| line.strip_prefix("NSpid:").is_some_and(|pids| pids.split_whitespace().last() == Some("1"));
+        is_in && status.lines().any(is_first)
+    })
+}
+
 #[test]
 fn a_failed_preparation_is_named_and_resumed() {
     let server = Server::with(&["--ephemeral"]);

@@ -146,9 +146,9 @@ async fn open_records(user: &User) -> DatabaseRecords {
 
 /// Records a creation that began `age` ago, and creates its sandbox, which no record of a workspace
 /// names. Returns the sandbox's id.
-fn create_orphan(user: &User, sandbox: &Program, provider: &str, age: SignedDuration) -> String {
+fn create_orphan(user: &User, sandbox: &Program, of: &str, provider: &str, age: SignedDuration) -> String {
     let id = Uuid::new_v4();
-    let payer = Payer { project: "shop".to_owned(), job: None };
+    let payer = Payer { project: of.to_owned(), job: None };
     let provider = provider.parse().expect("a name");
     let creation = Creation { id, at: Timestamp::now() - age, provider, payer, sandbox: None };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -157,7 +157,7 @@ fn create_orphan(user: &User, sandbox: &Program, provider: &str, age: SignedDura
         records.begin_creation(&creation).await.expect("noted");
         records.close().await.expect("closed");
     });
-    let pairs = [format!("{METADATA}=shop"), format!("sandbar.creation={id}")];
+    let pairs = [format!("{METADATA}={of}"), format!("sandbar.creation={id}")];
     sandbox.must(&["create", "--timeout", "1h", "-m", &pairs[0], "-m", &pairs[1]]).trim().to_owned()
 }
 
@@ -181,8 +181,9 @@ fn an_orphan_is_paused_reported_and_killed_after_a_day() {
     let _down = Down(&user);
     let own = text_of(&user.workspace.json(&["create", "shop"]), "sandboxID");
     let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
-    let old = create_orphan(&user, &sandbox, "local", SignedDuration::from_mins(10));
-    let new = create_orphan(&user, &sandbox, "local", SignedDuration::ZERO);
+    let old = create_orphan(&user, &sandbox, "gone", "local", SignedDuration::from_mins(10));
+    let new = create_orphan(&user, &sandbox, "gone", "local", SignedDuration::ZERO);
+    let leftover = create_orphan(&user, &sandbox, "shop", "local", SignedDuration::from_mins(10));
 
     let take_over = || {
         kill_server(&user);
@@ -191,9 +192,10 @@ fn an_orphan_is_paused_reported_and_killed_after_a_day() {
     };
     take_over();
     eventually("the orphan is reported", TIMEOUT, || {
-        text(&user.workspace.run(&["list"]).stderr).contains(&format!("attach shop {old}")).then_some(())
+        text(&user.workspace.run(&["list"]).stderr).contains(&format!("attach gone {old}")).then_some(())
     });
     assert_eq!(text_of(&sandbox.json(&["info", &old]), "state"), "paused");
+    assert_eq!(text_of(&sandbox.json(&["info", &leftover]), "state"), "running", "its workspace has a record");
     let doctor = Program::new("doctor").variable("XDG_DATA_HOME", user.home.path().join("data")).run(&["--json"]);
     assert!(text(&doctor.stdout).contains(&old), "{doctor:?}");
 
@@ -203,6 +205,7 @@ fn an_orphan_is_paused_reported_and_killed_after_a_day() {
     eventually("the orphan is ended", TIMEOUT, || (!there().contains(&old)).then_some(()));
     let there = there();
     assert!(there.contains(&own) && there.contains(&new), "another process may still be making it: {there:?}");
+    assert!(there.contains(&leftover), "its workspace has a record: {there:?}");
 }
 
 /// A user sets the variables that a server prints, and a second server has the same records.
@@ -231,32 +234,46 @@ fn two_names_and_two_servers_end_no_workspace() {
     // A second server with the same records, which knows the first one as a provider of another
     // name.
     let sandbox = Program::new("sandbox").variable("XDG_DATA_HOME", user.home.path().join("data"));
-    let old = create_orphan(&user, &sandbox, "e2b", SignedDuration::from_mins(10));
+    let old = create_orphan(&user, &sandbox, "gone", "e2b", SignedDuration::from_mins(10));
     let other = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
     let other_data = other.path().to_str().expect("text");
     let _other_down = DownAt(&user, other_data);
     let third = pasted.json(&["--data", other_data, "create", "third", "--provider", "local"]);
     let third = text_of(&third, "sandboxID");
-    eventually("the second server has swept", TIMEOUT, || {
-        text(&user.workspace.run(&["list"]).stderr).contains(&format!("attach shop {old}")).then_some(())
+    let elsewhere = Program::new("sandbox").variable("SANDBAR_DATA", other.path());
+    let others = create_orphan(&user, &elsewhere, "away", "local", SignedDuration::from_mins(10));
+    let restart_second = || {
+        let note: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(other.path().join("server.json")).expect("it runs")).expect("JSON");
+        testing::signal(note["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid"), "KILL");
+        pasted.must(&["--data", other_data, "exec", "third", "--", "true"]);
+    };
+    let listed = || text(&user.workspace.run(&["list"]).stderr);
+    let running = |program: &Program, id: &str| text_of(&program.json(&["info", id]), "state");
+    // The first server lives, and has swept when it started: only the second one sweeps now.
+    restart_second();
+    eventually("the second server reports its own", TIMEOUT, || {
+        listed().contains(&format!("attach away {others}")).then_some(())
     });
     age_orphans(&user);
-    let running = |program: &Program, id: &str| text_of(&program.json(&["info", id]), "state");
-    assert_eq!(
-        (running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))),
-        ("running".into(), "running".into())
-    );
+    restart_second();
+    eventually("the second server has swept twice", TIMEOUT, || {
+        (!elsewhere.must(&["list", "--quiet"]).contains(&others)).then_some(())
+    });
+    assert!(!listed().contains(&old), "only the server that has it sweeps it: {}", listed());
+    let states = [&old, &own, &user.sandbox("pasted")].map(|id| running(&sandbox, id));
+    assert_eq!(states, ["running", "running", "running"]);
     kill_server(&user);
     wait_until_unreachable(&user);
     assert_eq!(user.exec("shop", "cat file"), "unsaved\n");
-    eventually("the first server has swept", TIMEOUT, || {
-        (!sandbox.must(&["list", "--quiet"]).contains(&old)).then_some(())
+    eventually("the first server reports it", TIMEOUT, || {
+        listed().contains(&format!("attach gone {old}")).then_some(())
     });
+    eventually("it is paused", TIMEOUT, || (running(&sandbox, &old) == "paused").then_some(()));
     assert_eq!(
         (running(&sandbox, &own), running(&sandbox, &user.sandbox("pasted"))),
         ("running".into(), "running".into())
     );
-    let elsewhere = Program::new("sandbox").variable("SANDBAR_DATA", other.path());
     assert_eq!(running(&elsewhere, &third), "running");
 }
 

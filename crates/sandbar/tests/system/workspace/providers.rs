@@ -1,6 +1,7 @@
 //! Providers: this machine's server, found or started, and a remote one; moves between them,
 //! screenshots and cost.
 
+use super::life::damage;
 use super::{Down, User, create_repository, text_of};
 use crate::support::program::text;
 use crate::support::{Program, Server, eventually};
@@ -138,6 +139,8 @@ fn a_sandbox_left_by_a_move_is_named_and_can_be_attached() {
     user.workspace.must(&["create", "shop", "--provider", "there"]);
     user.exec("shop", "echo saved >kept");
     let saved = text_of(&user.workspace.json(&["snapshot", "shop"]), "key");
+    user.exec("shop", "echo damaged >kept");
+    let damaged = damage(&user, &text_of(&user.workspace.json(&["snapshot", "shop"]), "key"));
     user.exec("shop", "echo newer >kept");
     let left = user.sandbox("shop");
     there.kill_9();
@@ -146,6 +149,7 @@ fn a_sandbox_left_by_a_move_is_named_and_can_be_attached() {
     assert!(refused.contains("--leave-unsaved") && refused.contains(&left), "{refused}");
     assert_eq!(user.sandbox("shop"), left, "it is where it was");
     let moved = user.workspace.json(&["move", "shop", "--to", "here", "--leave-unsaved"]);
+    assert_eq!(text_of(&moved["skipped"][0], "snapshot"), damaged, "{moved}");
     assert_eq!((text_of(&moved, "provider"), text_of(&moved, "key")), ("here".into(), saved.clone()));
     let behind = &moved["left_behind"];
     assert_eq!((text_of(behind, "provider"), text_of(behind, "sandboxID")), ("there".into(), left.clone()));

@@ -59,10 +59,21 @@ fn maintenance_due_at(
     record: &WorkspaceRecord,
     details: &Details,
 ) -> Option<Timestamp> {
-    let settings = &context.settings;
     if !details.retired.is_empty() {
         return Some(now);
     }
+    let own = own_due_at(now, context, record, details);
+    own.into_iter().chain(details.strays_due).min()
+}
+
+/// Like [`maintenance_due_at`], for the workspace's own sandbox.
+fn own_due_at(
+    now: Timestamp,
+    context: &WorkspaceContext,
+    record: &WorkspaceRecord,
+    details: &Details,
+) -> Option<Timestamp> {
+    let settings = &context.settings;
     match record.state {
         WorkspaceState::SettingUp | WorkspaceState::Stopped => None,
         WorkspaceState::Moving => Some(now),

@@ -296,10 +296,14 @@ impl Core {
     }
 
     async fn maintain_retired(&self, supervisor: &mut SupervisorState) -> Result<Option<Timestamp>, WorkspaceError> {
-        if self.state().details.retired.is_empty() {
+        let (none_retired, strays_due) = {
+            let Details { retired, strays_due, .. } = &self.state().details;
+            (retired.is_empty(), strays_due.map(|due| self.settings().clock.until(due)))
+        };
+        if none_retired && strays_due.is_none_or(|due| !due.is_zero()) {
             // The next ones are killed at once.
             supervisor.end_at = self.stable_now();
-            return Ok(None);
+            return Ok(strays_due.map(|due| later(self.stable_now(), due)));
         }
         if self.stable_now() >= supervisor.end_at {
             supervisor.end_at = later(self.stable_now(), KILL_BACKOFF);

@@ -1,0 +1,149 @@
+//! What a handover, its repair and a loss do to a record, as pure functions: the product and the
+//! simulation change records by nothing else.
+//!
+//! ```text
+//! Ready, Stopped ── begin ──► Moving ── note_successor ──► Moving ── swap ──► Ready
+//!                               │ end_old (the plan allows one sandbox)
+//!                               └── settle ──► Ready: the old sandbox · Stopped: a checkpoint
+//! ```
+
+use jiff::Timestamp;
+use sdk::SandboxId;
+
+use super::details::{Details, Handover, Run, SandboxRef, StopReason};
+use super::mark::Mark;
+use crate::checkpoint::Stamp;
+use crate::records::{WorkspaceRecord, WorkspaceState};
+
+/// What becomes of the old sandbox once its successor has replaced it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OldSandbox {
+    Retired,
+    /// It may have newer files, or get them back.
+    LeftBehind,
+}
+
+/// A sandbox with the files and the services of the workspace.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    pub(crate) place: SandboxRef,
+    pub(crate) run: Option<Run>,
+    pub(crate) head: Option<String>,
+    pub(crate) mark: Option<Mark>,
+}
+
+/// Begins a handover, before anything depends on it.
+pub(crate) fn begin(
+    record: &mut WorkspaceRecord,
+    details: &mut Details,
+    old: Option<SandboxRef>,
+    checkpoint: Option<Stamp>,
+) {
+    record.state = WorkspaceState::Moving;
+    details.handover = Some(Handover { old, checkpoint, successor: None });
+}
+
+/// The old sandbox was killed before there is a successor; its files are in the checkpoint.
+pub(crate) fn end_old(record: &mut WorkspaceRecord, details: &mut Details) {
+    record.sandbox = None;
+    details.run = None;
+    if let Some(handover) = &mut details.handover {
+        handover.old = None;
+    }
+}
+
+/// The successor is created, and has no files yet.
+pub(crate) fn note_successor(details: &mut Details, place: SandboxRef) {
+    if let Some(handover) = &mut details.handover {
+        handover.successor = Some(place);
+    }
+}
+
+/// Makes the successor the workspace's sandbox. `strays_due` is when the creates of the handover
+/// must have ended.
+pub(crate) fn swap(
+    record: &mut WorkspaceRecord,
+    details: &mut Details,
+    successor: Successor,
+    (old, becomes): (Option<SandboxRef>, OldSandbox),
+    strays_due: Timestamp,
+) {
+    let Successor { place, run, head, mark } = successor;
+    record.state = WorkspaceState::Ready;
+    record.provider = place.provider;
+    record.sandbox = Some(place.sandbox);
+    record.paused = false;
+    details.handover = None;
+    details.strays_due = Some(strays_due);
+    details.stopped = None;
+    details.run = run;
+    details.epoch += 1;
+    details.head = head.or(details.head.take());
+    details.mark = mark;
+    details.unsaved = false;
+    match becomes {
+        OldSandbox::LeftBehind => details.left_behind.extend(old),
+        OldSandbox::Retired => details.retired.extend(old),
+    }
+}
+
+/// Settles an interrupted handover: back to the old sandbox if it lives, else to none with the
+/// files in a checkpoint. The successor and the strays are killed later.
+pub(crate) fn settle(
+    record: &mut WorkspaceRecord,
+    details: &mut Details,
+    old_lives: bool,
+    strays: Vec<SandboxRef>,
+    strays_due: Timestamp,
+) {
+    let Some(Handover { old, successor, .. }) = details.handover.take() else {
+        record.state = settled_state(record.sandbox.is_some());
+        return;
+    };
+    let (kept, lost) = if old_lives { (old, None) } else { (None, old) };
+    record.state = settled_state(kept.is_some());
+    details.stopped = kept.is_none().then_some(StopReason::Lost);
+    record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
+    if let Some(place) = kept {
+        record.provider = place.provider;
+    }
+    if let Some(place) = lost {
+        details.record_lost(place);
+    }
+    details.strays_due = Some(strays_due);
+    for place in successor.into_iter().chain(strays) {
+        if !details.retired.iter().any(|known| known.sandbox == place.sandbox) {
+            details.retired.push(place);
+        }
+    }
+}
+
+/// The sandbox is gone, or was given up.
+pub(crate) fn stop(record: &mut WorkspaceRecord, details: &mut Details, place: &SandboxRef, why: StopReason) {
+    record.sandbox = None;
+    record.paused = false;
+    record.state = WorkspaceState::Stopped;
+    details.stopped = Some(why);
+    details.run = None;
+    if why == StopReason::Lost {
+        details.record_lost(place.clone());
+    }
+}
+
+/// The sandboxes of a workspace that are no strays, besides `own`: none may be killed as a leftover
+/// of a handover. Ids only, because one server may have two names.
+pub(crate) fn spare<'a>(details: &'a Details, own: Option<&'a SandboxRef>) -> Vec<SandboxId> {
+    let Details { left_behind, lost, retired, .. } = details;
+    let places = own.into_iter().chain(left_behind).chain(lost).chain(retired);
+    places.map(|place| place.sandbox.clone()).collect()
+}
+
+/// Whether strays may be searched for: their creates must have ended, and no handover may still
+/// need one.
+pub(crate) fn may_retire_strays(record: &WorkspaceRecord, details: &Details, now: Timestamp) -> bool {
+    record.state != WorkspaceState::Moving && details.strays_due.is_some_and(|due| due <= now)
+}
+
+fn settled_state(has_sandbox: bool) -> WorkspaceState {
+    if has_sandbox { WorkspaceState::Ready } else { WorkspaceState::Stopped }
+}
