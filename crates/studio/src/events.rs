@@ -103,3 +103,72 @@ pub(crate) fn screenshots(job: &JobId, screenshots: &[Screenshot], reason: &str)
         .collect();
     body("screenshots", json!({ "images": images, "reason": reason }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind of event as it is recorded and sent, one in a line.
+    const GOLDEN: &str = include_str!("../tests/studio/golden/events.jsonl");
+
+    fn screenshot() -> Screenshot {
+        Screenshot {
+            id: "pic_0123456789abcdef0123".parse().expect("an id"),
+            device: "desktop".to_owned(),
+            width: 1280,
+            height: 800,
+            taken_at: Timestamp::UNIX_EPOCH,
+            reason: "ready".to_owned(),
+        }
+    }
+
+    #[test]
+    fn events_of_the_studio_keep_their_form() {
+        let job: JobId = "job_0123456789abcdef0123".parse().expect("an id");
+        let events = [
+            status(Status::Queued, "Waiting for a builder", false, Some("http://x"), None),
+            status(Status::Ready, "Ready", true, Some("http://x"), Some("It failed")),
+            credit(-1, 4, "a build"),
+            notice("text"),
+            cost(0.25),
+            snapshot_saved("projects/x", 3, 2048),
+            rotated(None, "inew", "its time was over"),
+            rotated(Some("iold"), "inew", "its time was over"),
+            moved("local", "e2b", "the work goes on with another provider"),
+            paused(true),
+            paused(false),
+            resumed(None),
+            resumed(Some("http://x")),
+            extended(Timestamp::UNIX_EPOCH),
+            restored("20261116T000937Z".parse().expect("a stamp")),
+            deleted(),
+            phase_committed(None, "abc"),
+            phase_committed(Some("done"), "abc"),
+            limit_warning("budget", 80),
+            screenshots(&job, &[screenshot()], "ready"),
+        ];
+        let lines: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).expect("an event")).collect();
+        for event in events {
+            let event = Value::Object(event);
+            assert!(lines.contains(&event), "no line has {event}");
+        }
+    }
+    #[test]
+    fn events_of_the_agent_keep_their_form() {
+        let lines = GOLDEN.lines().map(|line| serde_json::from_str::<EventBody>(line).expect("an object"));
+        let mut kinds = std::collections::BTreeSet::new();
+        for line in lines.filter(|line| line.contains_key("turn")) {
+            let mut own = line.clone();
+            let turn = own.remove("turn").expect("a turn");
+            // The timeline has the URLs of the images.
+            let images = if own["type"] == "tool_call_finished" { own.remove("images") } else { None };
+            let event: agent::Event = serde_json::from_value(own.into()).expect("an event of an agent");
+            let Ok(Value::Object(mut body)) = serde_json::to_value(&event) else { panic!("{event:?} is no object") };
+            body.insert("turn".to_owned(), turn);
+            body.extend(images.map(|images| ("images".to_owned(), images)));
+            assert_eq!(body, line);
+            kinds.insert(body["type"].to_string());
+        }
+        assert_eq!(kinds.len(), 22, "{kinds:?}");
+    }
+}
