@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use workspace::checkpoint::Stamp;
 
-use crate::id::JobId;
 use crate::job::Status;
 use crate::view::Screenshot;
 
@@ -93,12 +92,12 @@ pub(crate) fn limit_warning(what: &str, percent: u8) -> EventBody {
     body("limit_warning", json!({ "what": what, "percent": percent }))
 }
 
-pub(crate) fn screenshots(job: &JobId, screenshots: &[Screenshot], reason: &str) -> EventBody {
+pub(crate) fn screenshots(screenshots: &[Screenshot], reason: &str) -> EventBody {
     let images: Vec<Value> = screenshots
         .iter()
         .map(|screenshot| {
-            let Screenshot { id, device, width, height, .. } = screenshot;
-            json!({ "url": id.url(job), "device": device, "width": width, "height": height })
+            let Screenshot { url, device, width, height, .. } = screenshot;
+            json!({ "url": url, "device": device, "width": width, "height": height })
         })
         .collect();
     body("screenshots", json!({ "images": images, "reason": reason }))
@@ -119,12 +118,12 @@ mod tests {
             height: 800,
             taken_at: Timestamp::UNIX_EPOCH,
             reason: "ready".to_owned(),
+            url: "/api/jobs/job_0123456789abcdef0123/screenshots/pic_0123456789abcdef0123".to_owned(),
         }
     }
 
     #[test]
     fn events_of_the_studio_keep_their_form() {
-        let job: JobId = "job_0123456789abcdef0123".parse().expect("an id");
         let events = [
             status(Status::Queued, "Waiting for a builder", false, Some("http://x"), None),
             status(Status::Ready, "Ready", true, Some("http://x"), Some("It failed")),
@@ -145,7 +144,7 @@ mod tests {
             phase_committed(None, "abc"),
             phase_committed(Some("done"), "abc"),
             limit_warning("budget", 80),
-            screenshots(&job, &[screenshot()], "ready"),
+            screenshots(&[screenshot()], "ready"),
         ];
         let lines: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).expect("an event")).collect();
         for event in events {

@@ -21,11 +21,11 @@ use crate::chain;
 use crate::error::StudioError;
 use crate::events;
 use crate::id::JobId;
-use crate::job::{Job, Status};
+use crate::job::Status;
 use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
 use crate::studio::{Studio, lock_mutex};
-use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
+use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 
 /// A resume in progress, shared by its callers.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;

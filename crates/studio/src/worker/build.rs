@@ -368,7 +368,7 @@ impl Studio {
                 };
                 kept.push(self.records().save_screenshot(&job.id, new).await?);
             }
-            let events = vec![events::screenshots(&job.id, &kept, reason)];
+            let events = vec![events::screenshots(&kept, reason)];
             self.change(&job.id, Precondition::None, Change::default(), events).await.map(drop)
         };
         let kept: Result<(), StudioError> = kept.await;
