@@ -159,6 +159,7 @@ pub enum Event {
 
 /// An image in the result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Image {
     pub media_type: String,
     pub width: u32,

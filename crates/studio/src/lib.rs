@@ -32,6 +32,7 @@ mod worker;
 use workspace::chain;
 
 pub use error::{REBUILD_QUESTION, StudioError};
+pub use events::{EventBody, EventImage, StudioEvent, TimelineEvent, TimelineEventKind};
 pub use host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 pub use id::{InvalidId, JobId, ProjectId, ScreenshotId, UserId};
 pub use job::{Refused, Status, Step, next};
@@ -41,6 +42,6 @@ pub use studio::Studio;
 pub use terminal::{Terminal, TerminalInput, TerminalOutput};
 pub use view::{
     Dashboard, FileContent, FileEntry, FileKind, FileSource, Job, Listing, Me, PlanUse, PreviewCheck, PreviewState,
-    Project, Resumed, Screenshot, ScreenshotFile, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
+    Project, Resumed, Screenshot, ScreenshotFile, SnapshotView, Totals, UsageLine, UsageReport, User,
 };
 pub use worker::work;

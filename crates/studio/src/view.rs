@@ -4,7 +4,6 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use crate::id::{JobId, ProjectId, ScreenshotId, UserId};
 use crate::job::Status;
@@ -246,16 +245,4 @@ pub struct FileContent {
     pub binary: bool,
     /// `text` is only the beginning of the file.
     pub truncated: bool,
-}
-
-/// An event on a job's timeline: one JSON object.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TimelineEvent {
-    /// The event's number, from 1, without gaps. Deltas are not recorded and have none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seq: Option<u64>,
-    pub ts: Timestamp,
-    /// `type` and the fields of that type.
-    #[serde(flatten)]
-    pub body: Map<String, Value>,
 }

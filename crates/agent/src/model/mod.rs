@@ -123,6 +123,7 @@ pub enum ModelStop {
 /// Token counts of one turn, or of several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "TokenUsage")]
 pub struct Usage {
     /// Not read from the cache.
     pub input_tokens: u64,

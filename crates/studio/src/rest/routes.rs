@@ -14,7 +14,7 @@ use super::requests::{
 };
 use super::view::{ApprovalAnswered, GenerationStatus, Jobs, Paused, Screenshots, Snapshots, StartedBuild};
 use super::{Shared, events, files, generation, jobs, pages, screenshots, session, terminal};
-use crate::{Dashboard, FileContent, Job, Listing, Me, NewBuild, PreviewCheck, Resumed, UsageReport};
+use crate::{Dashboard, FileContent, Job, Listing, Me, NewBuild, PreviewCheck, Resumed, TimelineEvent, UsageReport};
 
 const OK: StatusCode = StatusCode::OK;
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
@@ -94,7 +94,7 @@ fn job_calls(calls: Calls) -> Calls {
             &Operation::get("/api/jobs/{job_id}/events", "events", "The timeline, as server-sent events")
                 .query::<EventsQuery>()
                 .header("Last-Event-ID", "The last event that was seen; only what comes after it is sent.")
-                .gives(OK, "What is recorded, then what happens, without end.", Content::Other(&["text/event-stream"])),
+                .streams::<TimelineEvent>(OK, "What is recorded, then what happens, without end."),
             events::watch,
         )
         .add(
