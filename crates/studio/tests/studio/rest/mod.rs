@@ -7,3 +7,4 @@ mod golden;
 mod lab;
 mod pages;
 mod streams;
+mod wire;
