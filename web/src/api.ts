@@ -3,7 +3,8 @@
 // it.
 
 import type {
-  Dashboard, ErrorBody, FileList, FileText, Job, NewBuild, PreviewCheck, Screenshot, Snapshot, Started, UsageReport,
+  ApprovalAnswered, Dashboard, Error as ErrorBody, FileList, FileText, Job, NewGeneration, Paused, Preview, Resumed, Screenshots,
+  Snapshots, StartedBuild, Usage,
 } from "./wire";
 
 export class ApiError extends Error {
@@ -15,7 +16,7 @@ export class ApiError extends Error {
   }
 
   get errorType(): string | undefined {
-    return this.body.error_type;
+    return this.body.error_type ?? undefined;
   }
 }
 
@@ -106,24 +107,23 @@ const generation = (id: string) => `/api/generation/${encodeURIComponent(id)}`;
 
 export const api = {
   dashboard: () => get<Dashboard>("/api/dashboard"),
-  start: (build: NewBuild) => post<Started>("/api/generation", build),
+  start: (build: NewGeneration) => post<StartedBuild>("/api/generation", build),
   job: (id: string) => get<Job>(job(id)),
-  preview: (id: string) => get<PreviewCheck>(`${job(id)}/preview`),
+  preview: (id: string) => get<Preview>(`${job(id)}/preview`),
   previewLoaded: async (id: string) => void (await send(`${job(id)}/preview/loaded`, { method: "POST" })),
-  pause: (id: string) => post<{ job_id: string; paused: boolean }>(`${job(id)}/snapshot`, {}, RESUME_DEADLINE_MS),
-  resume: (id: string) =>
-    post<{ preview_url: string | null; sandbox_id: string }>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),
-  rebuild: (id: string) => post<Started>(`${generation(id)}/rebuild`, { confirm: true }),
-  cancel: (id: string) => post<Started>(`${job(id)}/cancel`),
+  pause: (id: string) => post<Paused>(`${job(id)}/snapshot`, {}, RESUME_DEADLINE_MS),
+  resume: (id: string) => post<Resumed>(`${generation(id)}/resume`, {}, RESUME_DEADLINE_MS),
+  rebuild: (id: string) => post<StartedBuild>(`${generation(id)}/rebuild`, { confirm: true }),
+  cancel: (id: string) => post<StartedBuild>(`${job(id)}/cancel`),
   remove: async (id: string) => void (await send(job(id), { method: "DELETE" })),
-  screenshots: async (id: string) => (await get<{ screenshots: Screenshot[] }>(`${job(id)}/screenshots`)).screenshots,
-  snapshots: async (id: string) => (await get<{ snapshots: Snapshot[] }>(`${job(id)}/snapshots`)).snapshots,
-  restore: (id: string, key: string) => post<Started>(`${job(id)}/restore`, { key }),
+  screenshots: async (id: string) => (await get<Screenshots>(`${job(id)}/screenshots`)).screenshots,
+  snapshots: async (id: string) => (await get<Snapshots>(`${job(id)}/snapshots`)).snapshots,
+  restore: (id: string, key: string) => post<StartedBuild>(`${job(id)}/restore`, { key }),
   files: (id: string, path: string, snapshot: string | null) => get<FileList>(`${job(id)}/files${query({ path, snapshot })}`),
   file: (id: string, path: string, snapshot: string | null) => get<FileText>(`${job(id)}/file${query({ path, snapshot })}`),
-  usage: (id: string) => get<UsageReport>(`${job(id)}/usage`),
+  usage: (id: string) => get<Usage>(`${job(id)}/usage`),
   answer: (id: string, question: string, allow: boolean, reason?: string) =>
-    post<{ id: string; allowed: boolean }>(`${job(id)}/approvals/${encodeURIComponent(question)}`, {
+    post<ApprovalAnswered>(`${job(id)}/approvals/${encodeURIComponent(question)}`, {
       allow,
       ...(reason ? { reason } : {}),
     }),

@@ -1,242 +1,344 @@
-// The types of /api, without behaviour.
+// The types of /api, generated from the OpenAPI document. After a change of the document:
+// GOLDEN=write cargo test -p sandbar-studio --test studio wire
 
-export type Status = "queued" | "provisioning" | "building" | "ready" | "failed" | "cancelled";
-
-export interface Job {
-  job_id: string;
-  project_id: string;
-  project_name: string;
-  goal: string;
-  model: string | null;
-  status: Status;
-  stage_label: string | null;
-  created_at: string;
-  finished_at: string | null;
-  build_version: number;
-  preview_url: string | null;
-  sandbox_paused: boolean;
-  sandbox_id: string | null;
-  cost_usd: number | null;
-  screenshot_url: string | null;
-  error_message: string | null;
-  debug_id: string | null;
-  rebuilt_from: string | null;
+export interface ApprovalAnswer {
+  allow: boolean;
+  /** Sent to the model. */
+  reason?: string | null;
 }
 
-export interface Project {
-  project_id: string;
-  name: string;
-  created_at: string;
-  cost_usd: number | null;
-}
-
-/** One limit of a provider's plan. */
-export interface PlanUse {
-  provider: string;
-  what: string;
-  used: number;
-  limit: number | null;
-}
-
-export interface Dashboard {
-  user: { name: string; credits: number };
-  projects: Project[];
-  jobs: Job[];
-  usage: { total_usd: number; month_usd: number; budget_usd: number | null; plans: PlanUse[] };
-  models: string[];
-  default_model: string | null;
+/** An approval request that was answered. */
+export interface ApprovalAnswered {
+  allowed: boolean;
+  id: string;
 }
 
 export interface ApprovalRule {
+  decision: RuleDecision;
+  /** A regular expression that matches anywhere in the command or path; absent: always. */
+  pattern?: string | null;
+  /** A tool's name, or `*`. */
   tool: string;
-  pattern?: string;
-  decision: "allow" | "ask" | "deny";
 }
 
-export interface NewBuild {
-  project_id?: string;
-  name?: string;
-  /** The name must be new: the server refuses the name of a project with builds. */
-  new_project?: boolean;
-  goal: string;
-  phases?: string[];
-  repo?: string;
-  branch?: string;
-  model?: string;
-  template?: string;
-  budget_usd?: number;
-  approvals?: ApprovalRule[];
+/** The user's projects, builds and usage. */
+export interface Dashboard {
+  default_model: string | null;
+  /** The newest first. */
+  jobs: Array<Job>;
+  /** The models that can be chosen. */
+  models: Array<string>;
+  /** The newest first. */
+  projects: Array<Project>;
+  usage: TotalUsage;
+  user: Me;
 }
 
-export interface Started {
-  job_id: string;
-  status: Status;
-}
-
-export type PreviewState = "starting" | "active" | "blocked" | "paused" | "expired" | "unreachable" | "none";
-
-export interface PreviewCheck {
-  state: PreviewState;
-  preview_url: string | null;
-  reason: string | null;
-}
-
-export interface Screenshot {
-  id: string;
-  device: "desktop" | "mobile";
-  width: number;
-  height: number;
-  taken_at: string;
-  reason: string | null;
-  url: string;
-}
-
-export interface Snapshot {
-  key: string;
-  files: number;
+export interface Entry {
   bytes: number;
-  created_at: string;
-  verified: boolean;
-}
-
-export interface FileEntry {
+  kind: EntryKind;
   name: string;
+  /** Relative to the project. */
   path: string;
-  kind: "file" | "directory" | "link";
-  bytes: number;
+}
+
+export type EntryKind = "directory" | "file" | "link";
+
+/** What failed. */
+export interface Error {
+  /** The HTTP status. */
+  code: number;
+  /** For programs, where the status alone is ambiguous. */
+  error_type?: string | null;
+  /** What to do next. */
+  hint?: string | null;
+  /** For people. */
+  message: string;
+  /** The end of the log of an application that does not start. */
+  output?: string | null;
+}
+
+export interface EventImage {
+  /** `desktop` or `mobile`. */
+  device: string;
+  height: number;
+  url: string;
+  width: number;
 }
 
 export interface FileList {
-  source: "sandbox" | "snapshot";
+  /** Directories first, then by name. */
+  entries: Array<Entry>;
+  /** Relative to the project; empty for the project itself. */
   path: string;
-  entries: FileEntry[];
+  source: Source;
   /** The directory has more entries than are listed. */
   truncated: boolean;
 }
 
 export interface FileText {
-  source: "sandbox" | "snapshot";
-  path: string;
-  text: string | null;
-  bytes: number;
   binary: boolean;
+  /** The size of the whole file. */
+  bytes: number;
+  path: string;
+  source: Source;
+  /** Null for a binary file. */
+  text: string | null;
+  /** `text` is only the beginning of the file. */
   truncated: boolean;
 }
 
-export interface UsageLine {
-  what: string;
-  provider?: string | null;
+export interface GenerationStatus {
+  /** Increases with every build of the project. */
+  build_version: number;
+  /** The name of the build in the server's logs. */
+  debug_id: string;
+  error_message: string | null;
+  job_id: string;
+  /** Null while the sandbox is paused. */
+  preview_url: string | null;
+  sandbox_expires_at: string | null;
+  sandbox_paused: boolean;
+  /** The current stage, for people. */
+  stage_label: string;
+  status: JobStatus;
+}
+
+/** A build. */
+export interface Job {
+  /** Increases with every build of the project. */
+  build_version: number;
+  /** The cost of the model and the sandboxes. */
+  cost_usd: number;
+  created_at: string;
+  /** The name of the build in the server's logs. */
+  debug_id: string;
+  /** What failed, and what to do next. */
+  error_message: string | null;
+  finished_at: string | null;
+  goal: string;
+  job_id: string;
+  model: string;
+  /** Null while the sandbox is paused. */
+  preview_url: string | null;
+  project_id: string;
+  project_name: string;
+  rebuilt_from: string | null;
+  sandbox_id: string | null;
+  sandbox_paused: boolean;
+  /** Null while the sandbox is paused. */
+  screenshot_url: string | null;
+  /** The current stage, for people. */
+  stage_label: string;
+  status: JobStatus;
+}
+
+/** The status of a build. */
+export type JobStatus = "queued" | "provisioning" | "building" | "ready" | "failed" | "cancelled";
+
+export interface Jobs {
+  /** The newest first. */
+  jobs: Array<Job>;
+}
+
+/** The authenticated user. */
+export interface Me {
+  /** The remaining build credits. */
+  credits: number;
+  name: string;
+}
+
+/** What to build. */
+export interface NewGeneration {
+  /** Which tool calls need approval or are denied. The first matching rule decides; without one the call is allowed. */
+  approvals?: Array<ApprovalRule> | null;
+  branch?: string | null;
+  /** The cost limit of the model. */
+  budget_usd?: number | null;
+  goal: string;
+  /** As `sandbar run --model` takes it, if it is one of the offered models. */
   model?: string | null;
-  quantity: number;
-  unit: string;
-  cost_usd: number | null;
+  /** The name of the project, which is created if it does not exist; or `project_id`. */
+  name?: string | null;
+  /** With `name`: the project must be new. The name of a project with builds is refused with 409, so that a build never starts from that project's files by accident. */
+  new_project?: boolean | null;
+  /** Completed in order, each committed and saved. */
+  phases?: Array<string> | null;
+  /** The project of the build; or `name`. */
+  project_id?: string | null;
+  /** A git repository to start from: an `https` URL. */
+  repo?: string | null;
+  template?: string | null;
 }
 
-export interface UsageReport {
-  total_usd: number;
-  lines: UsageLine[];
+export interface Paused {
+  job_id: string;
+  paused: boolean;
 }
 
-/** The body of every error response. */
-export interface ErrorBody {
-  code: number;
-  message: string;
-  error_type?: string;
-  hint?: string;
-  /** The end of the log of an application that does not start. */
-  output?: string;
+export interface PlanUsage {
+  limit: number;
+  provider: string;
+  used: number;
+  what: string;
 }
 
-export interface ImageRef {
+/** The state of a preview. Reading it never resumes the sandbox. */
+export interface Preview {
+  preview_url: string | null;
+  /** For people. */
+  reason: string | null;
+  state: PreviewStateView;
+}
+
+/** The state of a preview. */
+export type PreviewStateView = "starting" | "active" | "blocked" | "paused" | "expired" | "unreachable" | "none";
+
+export interface Project {
+  /** Includes deleted builds. */
+  cost_usd: number;
+  created_at: string;
+  name: string;
+  project_id: string;
+}
+
+/** Whether the user has agreed to pay for it. */
+export interface RebuildRequest {
+  confirm?: boolean;
+}
+
+export interface RestoreRequest {
+  /** The key of a snapshot, from the list of snapshots. */
+  key: string;
+}
+
+/** A preview whose application responds. */
+export interface Resumed {
+  /** Null when the build has no page. */
+  preview_url: string | null;
+  sandbox_id: string;
+}
+
+/** What a policy decides about a call. */
+export type RuleDecision = "allow" | "ask" | "deny";
+
+export interface Screenshot {
+  /** `desktop` or `mobile`. */
+  device: string;
+  height: number;
+  id: string;
+  /** Why it was taken, for people. */
+  reason: string;
+  taken_at: string;
   url: string;
-  device?: string;
-  width?: number;
-  height?: number;
+  width: number;
 }
 
-/** Fields of every recorded event; deltas have no `seq`. */
-interface Recorded {
+export interface Screenshots {
+  /** The newest first. */
+  screenshots: Array<Screenshot>;
+}
+
+export interface Snapshot {
+  bytes: number;
+  created_at: string;
+  files: number;
+  key: string;
+  /** Whether its archive was read back and compared. */
+  verified: boolean;
+}
+
+export interface Snapshots {
+  /** The newest first. */
+  snapshots: Array<Snapshot>;
+}
+
+/** Where the files were read from. */
+export type Source = "sandbox" | "snapshot";
+
+/** A build that was queued or changed. */
+export interface StartedBuild {
+  job_id: string;
+  status: JobStatus;
+}
+
+export type StopReason = "max_turns" | "max_tokens_total" | "max_cost" | "wall_clock" | "consecutive_timeouts" | "refusal" | "cancelled" | "sandbox_lost" | "completed" | "stuck" | "format_errors" | "context_exhausted" | "provider_error";
+
+/** An event on a job's timeline: one JSON object. */
+export type TimelineEvent = {
+  /** The event's number, from 1, without gaps. Deltas are not recorded and have none. */
   seq?: number;
   ts: string;
+  /** The model's turn. Events of the studio have none. */
   turn?: number;
+} & (
+  | { type: "run_started"; goal: string; model: string; resumed: boolean; run_id: string; workspace: string | null }
+  | { type: "turn_started" }
+  | { type: "text_delta"; text: string }
+  | { type: "thinking_delta"; text: string }
+  | { type: "message"; text: string }
+  | { type: "tool_call_started"; args: unknown; id: string; tool: string }
+  | { type: "tool_output_delta"; chunk: string; id: string; stream: string }
+  | { type: "observed" }
+  | { type: "approval_asked"; args: unknown; id: string; tool: string }
+  | { type: "approval_answered"; allowed: boolean; id: string; reason: string | null }
+  | { type: "nudge"; text: string }
+  | { type: "pruned"; after: number; before: number; images: number; results: number }
+  | { type: "compacted"; after: number; before: number }
+  | { type: "usage"; cache_read_tokens: number; cache_write_tokens: number; context_tokens: number; context_window: number; cost_usd: number | null; input_tokens: number; output_tokens: number; total_cost_usd: number | null }
+  | { type: "retry"; attempt: number; reason: string; wait_ms: number }
+  | { type: "background_exited"; exit_code: number; output_path: string | null; task_id: string }
+  | { type: "phase_started"; goal: string; of: number; phase: number }
+  | { type: "phase_finished"; commit: string | null; phase: number; snapshot: string | null }
+  | { type: "saved"; problem: string | null; snapshot: string | null }
+  | { type: "paused"; problem: string | null }
+  | { type: "run_finished"; background_tasks: Array<string>; cost_usd: number | null; files_changed: Array<string>; message: string; stop_reason: StopReason; text: string; turns: number; usage: TokenUsage }
+  | { type: "job_status"; message?: string; preview_url: string | null; sandbox_paused: boolean; stage_label: string; status: JobStatus }
+  | { type: "credit"; balance: number; change: number; reason: string }
+  | { type: "notice"; text: string }
+  | { type: "cost"; total_usd: number }
+  | { type: "snapshot_saved"; bytes: number; files: number; key: string }
+  | { type: "rotated"; from: string | null; reason: string; to: string }
+  | { type: "moved"; from_provider: string; reason: string; to_provider: string }
+  | { type: "paused"; automatic?: boolean }
+  | { type: "resumed"; preview_url: string | null }
+  | { type: "extended"; until: string }
+  | { type: "restored"; saved_at: string; stamp: string }
+  | { type: "deleted" }
+  | { type: "phase_committed"; commit: string; message: string | null }
+  | { type: "limit_warning"; percent: number; what: string }
+  | { type: "screenshots"; images: Array<EventImage>; reason: string }
+  | { type: "tool_call_finished"; code: string | null; duration_ms: number; id: string; images: Array<string>; is_error: boolean; output: string; summary: string; tool: string; truncated: boolean }
+);
+
+/** Token counts of one turn, or of several. */
+export interface TokenUsage {
+  cache_read_tokens: number;
+  cache_write_tokens: number;
+  /** Not read from the cache. */
+  input_tokens: number;
+  output_tokens: number;
 }
 
-type Of<Type extends string, Fields = unknown> = Recorded & { type: Type } & Fields;
+/** Used amounts and their limits. */
+export interface TotalUsage {
+  /** The monthly budget, where one is configured. */
+  budget_usd: number | null;
+  month_usd: number;
+  plans: Array<PlanUsage>;
+  total_usd: number;
+}
 
-/** All events of a job's timeline: the agent's and the studio's. */
-export type TimelineEvent =
-  | Of<"run_started", { run_id: string; goal: string; model: string; resumed: boolean }>
-  | Of<"turn_started">
-  | Of<"text_delta", { text: string }>
-  | Of<"thinking_delta", { text: string }>
-  | Of<"message", { text: string }>
-  | Of<"tool_call_started", { id: string; tool: string; args: unknown }>
-  | Of<"tool_output_delta", { id: string; stream: string; chunk: string }>
-  | Of<
-      "tool_call_finished",
-      {
-        id: string;
-        tool: string;
-        is_error: boolean;
-        code: string | null;
-        duration_ms: number;
-        truncated: boolean;
-        summary: string;
-        output?: string | null;
-        images?: (string | ImageRef)[];
-      }
-    >
-  | Of<"observed">
-  | Of<"approval_asked", { id: string; tool: string; args: unknown }>
-  | Of<"approval_answered", { id: string; allowed: boolean; reason: string | null }>
-  | Of<"nudge", { text: string }>
-  | Of<"pruned", { results: number; images: number; before: number; after: number }>
-  | Of<"compacted", { before: number; after: number }>
-  | Of<
-      "usage",
-      {
-        input_tokens: number;
-        output_tokens: number;
-        cache_read_tokens: number;
-        cache_write_tokens: number;
-        cost_usd: number | null;
-        total_cost_usd: number | null;
-        context_tokens: number;
-        context_window: number;
-      }
-    >
-  | Of<"retry", { attempt: number; wait_ms: number; reason: string }>
-  | Of<"background_exited", { task_id: string; exit_code: number; output_path: string | null }>
-  | Of<"phase_started", { phase: number; of: number; goal: string }>
-  | Of<"phase_finished", { phase: number; commit: string | null; snapshot: string | null }>
-  | Of<"saved", { snapshot: string | null; problem: string | null }>
-  /** Automatic: at the end of a build, which the page does not show. */
-  | Of<"paused", { problem?: string | null; automatic?: boolean }>
-  | Of<
-      "run_finished",
-      { stop_reason: string; message: string; turns: number; cost_usd: number | null; text: string; files_changed: string[] }
-    >
-  | Of<
-      "job_status",
-      { status: Status; stage_label: string | null; sandbox_paused: boolean; preview_url: string | null; message?: string | null }
-    >
-  | Of<"snapshot_saved", { key: string; files: number; bytes: number }>
-  | Of<"rotated", { from: string; to: string; reason: string }>
-  | Of<"moved", { from_provider: string; to_provider: string; reason: string }>
-  | Of<"resumed", { preview_url: string | null }>
-  | Of<"restored", { stamp: string; saved_at: string }>
-  | Of<"extended", { until: string }>
-  | Of<"screenshots", { images: ImageRef[]; reason: string | null }>
-  | Of<"phase_committed", { message: string | null; commit: string }>
-  | Of<"limit_warning", { what: string; percent: number }>
-  | Of<"cost", { total_usd: number }>
-  | Of<"credit", { change: number; balance: number; reason: string }>
-  | Of<"notice", { text: string }>
-  /** The last event: nothing of the job is left. */
-  | Of<"deleted">;
+export interface Usage {
+  lines: Array<UsageLine>;
+  total_usd: number;
+}
 
-export const FINISHED: readonly Status[] = ["ready", "failed", "cancelled"];
-
-export function isFinished(status: Status): boolean {
-  return FINISHED.includes(status);
+export interface UsageLine {
+  cost_usd: number;
+  model: string | null;
+  provider: string | null;
+  quantity: number;
+  unit: string;
+  what: string;
 }

@@ -1,24 +1,19 @@
 //! Starts, rebuilds, cancels and deletes builds.
 
-use agent::approval::Policy;
 use jiff::Timestamp;
 use tracing::warn;
 use workspace::checkpoint::ProjectId as SnapshotsOf;
-use workspace::setup::{Repo, RepoSource};
 
 use crate::chain;
 use crate::error::{REBUILD_QUESTION, StudioError};
 use crate::events;
 use crate::id::{JobId, ProjectId};
-use crate::job::{Job, NewBuild, ProjectRef, Status, Step, next};
-use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord, Spec};
+use crate::job::{Status, Step, next};
+use crate::new_build::{BuildParts, NewBuild, ProjectRef};
+use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord};
 use crate::studio::{Studio, lock_mutex};
-use crate::view::User;
+use crate::view::{Job, User};
 use crate::worker;
-
-const MAX_GOAL_CHARS: usize = 20_000;
-const MAX_NAME_CHARS: usize = 100;
-const MAX_PHASES: usize = 50;
 
 impl Studio {
     /// Queues a build for one credit.
@@ -27,33 +22,17 @@ impl Studio {
     /// [`StudioError::NoCredits`], [`StudioError::Invalid`], [`StudioError::ProjectExists`], or
     /// [`StudioError::NotFound`] when the user has no such project.
     pub async fn start(&self, user: &User, build: NewBuild) -> Result<Job, StudioError> {
-        let NewBuild { project, goal, phases, repo, branch, model, template, budget_usd, policy } = build;
-        check_text("goal", &goal, MAX_GOAL_CHARS)?;
-        if phases.len() > MAX_PHASES {
-            return Err(StudioError::invalid("phases", format!("there may be {MAX_PHASES} at most")));
-        }
-        for phase in &phases {
-            check_text("phases", phase, MAX_GOAL_CHARS)?;
-        }
-        if let Some(repo) = &repo {
-            check_repo(repo)?;
-        }
-        check_policy(&policy)?;
+        let BuildParts { project, goal, model, spec } = build.into_parts()?;
         let chosen = self.inner.host.model(model.as_deref());
         let chosen = chosen.map_err(|error| StudioError::invalid("model", chain(&error)))?;
-        if let Some(budget) = budget_usd {
-            if !budget.is_finite() || budget <= 0.0 {
-                return Err(StudioError::invalid("budget_usd", "it must be an amount of dollars above nothing"));
-            }
-            if chosen.model.price().is_none() {
-                return Err(StudioError::invalid(
-                    "budget_usd",
-                    format!(
-                        "the price of {} is unknown; the server's configuration can say it ([models.NAME])",
-                        chosen.name
-                    ),
-                ));
-            }
+        if spec.budget_usd.is_some() && chosen.model.price().is_none() {
+            return Err(StudioError::invalid(
+                "budget_usd",
+                format!(
+                    "the price of {} is unknown; the server's configuration can say it ([models.NAME])",
+                    chosen.name
+                ),
+            ));
         }
         // No project is created for a build that cannot be queued.
         if self.credits(user).await? < 1 {
@@ -61,17 +40,10 @@ impl Studio {
         }
         let project = match project {
             ProjectRef::Id(id) => self.records().project(&user.id, &id).await?.ok_or(StudioError::NotFound)?,
-            ProjectRef::Name(name) => {
-                check_text("name", &name, MAX_NAME_CHARS)?;
-                self.records().ensure_project(&user.id, name.trim()).await?
-            }
-            ProjectRef::New(name) => {
-                check_text("name", &name, MAX_NAME_CHARS)?;
-                self.new_project(user, name.trim()).await?
-            }
+            ProjectRef::Name(name) => self.records().ensure_project(&user.id, &name).await?,
+            ProjectRef::New(name) => self.new_project(user, &name).await?,
         };
-        let begins_from = if repo.is_none() { self.find_newest_files(&project.id).await? } else { None };
-        let spec = Spec { phases, repo, branch, template, budget_usd, policy };
+        let begins_from = if spec.repo.is_none() { self.find_newest_files(&project.id).await? } else { None };
         let new = NewJob {
             id: JobId::new(),
             project: project.id,
@@ -233,47 +205,4 @@ impl Studio {
 /// Another operation on the same job is in progress.
 pub(crate) fn busy() -> StudioError {
     StudioError::Conflict("something else is being done with this build; try again".to_owned())
-}
-
-fn check_text(field: &'static str, text: &str, longest: usize) -> Result<(), StudioError> {
-    if text.trim().is_empty() {
-        return Err(StudioError::invalid(field, "it must not be empty"));
-    }
-    if text.chars().count() > longest {
-        return Err(StudioError::invalid(field, format!("it may have {longest} characters at most")));
-    }
-    if text.contains('\0') {
-        return Err(StudioError::invalid(field, "it must not contain the character NUL"));
-    }
-    Ok(())
-}
-
-/// Accepts a URL that the sandbox can reach. A path would be a directory of the server.
-fn check_repo(text: &str) -> Result<(), StudioError> {
-    let repo = Repo::parse(text);
-    match repo.source {
-        RepoSource::Url(_) if repo.credentials.is_some() => {
-            Err(StudioError::invalid("repo", "names and passwords in the URL are not kept; use a URL without them"))
-        }
-        RepoSource::Url(_) => check_text("repo", text, MAX_GOAL_CHARS),
-        RepoSource::Directory(_) => Err(StudioError::invalid("repo", "it must be a URL, such as https://host/path")),
-    }
-}
-
-fn check_policy(policy: &Policy) -> Result<(), StudioError> {
-    for rule in &policy.rules {
-        if rule.tool != "*" && !tools::NAMES.contains(&rule.tool.as_str()) {
-            let names = tools::NAMES.join(", ");
-            return Err(StudioError::invalid(
-                "approvals",
-                format!("{} is none of the tools: {names}, or *", rule.tool),
-            ));
-        }
-        if let Some(pattern) = &rule.pattern
-            && let Err(error) = regex::Regex::new(pattern)
-        {
-            return Err(StudioError::invalid("approvals", format!("`{pattern}` is no regular expression: {error}")));
-        }
-    }
-    Ok(())
 }

@@ -9,20 +9,19 @@
 
 use std::fmt;
 
-use agent::approval::Policy;
-use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, ProjectId, ScreenshotId};
-
-/// The status of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The status of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "JobStatus")]
 pub enum Status {
+    // Comments and not docs, so that the OpenAPI document lists the words alone.
     Queued,
-    /// The worker creates the workspace.
+    // The worker creates the workspace.
     Provisioning,
-    /// The agent runs.
+    // The agent runs.
     Building,
     Ready,
     Failed,
@@ -106,68 +105,6 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
-}
-
-/// A request for a build.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewBuild {
-    pub project: ProjectRef,
-    pub goal: String,
-    /// The agent completes them in order, and each is committed and saved. Empty: the goal is the
-    /// only phase.
-    pub phases: Vec<String>,
-    /// The URL of a git repository that the build starts from.
-    pub repo: Option<String>,
-    pub branch: Option<String>,
-    /// The name that `agent::model::Choice` parses. None: the default model.
-    pub model: Option<String>,
-    pub template: Option<String>,
-    /// The cost limit of the model.
-    pub budget_usd: Option<f64>,
-    /// Which tool calls need approval or are denied.
-    pub policy: Policy,
-}
-
-/// The project that a build belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProjectRef {
-    Id(ProjectId),
-    /// The user's project with this name, created if it does not exist.
-    Name(String),
-    /// A new project. Refused if a project with this name has builds.
-    New(String),
-}
-
-/// A job as its owner sees it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    pub id: JobId,
-    pub project: ProjectId,
-    pub project_name: String,
-    pub goal: String,
-    pub model: String,
-    pub status: Status,
-    /// The current stage, for people.
-    pub stage_label: String,
-    pub created_at: Timestamp,
-    pub finished_at: Option<Timestamp>,
-    /// Increases with every build of the project.
-    pub build_version: u32,
-    /// The URL of the application. None while the sandbox is paused, or when the build has no page.
-    pub preview_url: Option<String>,
-    pub sandbox_paused: bool,
-    pub sandbox_id: Option<String>,
-    /// When the sandbox expires, as far as it is known.
-    pub sandbox_expires_at: Option<Timestamp>,
-    /// The cost of the model and the sandboxes. Directly after a change: the model alone.
-    pub cost_usd: f64,
-    /// The newest desktop screenshot. None while the sandbox is paused.
-    pub screenshot: Option<ScreenshotId>,
-    /// What failed, and what to do next.
-    pub error_message: Option<String>,
-    /// The name of the job in the server's logs.
-    pub debug_id: String,
-    pub rebuilt_from: Option<JobId>,
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod files;
 mod host;
 mod id;
 mod job;
+mod new_build;
 mod observer;
 mod previews;
 mod probe;
@@ -22,6 +23,7 @@ pub mod rest;
 mod settings;
 mod studio;
 mod terminal;
+mod text;
 mod timeline;
 pub mod token;
 mod view;
@@ -30,14 +32,16 @@ mod worker;
 use workspace::chain;
 
 pub use error::{REBUILD_QUESTION, StudioError};
+pub use events::{EventBody, EventImage, StudioEvent, TimelineEvent, TimelineEventKind};
 pub use host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 pub use id::{InvalidId, JobId, ProjectId, ScreenshotId, UserId};
-pub use job::{Job, NewBuild, ProjectRef, Refused, Status, Step, next};
+pub use job::{Refused, Status, Step, next};
+pub use new_build::NewBuild;
 pub use settings::Settings;
 pub use studio::Studio;
 pub use terminal::{Terminal, TerminalInput, TerminalOutput};
 pub use view::{
-    Dashboard, FileContent, FileEntry, FileKind, FileSource, Listing, PlanUse, PreviewCheck, PreviewState, Project,
-    Resumed, Screenshot, ScreenshotFile, SnapshotView, TimelineEvent, Totals, UsageLine, UsageReport, User,
+    Dashboard, FileContent, FileEntry, FileKind, FileSource, Job, Listing, Me, PlanUse, PreviewCheck, PreviewState,
+    Project, Resumed, Screenshot, ScreenshotFile, SnapshotView, Totals, UsageLine, UsageReport, User,
 };
 pub use worker::work;

@@ -5,7 +5,7 @@ use tracing::warn;
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
 
 use crate::chain;
-use crate::events::{self, EventBody};
+use crate::events::{self, EventBody, StudioEvent};
 use crate::job::Status;
 use crate::records::{Change, Precondition};
 use crate::studio::Studio;
@@ -21,7 +21,7 @@ impl Observer for Studio {
             let job = self.records().job_in_workspace(&event.workspace).await?.filter(|job| !job.deleted);
             let Some(job) = job else { return Ok(()) };
             if let EventKind::Paused { .. } = event.kind {
-                event_body = Some(events::paused(!job.settled));
+                event_body = Some(StudioEvent::Paused { automatic: Some(!job.settled) }.into());
             }
             // A resumed preview is always paused again, even if the process that resumed it dies.
             if job.status == Status::Ready && change.sandbox_paused != Some(true) {
@@ -48,13 +48,15 @@ fn translate(kind: &EventKind) -> (Change, Option<EventBody>) {
     match kind {
         EventKind::Created { sandbox, .. } => (running(sandbox), None),
         EventKind::CheckpointSaved { key, files, bytes, .. } => {
-            (none(), Some(events::snapshot_saved(key, *files, *bytes)))
+            let event = StudioEvent::SnapshotSaved { key: key.clone(), files: *files, bytes: *bytes };
+            (none(), Some(event.into()))
         }
         EventKind::CheckpointFailed { reason } => {
             (none(), Some(events::notice(format!("No snapshot could be saved: {reason}"))))
         }
         EventKind::PhaseCommitted { commit, message } => {
-            (none(), Some(events::phase_committed(message.as_deref(), commit)))
+            let event = StudioEvent::PhaseCommitted { message: message.clone(), commit: commit.clone() };
+            (none(), Some(event.into()))
         }
         EventKind::DevServerReady { port, .. } => {
             (none(), Some(events::notice(format!("The application answers on port {port}."))))
@@ -63,19 +65,28 @@ fn translate(kind: &EventKind) -> (Change, Option<EventBody>) {
             (none(), Some(events::notice(format!("The application's server does not run: {reason}"))))
         }
         EventKind::Extended { until, .. } => {
-            (Change { sandbox_expires_at: Some(Some(*until)), ..none() }, Some(events::extended(*until)))
+            let change = Change { sandbox_expires_at: Some(Some(*until)), ..none() };
+            (change, Some(StudioEvent::Extended { until: *until }.into()))
         }
         EventKind::Rotated { from, sandbox, .. } => {
-            (running(sandbox), Some(events::rotated(from.as_deref(), sandbox, "its time was over")))
+            let reason = "its time was over".to_owned();
+            (running(sandbox), Some(StudioEvent::Rotated { from: from.clone(), to: sandbox.clone(), reason }.into()))
         }
-        EventKind::Moved { from, to, sandbox, .. } => (
-            running(sandbox),
-            Some(events::moved(from.as_str(), to.as_str(), "the work goes on with another provider")),
-        ),
+        EventKind::Moved { from, to, sandbox, .. } => {
+            let event = StudioEvent::Moved {
+                from_provider: from.to_string(),
+                to_provider: to.to_string(),
+                reason: "the work goes on with another provider".to_owned(),
+            };
+            (running(sandbox), Some(event.into()))
+        }
         EventKind::HandoverFailed { reason } => {
             (none(), Some(events::notice(format!("The sandbox was not replaced, and stays in use: {reason}"))))
         }
-        EventKind::Restored { stamp, sandbox, .. } => (running(sandbox), Some(events::restored(*stamp))),
+        EventKind::Restored { stamp, sandbox, .. } => {
+            let event = StudioEvent::Restored { stamp: *stamp, saved_at: stamp.time() };
+            (running(sandbox), Some(event.into()))
+        }
         EventKind::Paused { .. } => (Change { sandbox_paused: Some(true), ..none() }, None),
         // The code that resumes the preview publishes `resumed` once the application responds.
         EventKind::Resumed { sandbox, until, .. } => {
@@ -87,7 +98,8 @@ fn translate(kind: &EventKind) -> (Change, Option<EventBody>) {
         ),
         EventKind::Stopped { reason } => (none(), Some(events::notice(format!("The workspace is stopped: {reason}")))),
         EventKind::LimitWarning(warning) => {
-            (none(), Some(events::limit_warning(&warning.limit.to_string(), warning.percent)))
+            let event = StudioEvent::LimitWarning { what: warning.limit.to_string(), percent: warning.percent };
+            (none(), Some(event.into()))
         }
         EventKind::LimitReached { limit } => {
             (none(), Some(events::notice(format!("{limit} is used up: the work is saved and paused."))))

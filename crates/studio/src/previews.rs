@@ -19,13 +19,13 @@ use workspace::{OpenError, Unavailable, Workspace, WorkspaceError};
 use crate::builds::busy;
 use crate::chain;
 use crate::error::StudioError;
-use crate::events;
+use crate::events::{self, StudioEvent};
 use crate::id::JobId;
-use crate::job::{Job, Status};
+use crate::job::Status;
 use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
 use crate::studio::{Studio, lock_mutex};
-use crate::view::{PreviewCheck, PreviewState, Resumed, SnapshotView, User};
+use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 
 /// A resume in progress, shared by its callers.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
@@ -366,7 +366,7 @@ impl Studio {
             ..Change::default()
         };
         let events = vec![
-            events::resumed(preview_url.as_deref()),
+            StudioEvent::Resumed { preview_url: preview_url.clone() }.into(),
             events::status(job.status, &job.stage_label, false, preview_url.as_deref(), None),
         ];
         self.change(&job.id, Precondition::None, change, events)

@@ -10,10 +10,12 @@ use workspace::ledger::{Limit, Line, Period, Source, Statement, Sums, Usd, month
 
 use crate::error::StudioError;
 use crate::id::{JobId, ProjectId, ScreenshotId};
-use crate::job::{Job, Status};
+use crate::job::Status;
 use crate::records::JobRecord;
 use crate::studio::Studio;
-use crate::view::{Dashboard, PlanUse, Project, Screenshot, ScreenshotFile, Totals, UsageLine, UsageReport, User};
+use crate::view::{
+    Dashboard, Job, Me, PlanUse, Project, Screenshot, ScreenshotFile, Totals, UsageLine, UsageReport, User,
+};
 
 /// Recorded usage per workspace.
 type CostByWorkspace = BTreeMap<String, Sums>;
@@ -87,6 +89,14 @@ impl Studio {
         Ok(projects.into_iter().map(shown).collect())
     }
 
+    /// The user with the remaining build credits.
+    ///
+    /// # Errors
+    /// [`StudioError::Unavailable`] when the records cannot be read.
+    pub async fn me(&self, user: &User) -> Result<Me, StudioError> {
+        Ok(Me { name: user.name.clone(), credits: self.credits(user).await? })
+    }
+
     /// The data of the dashboard's first page.
     ///
     /// # Errors
@@ -103,8 +113,7 @@ impl Studio {
         records.retain(|job| !job.deleted);
         let models = self.inner.host.models();
         Ok(Dashboard {
-            user: user.clone(),
-            credits: self.credits(user).await?,
+            user: self.me(user).await?,
             projects,
             jobs: self.view_jobs(user, records, &spent).await?,
             usage,
@@ -272,6 +281,7 @@ fn to_view(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId
     let (paused, running) = (job.sandbox_paused, is_running(&job));
     Job {
         debug_id: job.workspace.to_string(),
+        screenshot_url: screenshot.map(|screenshot| screenshot.url(&job.id)),
         id: job.id,
         project: job.project,
         project_name,
@@ -287,7 +297,6 @@ fn to_view(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId
         sandbox_id: job.sandbox_id,
         sandbox_expires_at: job.sandbox_expires_at.filter(|_| !paused),
         cost_usd,
-        screenshot,
         error_message: job.error_message,
         rebuilt_from: job.rebuilt_from,
     }

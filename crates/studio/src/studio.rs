@@ -20,7 +20,7 @@ use workspace::records::DatabaseRecords;
 
 use crate::credentials::{CredentialGuard, Credentials};
 use crate::error::StudioError;
-use crate::events::EventBody;
+use crate::events::{EventBody, TimelineEvent};
 use crate::host::StudioHost;
 use crate::id::{JobId, ProjectId};
 use crate::previews::Resuming;
@@ -28,7 +28,7 @@ use crate::records::{Change, JobRecord, Precondition, Records};
 use crate::settings::Settings;
 use crate::timeline::Timeline;
 use crate::token::{Digest, new_session};
-use crate::view::{TimelineEvent, User};
+use crate::view::User;
 
 /// How long an authenticated credential is cached. A revoked credential stays usable for at most
 /// this long.

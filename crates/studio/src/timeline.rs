@@ -14,10 +14,9 @@ use jiff::Timestamp;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::warn;
 
-use crate::events::{self, EventBody};
+use crate::events::{EventBody, StudioEvent, TimelineEvent};
 use crate::id::JobId;
 use crate::records::{Records, RecordsError};
-use crate::view::TimelineEvent;
 
 /// Events buffered per watcher. A slower watcher reads the records instead, and loses deltas.
 const CHANNEL_CAPACITY: usize = 1024;
@@ -92,7 +91,7 @@ impl Timeline {
             let _ = channel.sender.send(Arc::new(TimelineEvent {
                 seq: None,
                 ts: Timestamp::now(),
-                body: events::deleted(),
+                body: StudioEvent::Deleted {}.into(),
             }));
         }
     }

@@ -1,12 +1,12 @@
-//! Values that the studio returns. The REST layer converts them into its own types.
+//! What the studio returns. The REST API sends these types as they are.
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
-use crate::id::{ProjectId, ScreenshotId, UserId};
-use crate::job::Job;
+use crate::id::{JobId, ProjectId, ScreenshotId, UserId};
+use crate::job::Status;
 
 /// A user of the studio.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,29 +15,79 @@ pub struct User {
     pub name: String,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// The authenticated user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Me {
+    pub name: String,
+    /// The remaining build credits.
+    pub credits: i64,
+}
+
+/// A build.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Job {
+    #[serde(rename = "job_id")]
+    pub id: JobId,
+    #[serde(rename = "project_id")]
+    pub project: ProjectId,
+    pub project_name: String,
+    pub goal: String,
+    pub model: String,
+    pub status: Status,
+    /// The current stage, for people.
+    pub stage_label: String,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub created_at: Timestamp,
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub finished_at: Option<Timestamp>,
+    /// Increases with every build of the project.
+    pub build_version: u32,
+    /// Null while the sandbox is paused.
+    pub preview_url: Option<String>,
+    pub sandbox_paused: bool,
+    pub sandbox_id: Option<String>,
+    /// When the sandbox expires, as far as it is known.
+    #[serde(skip)]
+    pub sandbox_expires_at: Option<Timestamp>,
+    /// The cost of the model and the sandboxes.
+    pub cost_usd: f64,
+    /// Null while the sandbox is paused.
+    pub screenshot_url: Option<String>,
+    /// What failed, and what to do next.
+    pub error_message: Option<String>,
+    /// The name of the build in the server's logs.
+    pub debug_id: String,
+    pub rebuilt_from: Option<JobId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Project {
+    #[serde(rename = "project_id")]
     pub id: ProjectId,
     pub name: String,
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub created_at: Timestamp,
+    /// Includes deleted builds.
     pub cost_usd: f64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// The user's projects, builds and usage.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Dashboard {
-    pub user: User,
-    pub credits: i64,
+    pub user: Me,
     /// The newest first.
     pub projects: Vec<Project>,
     /// The newest first.
     pub jobs: Vec<Job>,
     pub usage: Totals,
+    /// The models that can be chosen.
     pub models: Vec<String>,
     pub default_model: Option<String>,
 }
 
 /// Used amounts and their limits.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "TotalUsage")]
 pub struct Totals {
     pub total_usd: f64,
     pub month_usd: f64,
@@ -46,7 +96,8 @@ pub struct Totals {
     pub plans: Vec<PlanUse>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "PlanUsage")]
 pub struct PlanUse {
     pub provider: String,
     pub what: String,
@@ -54,13 +105,14 @@ pub struct PlanUse {
     pub limit: f64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Usage")]
 pub struct UsageReport {
     pub total_usd: f64,
     pub lines: Vec<UsageLine>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct UsageLine {
     pub what: String,
     pub provider: Option<String>,
@@ -71,45 +123,54 @@ pub struct UsageLine {
 }
 
 /// A preview whose application responds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Resumed {
+    /// Null when the build has no page.
     pub preview_url: Option<String>,
     pub sandbox_id: String,
 }
 
 /// The state of a preview. Reading it never resumes the sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Preview")]
 pub struct PreviewCheck {
     pub state: PreviewState,
     pub preview_url: Option<String>,
+    /// For people.
     pub reason: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The state of a preview.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "PreviewStateView")]
 pub enum PreviewState {
-    /// The sandbox runs, and its application does not respond yet.
+    // Comments and not docs, so that the document lists the words alone.
+    // The sandbox runs, and its application does not respond yet.
     Starting,
     Active,
-    /// The application forbids other pages to embed it.
+    // The application forbids other pages to embed it.
     Blocked,
     Paused,
-    /// The sandbox is gone and cannot be resumed.
+    // The sandbox is gone and cannot be resumed.
     Expired,
     Unreachable,
-    /// The job has no preview.
+    // The job has no preview.
     None,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Screenshot {
     pub id: ScreenshotId,
+    /// `desktop` or `mobile`.
     pub device: String,
     pub width: u32,
     pub height: u32,
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub taken_at: Timestamp,
     /// Why it was taken, for people.
     pub reason: String,
+    pub url: String,
 }
 
 /// The content of a screenshot.
@@ -120,25 +181,29 @@ pub struct ScreenshotFile {
     pub content: Bytes,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Snapshot")]
 pub struct SnapshotView {
     pub key: String,
     pub files: u64,
     pub bytes: u64,
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub created_at: Timestamp,
     /// Whether its archive was read back and compared.
     pub verified: bool,
 }
 
 /// Where the files were read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Source")]
 pub enum FileSource {
     Sandbox,
     Snapshot,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "FileList")]
 pub struct Listing {
     pub source: FileSource,
     /// Relative to the project; empty for the project itself.
@@ -149,7 +214,8 @@ pub struct Listing {
     pub truncated: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Entry")]
 pub struct FileEntry {
     pub name: String,
     /// Relative to the project.
@@ -158,35 +224,25 @@ pub struct FileEntry {
     pub bytes: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "EntryKind")]
 pub enum FileKind {
     Directory,
     File,
     Link,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "FileText")]
 pub struct FileContent {
     pub source: FileSource,
     pub path: String,
-    /// None for a binary file.
+    /// Null for a binary file.
     pub text: Option<String>,
     /// The size of the whole file.
     pub bytes: u64,
     pub binary: bool,
     /// `text` is only the beginning of the file.
     pub truncated: bool,
-}
-
-/// An event on a job's timeline: one JSON object.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TimelineEvent {
-    /// The event's number, from 1, without gaps. Deltas are not recorded and have none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seq: Option<u64>,
-    pub ts: Timestamp,
-    /// `type` and the fields of that type.
-    #[serde(flatten)]
-    pub body: Map<String, Value>,
 }

@@ -22,7 +22,8 @@ import { usePreview } from "../preview/use-preview";
 import { buildPath, go, hasResumeRequest } from "../route";
 import { TimelineView } from "../timeline/view";
 import { useTimeline } from "../timeline/use-timeline";
-import { isFinished, type Job, type Snapshot } from "../wire";
+import { isFinished } from "../status";
+import type { Job, Snapshot } from "../wire";
 
 type TabName = "timeline" | "preview" | "files" | "screenshots" | "terminal" | "usage";
 

@@ -8,7 +8,8 @@ import { Problem, Waiting } from "../parts/spinner";
 import { StatusBadge } from "../parts/status";
 import { TopBar } from "../parts/topbar";
 import { buildPath, requestResume } from "../route";
-import { isFinished, type Dashboard, type Job, type Project } from "../wire";
+import { isFinished } from "../status";
+import type { Dashboard, Job, Project } from "../wire";
 import { NewBuildForm } from "./new-build";
 
 const BUSY_MS = 2_000;

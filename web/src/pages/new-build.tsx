@@ -5,7 +5,7 @@ import { api, ApiError } from "../api";
 import { useAction } from "../hooks";
 import { Icon } from "../parts/icon";
 import { buildPath, go } from "../route";
-import type { ApprovalRule, Dashboard, NewBuild } from "../wire";
+import type { ApprovalRule, Dashboard, NewGeneration } from "../wire";
 
 /** Tools that change something, for which a person may want approvals. */
 const CHANGING = ["bash", "write_file", "edit_file"];
@@ -116,9 +116,9 @@ export function NewBuildForm({ dashboard }: { dashboard: Dashboard }) {
   );
 }
 
-function read(form: FormData): NewBuild {
+function read(form: FormData): NewGeneration {
   const text = (name: string) => String(form.get(name) ?? "").trim();
-  const build: NewBuild = { goal: text("goal") };
+  const build: NewGeneration = { goal: text("goal") };
   if (text("name")) build.new_project = true;
   for (const name of ["project_id", "name", "repo", "branch", "model", "template"] as const) {
     if (text(name)) build[name] = text(name);

@@ -9,7 +9,7 @@ import { DiffLines } from "../parts/diff-lines";
 import { Icon } from "../parts/icon";
 import { Problem, Waiting } from "../parts/spinner";
 import { firstFile, identity, marked, type Mark } from "./listing";
-import type { FileEntry, FileText, Snapshot } from "../wire";
+import type { Entry as FileEntry, FileText, Snapshot } from "../wire";
 
 /** The list's value for the current files; a snapshot's key is never empty. */
 const NOW = "";

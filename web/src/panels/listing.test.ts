@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { firstFile, marked } from "./listing";
-import type { FileEntry } from "../wire";
+import type { Entry as FileEntry } from "../wire";
 
 /** "name" is a file, "name/" a directory, "name=7" a file of seven bytes. */
 function entries(...names: string[]): FileEntry[] {

@@ -2,7 +2,7 @@
 // folders that a program can recreate (`node_modules`), so a folder that only the newer state has
 // may not be new and is not marked. Files, and folders that only the older state has, are.
 
-import type { FileEntry } from "../wire";
+import type { Entry as FileEntry } from "../wire";
 
 export type Mark = "added" | "removed";
 

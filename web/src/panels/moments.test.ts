@@ -5,7 +5,7 @@ import type { Screenshot } from "../wire";
 
 function shot(id: string, device: "desktop" | "mobile", second: number): Screenshot {
   const taken_at = new Date(Date.UTC(2026, 0, 1, 10, 0, second)).toISOString();
-  return { id, device, width: 1, height: 1, taken_at, reason: null, url: "" };
+  return { id, device, width: 1, height: 1, taken_at, reason: "", url: "" };
 }
 
 const ids = (shots: Screenshot[]) => moments(shots).map((group) => group.map((each) => each.id));

@@ -1,8 +1,8 @@
 // The status of a build, in one word and one colour.
 
-import type { Status } from "../wire";
+import type { JobStatus } from "../wire";
 
-const WORD: Record<Status, string> = {
+const WORD: Record<JobStatus, string> = {
   queued: "Queued",
   provisioning: "Preparing",
   building: "Building",
@@ -11,6 +11,6 @@ const WORD: Record<Status, string> = {
   cancelled: "Cancelled",
 };
 
-export function StatusBadge({ status }: { status: Status }) {
+export function StatusBadge({ status }: { status: JobStatus }) {
   return <span class={`badge ${status}`} data-status={status}><span class="badge-dot" aria-hidden="true" />{WORD[status]}</span>;
 }

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FIRST, TEXT, next, type PreviewEvent, type Preview } from "./machine";
-import type { PreviewCheck, PreviewState, Status } from "../wire";
+import type { JobStatus, Preview as PreviewCheck, PreviewStateView as PreviewState } from "../wire";
 
 const URL_A = "http://3000-a.localhost";
 const URL_B = "http://3000-b.localhost";
 const PREVIEW_STATES: readonly PreviewState[] = ["starting", "active", "blocked", "paused", "expired", "unreachable", "none"];
 
-function checked(state: PreviewState, url: string | null = null, status: Status = "ready", reason: string | null = null): PreviewEvent {
+function checked(state: PreviewState, url: string | null = null, status: JobStatus = "ready", reason: string | null = null): PreviewEvent {
   const check: PreviewCheck = { state, preview_url: url, reason };
   return { type: "checked", check, status };
 }

@@ -11,7 +11,7 @@
 // changes until the user focuses it; during a resume only its own end changes the state; every
 // state but `checking` and `resuming` names what the user can do next.
 
-import type { PreviewCheck, PreviewState, Status } from "../wire";
+import type { JobStatus, Preview as PreviewCheck, PreviewStateView as PreviewState } from "../wire";
 
 export type Failure = "sandbox_expired" | "sandbox_unreachable";
 
@@ -35,7 +35,7 @@ export type Kind = Preview["kind"];
 export type PreviewEvent =
   /** The page wants a new check: the user reloads, or the server is reachable again. */
   | { type: "check" }
-  | { type: "checked"; check: PreviewCheck; status: Status }
+  | { type: "checked"; check: PreviewCheck; status: JobStatus }
   | { type: "check_failed"; message: string }
   /** The content behind the same address changed. */
   | { type: "changed" }
@@ -123,7 +123,7 @@ export function next(state: Preview, event: PreviewEvent): Preview {
   }
 }
 
-function checked(state: Preview, check: PreviewCheck, status: Status): Preview {
+function checked(state: Preview, check: PreviewCheck, status: JobStatus): Preview {
   if (outlasts(state, check)) return state;
   switch (check.state) {
     case "starting":
@@ -170,7 +170,7 @@ function outlasts(state: Preview, check: PreviewCheck): boolean {
 }
 
 /** No preview: the build is in progress, or it is over. */
-function nothing(status: Status): Preview {
+function nothing(status: JobStatus): Preview {
   switch (status) {
     case "queued":
     case "provisioning":

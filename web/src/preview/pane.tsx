@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { Icon } from "../parts/icon";
 import { Spinner } from "../parts/spinner";
-import type { Status } from "../wire";
+import type { JobStatus } from "../wire";
 import { framed } from "./address";
 import { TEXT, type Preview } from "./machine";
 import type { PreviewControl } from "./use-preview";
@@ -17,7 +17,7 @@ const FRAME_DEADLINE_MS = 30_000;
 
 interface Props {
   control: PreviewControl;
-  status: Status | null;
+  status: JobStatus | null;
   onRebuild: () => void;
   onAnnounce: (text: string) => void;
 }

@@ -5,7 +5,7 @@ import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hoo
 import { api, ApiError, explain, isMissing } from "../api";
 import { usePoll } from "../hooks";
 import { consumeResumeRequest } from "../route";
-import type { Status } from "../wire";
+import type { JobStatus } from "../wire";
 import { FIRST, next, type Failure, type PreviewEvent, type Preview } from "./machine";
 
 /**
@@ -44,7 +44,7 @@ export interface PreviewControl {
   touched: () => void;
 }
 
-export function usePreview(job: string, status: Status | null): PreviewControl {
+export function usePreview(job: string, status: JobStatus | null): PreviewControl {
   const [state, dispatch] = useReducer(next, FIRST);
   const known = useRef(status);
   known.current = status;
@@ -158,7 +158,7 @@ function resumeFailure(error: unknown): PreviewEvent {
   const failure = refusalOf(error);
   if (failure) return { type: "resume_refused", failure };
   if (!(error instanceof ApiError)) return { type: "resume_lost", message: explain(error) };
-  return { type: "resume_denied", message: explain(error), output: error.body.output };
+  return { type: "resume_denied", message: explain(error), output: error.body.output ?? undefined };
 }
 
 function refusalOf(error: unknown): Failure | null {

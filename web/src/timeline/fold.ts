@@ -5,7 +5,7 @@
 // end; an unknown event is ignored.
 
 import { bytes as size, modelName, moment, thousands } from "../format";
-import type { ImageRef, Status, TimelineEvent } from "../wire";
+import type { EventImage, JobStatus, TimelineEvent } from "../wire";
 
 export interface TimelineImage {
   url: string;
@@ -59,7 +59,7 @@ export interface Timeline {
   totalCost: number | null;
   context: { used: number; window: number } | null;
   /** The newest status of the job, if any. */
-  status: { status: Status; stage: string | null; paused: boolean; url: string | null; message: string | null } | null;
+  status: { status: JobStatus; stage: string | null; paused: boolean; url: string | null; message: string | null } | null;
   seq: number;
 }
 
@@ -152,9 +152,10 @@ export function fold(timeline: Timeline, event: TimelineEvent): Timeline {
     case "moved":
       return note("move", `Moved from ${event.from_provider} to ${event.to_provider}`, event.reason);
     case "paused":
-      if (event.problem) return note("problem", "The preview could not be put to sleep", event.problem);
-      // Pauses by the studio, and by the run (which has a `problem` field), have no row.
-      return event.automatic || event.problem !== undefined ? base : note("sleep", "Preview asleep");
+      // Pauses by the run, which have a `problem` field, and automatic ones of the studio have no
+      // row unless they failed.
+      if (!("problem" in event)) return event.automatic ? base : note("sleep", "Preview asleep");
+      return event.problem ? note("problem", "The preview could not be put to sleep", event.problem) : base;
     case "resumed":
       // A resume of a running preview shows that it responds, and so does a restore.
       return note("wake", base.status?.paused === false ? "The preview answers" : "Preview awake again");
@@ -264,7 +265,7 @@ function usage(timeline: Timeline, event: Extract<TimelineEvent, { type: "usage"
   };
 }
 
-const STATUS_TEXT: Record<Status, string> = {
+const STATUS_TEXT: Record<JobStatus, string> = {
   queued: "Waiting for its turn",
   provisioning: "Preparing a sandbox",
   building: "Building",
@@ -293,9 +294,9 @@ function status(timeline: Timeline, common: Common, event: Extract<TimelineEvent
   return row(event.status === "failed" ? "problem" : "status", text, event.message ?? null);
 }
 
-function image(image: string | ImageRef): TimelineImage {
+function image(image: string | EventImage): TimelineImage {
   if (typeof image === "string") return { url: image, device: null, width: null, height: null };
-  return { url: image.url, device: image.device ?? null, width: image.width ?? null, height: image.height ?? null };
+  return image;
 }
 
 function credit(change: number): string {

@@ -4,6 +4,7 @@ mod queue;
 
 use async_trait::async_trait;
 use regex::Regex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,8 +13,9 @@ pub use queue::{ApprovalQueue, Reply};
 use crate::records::RunId;
 
 /// What a policy decides about a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "RuleDecision")]
 pub enum Decision {
     #[default]
     Allow,

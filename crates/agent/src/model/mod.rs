@@ -14,6 +14,7 @@ mod sse;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -120,8 +121,9 @@ pub enum ModelStop {
 }
 
 /// Token counts of one turn, or of several.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "TokenUsage")]
 pub struct Usage {
     /// Not read from the cache.
     pub input_tokens: u64,

@@ -5,13 +5,12 @@ use jiff::Timestamp;
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
 };
-use serde_json::{Map, Value};
 
 use super::entity::{event, job};
 use super::model::to_i64;
 use super::{Damage, Records, RecordsError, cannot};
+use crate::events::{EventBody, TimelineEvent};
 use crate::id::JobId;
-use crate::view::TimelineEvent;
 
 /// Rows per read.
 const PAGE: u64 = 500;
@@ -21,10 +20,10 @@ pub(super) async fn append<C: ConnectionTrait>(
     database: &C,
     job: &str,
     count: i64,
-    events: &[(Timestamp, Map<String, Value>)],
+    events: &[(Timestamp, EventBody)],
 ) -> Result<(), DbErr> {
     let rows = events.iter().zip(count + 1..).map(|((at, body), seq)| {
-        let body = Value::Object(body.clone()).to_string();
+        let body = serde_json::to_string(body).expect("texts, numbers and JSON values are JSON");
         event::Model { job: job.to_owned(), seq, at_us: at.as_microsecond(), body }.into_active_model()
     });
     if events.is_empty() {

@@ -12,7 +12,6 @@ use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
     TransactionTrait,
 };
-use serde_json::{Map, Value};
 use tracing::info;
 use uuid::Uuid;
 use workspace::WorkspaceName;
@@ -25,7 +24,7 @@ use super::events::append;
 use super::model::{Change, JobRecord, NewJob, Precondition, to_i64};
 use super::users::{CreditChange, charge};
 use super::{Records, RecordsError, cannot};
-use crate::events;
+use crate::events::{self, EventBody};
 use crate::id::{JobId, ProjectId, UserId};
 use crate::job::{Status, Step, next};
 
@@ -396,7 +395,7 @@ impl Records {
         id: &JobId,
         precondition: Precondition,
         change: Change,
-        events: Vec<(Timestamp, Map<String, Value>)>,
+        events: Vec<(Timestamp, EventBody)>,
     ) -> Result<Option<JobRecord>, RecordsError> {
         let mut events = events;
         let refund = change.refund;

@@ -25,9 +25,11 @@ pub struct NewScreenshot {
 
 type Row = (String, String, i32, i32, i64, String);
 
-fn from_row((id, device, width, height, taken_at_us, reason): Row) -> Result<Screenshot, Damage> {
+fn from_row(job: &JobId, (id, device, width, height, taken_at_us, reason): Row) -> Result<Screenshot, Damage> {
+    let id: ScreenshotId = id.parse()?;
     Ok(Screenshot {
-        id: id.parse()?,
+        url: id.url(job),
+        id,
         device,
         width: u32::try_from(width)?,
         height: u32::try_from(height)?,
@@ -43,7 +45,7 @@ impl Records {
     /// [`RecordsError`] when the records cannot be written.
     pub async fn save_screenshot(&self, job: &JobId, new: NewScreenshot) -> Result<Screenshot, RecordsError> {
         let NewScreenshot { id, device, width, height, reason, media_type, content } = new;
-        let kept = Screenshot { id, device, width, height, taken_at: Timestamp::now(), reason };
+        let kept = Screenshot { url: id.url(job), id, device, width, height, taken_at: Timestamp::now(), reason };
         let row = screenshot::Model {
             id: kept.id.to_string(),
             job: job.to_string(),
@@ -82,7 +84,7 @@ impl Records {
             .all(&self.database)
             .await
             .map_err(cannot("read"))?;
-        let read: Result<Vec<_>, Damage> = rows.into_iter().map(from_row).collect();
+        let read: Result<Vec<_>, Damage> = rows.into_iter().map(|row| from_row(job, row)).collect();
         read.map_err(cannot("understand"))
     }
 

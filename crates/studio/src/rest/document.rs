@@ -110,6 +110,11 @@ impl Document {
                 Content::Json(describe) => {
                     response["content"] = json!({ "application/json": { "schema": describe(&mut self.answered) } });
                 }
+                Content::Events(describe) => {
+                    // OpenAPI 3.1 has no word for the schema of one event.
+                    let item = describe(&mut self.answered);
+                    response["content"] = json!({ "text/event-stream": { "x-item-schema": item } });
+                }
                 Content::Other(kinds) => {
                     response["content"] = kinds.iter().map(|kind| ((*kind).to_owned(), json!({}))).collect();
                 }

@@ -8,17 +8,16 @@ use super::auth::Caller;
 use super::failure::Failure;
 use super::input::{PathParams, QueryParams};
 use super::requests::{FileQuery, FilesQuery};
-use super::view::{FileList, FileText};
-use crate::JobId;
+use crate::{FileContent, JobId, Listing};
 
 pub(super) async fn list(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
     QueryParams(FilesQuery { path, snapshot }): QueryParams<FilesQuery>,
-) -> Result<Json<FileList>, Failure> {
+) -> Result<Json<Listing>, Failure> {
     let snapshot = snapshot.as_ref().map(|key| key.0.as_str());
-    Ok(Json(app.studio.files(&caller.user, &job, &path.0, snapshot).await?.into()))
+    Ok(Json(app.studio.files(&caller.user, &job, &path.0, snapshot).await?))
 }
 
 pub(super) async fn read(
@@ -26,7 +25,7 @@ pub(super) async fn read(
     caller: Caller,
     PathParams(job): PathParams<JobId>,
     QueryParams(FileQuery { path, snapshot }): QueryParams<FileQuery>,
-) -> Result<Json<FileText>, Failure> {
+) -> Result<Json<FileContent>, Failure> {
     let snapshot = snapshot.as_ref().map(|key| key.0.as_str());
-    Ok(Json(app.studio.file(&caller.user, &job, &path.0, snapshot).await?.into()))
+    Ok(Json(app.studio.file(&caller.user, &job, &path.0, snapshot).await?))
 }

@@ -8,16 +8,16 @@ use super::Shared;
 use super::auth::Caller;
 use super::failure::Failure;
 use super::input::{JsonBody, OptionalJsonBody, PathParams};
-use super::requests::{NewGeneration, RebuildRequest};
-use super::view::{GenerationStatus, ResumedView, StartedBuild};
-use crate::JobId;
+use super::requests::RebuildRequest;
+use super::view::{GenerationStatus, StartedBuild};
+use crate::{JobId, NewBuild, Resumed};
 
 pub(super) async fn start(
     State(app): State<Shared>,
     caller: Caller,
-    JsonBody(asked): JsonBody<NewGeneration>,
+    JsonBody(asked): JsonBody<NewBuild>,
 ) -> Result<(StatusCode, Json<StartedBuild>), Failure> {
-    let job = app.studio.start(&caller.user, asked.try_into()?).await?;
+    let job = app.studio.start(&caller.user, asked).await?;
     Ok((StatusCode::ACCEPTED, Json(job.into())))
 }
 
@@ -35,8 +35,8 @@ pub(super) async fn resume(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
-) -> Result<Json<ResumedView>, Failure> {
-    Ok(Json(app.studio.resume(&caller.user, &job).await?.into()))
+) -> Result<Json<Resumed>, Failure> {
+    Ok(Json(app.studio.resume(&caller.user, &job).await?))
 }
 
 pub(super) async fn rebuild(

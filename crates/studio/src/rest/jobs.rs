@@ -9,18 +9,15 @@ use super::auth::Caller;
 use super::failure::Failure;
 use super::input::{JsonBody, PathParams, QueryParams};
 use super::requests::{ApprovalAnswer, JobsQuery, RestoreRequest};
-use super::view::{
-    ApprovalAnswered, DashboardView, JobView, Jobs, Me, Paused, Preview, Snapshots, StartedBuild, Usage,
-};
-use crate::{JobId, ProjectId};
+use super::view::{ApprovalAnswered, Jobs, Paused, Snapshots, StartedBuild};
+use crate::{Dashboard, Job, JobId, Me, PreviewCheck, ProjectId, UsageReport};
 
 pub(super) async fn me(State(app): State<Shared>, caller: Caller) -> Result<Json<Me>, Failure> {
-    let credits = app.studio.credits(&caller.user).await?;
-    Ok(Json(Me { name: caller.user.name, credits }))
+    Ok(Json(app.studio.me(&caller.user).await?))
 }
 
-pub(super) async fn dashboard(State(app): State<Shared>, caller: Caller) -> Result<Json<DashboardView>, Failure> {
-    Ok(Json(app.studio.dashboard(&caller.user).await?.into()))
+pub(super) async fn dashboard(State(app): State<Shared>, caller: Caller) -> Result<Json<Dashboard>, Failure> {
+    Ok(Json(app.studio.dashboard(&caller.user).await?))
 }
 
 pub(super) async fn list(
@@ -28,15 +25,15 @@ pub(super) async fn list(
     caller: Caller,
     QueryParams(JobsQuery { project_id }): QueryParams<JobsQuery>,
 ) -> Result<Json<Jobs>, Failure> {
-    Ok(Json(app.studio.jobs(&caller.user, project_id.as_ref()).await?.into()))
+    Ok(Json(Jobs { jobs: app.studio.jobs(&caller.user, project_id.as_ref()).await? }))
 }
 
 pub(super) async fn get(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
-) -> Result<Json<JobView>, Failure> {
-    Ok(Json(app.studio.job(&caller.user, &job).await?.into()))
+) -> Result<Json<Job>, Failure> {
+    Ok(Json(app.studio.job(&caller.user, &job).await?))
 }
 
 pub(super) async fn delete(
@@ -71,8 +68,8 @@ pub(super) async fn preview(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
-) -> Result<Json<Preview>, Failure> {
-    Ok(Json(app.studio.check(&caller.user, &job).await?.into()))
+) -> Result<Json<PreviewCheck>, Failure> {
+    Ok(Json(app.studio.check(&caller.user, &job).await?))
 }
 
 /// A page has loaded the preview of a build that it watched.
@@ -90,7 +87,7 @@ pub(super) async fn snapshots(
     caller: Caller,
     PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Snapshots>, Failure> {
-    Ok(Json(app.studio.snapshots(&caller.user, &job).await?.into()))
+    Ok(Json(Snapshots { snapshots: app.studio.snapshots(&caller.user, &job).await? }))
 }
 
 pub(super) async fn restore(
@@ -107,16 +104,16 @@ pub(super) async fn usage(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
-) -> Result<Json<Usage>, Failure> {
-    Ok(Json(app.studio.usage(&caller.user, &job).await?.into()))
+) -> Result<Json<UsageReport>, Failure> {
+    Ok(Json(app.studio.usage(&caller.user, &job).await?))
 }
 
 pub(super) async fn project_usage(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(project): PathParams<ProjectId>,
-) -> Result<Json<Usage>, Failure> {
-    Ok(Json(app.studio.project_usage(&caller.user, &project).await?.into()))
+) -> Result<Json<UsageReport>, Failure> {
+    Ok(Json(app.studio.project_usage(&caller.user, &project).await?))
 }
 
 /// Answers an approval request of the timeline.

@@ -24,7 +24,6 @@ mod routes;
 mod screenshots;
 mod session;
 mod terminal;
-mod text;
 mod view;
 
 use std::io;

@@ -18,6 +18,8 @@ pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
 pub(super) enum Content {
     Nothing,
     Json(Describe),
+    /// Server-sent events, each with one such JSON object.
+    Events(Describe),
     /// One of these media types.
     Other(&'static [&'static str]),
 }
@@ -101,6 +103,10 @@ impl Operation {
 
     pub(super) fn answers<T: JsonSchema>(self, status: StatusCode, text: &'static str) -> Self {
         self.gives(status, text, Content::Json(describe::<T>()))
+    }
+
+    pub(super) fn streams<T: JsonSchema>(self, status: StatusCode, text: &'static str) -> Self {
+        self.gives(status, text, Content::Events(describe::<T>()))
     }
 
     pub(super) fn gives(mut self, status: StatusCode, text: &'static str, content: Content) -> Self {

@@ -10,14 +10,11 @@ use serde_json::Value;
 
 use super::operation::{Calls, Content, Operation};
 use super::requests::{
-    ApprovalAnswer, EventsQuery, FileQuery, FilesQuery, JobsQuery, NewGeneration, RebuildRequest, RestoreRequest,
-    TerminalQuery,
+    ApprovalAnswer, EventsQuery, FileQuery, FilesQuery, JobsQuery, RebuildRequest, RestoreRequest, TerminalQuery,
 };
-use super::view::{
-    ApprovalAnswered, DashboardView, FileList, FileText, GenerationStatus, JobView, Jobs, Me, Paused, Preview,
-    ResumedView, Screenshots, Snapshots, StartedBuild, Usage,
-};
+use super::view::{ApprovalAnswered, GenerationStatus, Jobs, Paused, Screenshots, Snapshots, StartedBuild};
 use super::{Shared, events, files, generation, jobs, pages, screenshots, session, terminal};
+use crate::{Dashboard, FileContent, Job, Listing, Me, NewBuild, PreviewCheck, Resumed, TimelineEvent, UsageReport};
 
 const OK: StatusCode = StatusCode::OK;
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
@@ -37,7 +34,7 @@ fn build_calls(calls: Calls) -> Calls {
     calls
         .add(
             &Operation::post("/api/generation", "start", "Take a build in, for one credit")
-                .takes::<NewGeneration>()
+                .takes::<NewBuild>()
                 .answers::<StartedBuild>(ACCEPTED, "It waits for a builder.")
                 // A project given by its id may not exist; a project that must be new may exist.
                 .refuses([NO_MONEY, StatusCode::NOT_FOUND, CONFLICT]),
@@ -54,7 +51,7 @@ fn build_calls(calls: Calls) -> Calls {
                 "resume",
                 "Wake a preview; answers when it does, within 150 s",
             )
-            .answers::<ResumedView>(OK, "The preview answers.")
+            .answers::<Resumed>(OK, "The preview answers.")
             .refuses([NOT_READY, CONFLICT, NO_MONEY]),
             generation::resume,
         )
@@ -76,7 +73,7 @@ fn job_calls(calls: Calls) -> Calls {
                 .refuses([StatusCode::NOT_FOUND]),
             jobs::list,
         )
-        .add(&Operation::get("/api/jobs/{job_id}", "job", "A build").answers::<JobView>(OK, "The build."), jobs::get)
+        .add(&Operation::get("/api/jobs/{job_id}", "job", "A build").answers::<Job>(OK, "The build."), jobs::get)
         .add(
             &Operation::new(
                 Method::DELETE,
@@ -97,7 +94,7 @@ fn job_calls(calls: Calls) -> Calls {
             &Operation::get("/api/jobs/{job_id}/events", "events", "The timeline, as server-sent events")
                 .query::<EventsQuery>()
                 .header("Last-Event-ID", "The last event that was seen; only what comes after it is sent.")
-                .gives(OK, "What is recorded, then what happens, without end.", Content::Other(&["text/event-stream"])),
+                .streams::<TimelineEvent>(OK, "What is recorded, then what happens, without end."),
             events::watch,
         )
         .add(
@@ -115,20 +112,20 @@ fn job_calls(calls: Calls) -> Calls {
         .add(
             &Operation::get("/api/jobs/{job_id}/files", "files", "What a directory holds")
                 .query::<FilesQuery>()
-                .answers::<FileList>(OK, "What it holds.")
+                .answers::<Listing>(OK, "What it holds.")
                 .refuses([StatusCode::UNPROCESSABLE_ENTITY]),
             files::list,
         )
         .add(
             &Operation::get("/api/jobs/{job_id}/file", "file", "What a file holds")
                 .query::<FileQuery>()
-                .answers::<FileText>(OK, "What it holds.")
+                .answers::<FileContent>(OK, "What it holds.")
                 .refuses([StatusCode::UNPROCESSABLE_ENTITY]),
             files::read,
         )
         .add(
             &Operation::get("/api/jobs/{job_id}/usage", "job_usage", "What a build has used")
-                .answers::<Usage>(OK, "What it has used."),
+                .answers::<UsageReport>(OK, "What it has used."),
             jobs::usage,
         )
         .add(
@@ -157,7 +154,7 @@ fn preview_calls(calls: Calls) -> Calls {
         .add(&pause("/api/generation/{job_id}/snapshot", "pause_generation"), jobs::pause)
         .add(
             &Operation::get("/api/jobs/{job_id}/preview", "preview", "How a preview is; never wakes it")
-                .answers::<Preview>(OK, "How it is."),
+                .answers::<PreviewCheck>(OK, "How it is."),
             jobs::preview,
         )
         .add(
@@ -200,12 +197,12 @@ fn account_calls(calls: Calls) -> Calls {
         .add(&Operation::get("/api/me", "me", "Who asks").answers::<Me>(OK, "Who asks."), jobs::me)
         .add(
             &Operation::get("/api/dashboard", "dashboard", "Everything at a glance")
-                .answers::<DashboardView>(OK, "Everything at a glance."),
+                .answers::<Dashboard>(OK, "Everything at a glance."),
             jobs::dashboard,
         )
         .add(
             &Operation::get("/api/projects/{project_id}/usage", "project_usage", "What a project has used")
-                .answers::<Usage>(OK, "What it has used."),
+                .answers::<UsageReport>(OK, "What it has used."),
             jobs::project_usage,
         )
         .add(

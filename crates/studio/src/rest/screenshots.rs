@@ -22,7 +22,7 @@ pub(super) async fn list(
     PathParams(job): PathParams<JobId>,
 ) -> Result<Json<Screenshots>, Failure> {
     let screenshots = app.studio.screenshots(&caller.user, &job).await?;
-    Ok(Json(Screenshots::new(&job, screenshots)))
+    Ok(Json(Screenshots { screenshots }))
 }
 
 /// The content of a screenshot, which never changes.

@@ -22,7 +22,7 @@ use super::lease::Claim;
 use super::run::DriveError;
 use crate::chain;
 use crate::error::StudioError;
-use crate::events;
+use crate::events::{self, StudioEvent};
 use crate::id::ScreenshotId;
 use crate::job::{Status, Step, next};
 use crate::records::{Change, JobRecord, MAX_RETRY_DELAY, NewScreenshot, Precondition};
@@ -355,7 +355,7 @@ impl Studio {
         let taken = tokio::time::timeout(SCREENSHOT_TIMEOUT, self.inner.host.take_screenshots(workspace, port)).await;
         let kept = async {
             let screenshots = taken.map_err(StudioError::unavailable)?.map_err(StudioError::unavailable)?;
-            let mut kept = Vec::new();
+            let mut images = Vec::new();
             for screenshot in screenshots {
                 let new = NewScreenshot {
                     id: ScreenshotId::new(),
@@ -366,9 +366,9 @@ impl Studio {
                     media_type: "image/webp".to_owned(),
                     content: screenshot.webp,
                 };
-                kept.push(self.records().save_screenshot(&job.id, new).await?);
+                images.push((&self.records().save_screenshot(&job.id, new).await?).into());
             }
-            let events = vec![events::screenshots(&job.id, &kept, reason)];
+            let events = vec![StudioEvent::Screenshots { images, reason: reason.to_owned() }.into()];
             self.change(&job.id, Precondition::None, Change::default(), events).await.map(drop)
         };
         let kept: Result<(), StudioError> = kept.await;

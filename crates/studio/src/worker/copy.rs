@@ -2,17 +2,16 @@
 //! event is copied exactly once, across kills. Deltas bypass both.
 
 use agent::records::JournalEntry;
-use agent::{Change as RunChange, Event, Happened, Part, RunId, UsageRecorder, Watcher};
+use agent::{Change as RunChange, Event, Image, Part, RunId, UsageRecorder, Watcher};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 use workspace::ledger::Usd;
 
 use crate::chain;
 use crate::error::StudioError;
-use crate::events::{self, EventBody};
+use crate::events::{EventBody, StudioEvent, TimelineEventKind};
 use crate::id::{JobId, ScreenshotId};
 use crate::records::{Change, NewScreenshot, Precondition};
 use crate::studio::Studio;
@@ -49,9 +48,8 @@ impl JournalCopier {
     pub(super) async fn follow(&mut self, mut watcher: Watcher) {
         while let Some(happened) = watcher.next().await {
             if happened.event.is_delta() {
-                if let Some(body) = to_body(&happened) {
-                    self.studio.inner.timeline.publish_delta(&self.job, body);
-                }
+                let body = EventBody { turn: Some(happened.turn), event: TimelineEventKind::Agent(happened.event) };
+                self.studio.inner.timeline.publish_delta(&self.job, body);
             } else if let Err(error) = self.copy().await {
                 warn!(job = %self.job, error = %chain(&error), "cannot copy the journal to the timeline; trying again");
             }
@@ -84,14 +82,11 @@ impl JournalCopier {
         for entry in entries {
             let at = entry.happened.ts;
             self.books.record(&entry.happened).await;
-            let Some(mut body) = to_body(&entry.happened) else { continue };
-            if let Event::ToolCallFinished { .. } = entry.happened.event {
-                body.insert("images".to_owned(), self.save_screenshots(&entry).await?);
-            }
-            events.push((at, body));
+            let event = self.to_event(&entry).await?;
+            events.push((at, EventBody { turn: Some(entry.happened.turn), event }));
             if let Event::Usage { total_cost_usd: Some(total), .. } = entry.happened.event {
                 change.cost_nanos = Usd::from_dollars(total).map(Usd::nanos).or(change.cost_nanos);
-                events.push((at, events::cost(total)));
+                events.push((at, StudioEvent::Cost { total_usd: total }.into()));
             }
             if let Event::Usage { .. } = entry.happened.event {
                 // The model completed a turn, so the interruptions before it no longer count.
@@ -118,13 +113,35 @@ impl JournalCopier {
         Ok(true)
     }
 
+    /// The event for the timeline. Saves the images of a tool call.
+    async fn to_event(&self, entry: &JournalEntry) -> Result<TimelineEventKind, StudioError> {
+        Ok(match entry.happened.event.clone() {
+            Event::ToolCallFinished { id, tool, is_error, code, duration_ms, truncated, summary, output, images } => {
+                let images = self.save_images(entry, &tool, &images).await?;
+                TimelineEventKind::Studio(StudioEvent::ToolCallFinished {
+                    id,
+                    tool,
+                    is_error,
+                    code,
+                    duration_ms,
+                    truncated,
+                    summary,
+                    output,
+                    images,
+                })
+            }
+            event => TimelineEventKind::Agent(event),
+        })
+    }
+
     /// Saves the images of a tool call and returns their URLs.
-    async fn save_screenshots(&self, entry: &JournalEntry) -> Result<Value, StudioError> {
-        let (Event::ToolCallFinished { images, tool, .. }, Some(RunChange::CallEnded { ended })) =
-            (&entry.happened.event, &entry.change)
-        else {
-            return Ok(json!([]));
-        };
+    async fn save_images(
+        &self,
+        entry: &JournalEntry,
+        tool: &str,
+        images: &[Image],
+    ) -> Result<Vec<String>, StudioError> {
+        let Some(RunChange::CallEnded { ended }) = &entry.change else { return Ok(Vec::new()) };
         let screenshots = ended.outcome.content.iter().filter_map(|part| match part {
             Part::Image { media_type, data } => Some((media_type, data)),
             _ => None,
@@ -140,38 +157,13 @@ impl JournalCopier {
                     device: if image.width < DESKTOP { "mobile" } else { "desktop" }.to_owned(),
                     width: image.width,
                     height: image.height,
-                    reason: tool.clone(),
+                    reason: tool.to_owned(),
                     media_type: media_type.clone(),
                     content: content.into(),
                 },
             );
-            urls.push(kept.await?.id.url(&self.job));
+            urls.push(kept.await?.url);
         }
-        Ok(json!(urls))
-    }
-}
-
-/// The event with the turn, and without the run's own number.
-fn to_body(happened: &Happened) -> Option<EventBody> {
-    let Ok(Value::Object(mut body)) = serde_json::to_value(&happened.event) else { return None };
-    body.insert("turn".to_owned(), happened.turn.into());
-    Some(body)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use jiff::Timestamp;
-
-    #[test]
-    fn deltas_carry_their_turn() {
-        let text = || "Hello".to_owned();
-        for event in
-            [Event::TextDelta { text: text() }, Event::ThinkingDelta { text: text() }, Event::Message { text: text() }]
-        {
-            let happened = Happened { seq: 9, ts: Timestamp::UNIX_EPOCH, turn: 3, dropped: 0, event };
-            let body = to_body(&happened).expect("an object");
-            assert_eq!((&body["turn"], &body["text"], body.get("seq")), (&json!(3), &json!("Hello"), None), "{body:?}");
-        }
+        Ok(urls)
     }
 }

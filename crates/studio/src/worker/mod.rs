@@ -126,6 +126,7 @@ mod tests {
     use workspace::{Workspace, Workspaces};
 
     use super::*;
+    use crate::events::TimelineEventKind;
     use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
     use crate::id::JobId;
     use crate::job::Status;
@@ -258,7 +259,13 @@ mod tests {
         // This copier does not know that the first two were written.
         copier().copy().await.expect("copied");
         let events = studio.records().events(&job.id, job.events).await.expect("read");
-        let texts: Vec<_> = events.iter().filter_map(|event| event.body["text"].as_str()).collect();
+        let texts: Vec<_> = events
+            .iter()
+            .filter_map(|event| match &event.body.event {
+                TimelineEventKind::Agent(Event::Message { text }) => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
         assert_eq!(texts, ["message 1", "message 2", "message 3"]);
         // A copier whose job another worker has writes nothing.
         append(3, 4).await;

@@ -47,7 +47,7 @@ use super::copy::JournalCopier;
 use super::host::BuildHost;
 use super::run::{DriveError, RunOutcome};
 use crate::error::StudioError;
-use crate::events;
+use crate::events::{self, StudioEvent, TimelineEvent, TimelineEventKind};
 use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 use crate::id::JobId;
 use crate::job::Status;
@@ -55,7 +55,7 @@ use crate::records::{Change, JobRecord, NewJob, Precondition, Spec};
 use crate::settings::Settings;
 use crate::studio::Studio;
 use crate::token::{Digest, new_token};
-use crate::view::{TimelineEvent, User};
+use crate::view::User;
 
 const ACTIONS: usize = 160;
 const CREDITS: i64 = 5;
@@ -750,24 +750,25 @@ impl<'a> Simulation<'a> {
         assert_eq!(numbers, (1..=job.events).collect::<Vec<_>>(), "{}", context());
 
         // It ends once.
-        let of = |kind: &'static str| events.iter().filter(move |event| event.body["type"] == kind);
-        let statuses: Vec<Status> = of("job_status")
-            .map(|event| serde_json::from_value(event.body["status"].clone()).expect("a status"))
-            .collect();
+        let (mut statuses, mut changes, mut texts) = (Vec::new(), Vec::new(), Vec::<u64>::new());
+        for event in &events {
+            match &event.body.event {
+                TimelineEventKind::Studio(StudioEvent::Status { status, .. }) => statuses.push(*status),
+                TimelineEventKind::Studio(StudioEvent::Credit { change, .. }) => changes.push(*change),
+                TimelineEventKind::Agent(Event::Message { text }) => texts.push(text.parse().expect("a number")),
+                _ => {}
+            }
+        }
         let ends = statuses.windows(2).filter(|pair| pair[0] != pair[1] && pair[1].is_final()).count();
         assert_eq!((ends, statuses.last()), (1, Some(&job.status)), "{}", context());
         assert!(job.finished_at.is_some(), "{}", context());
 
         // One credit, refunded if the build never began or the platform gave it up.
-        let changes: Vec<i64> = of("credit").filter_map(|event| event.body["change"].as_i64()).collect();
         let given_up = job.error_message.as_deref().is_some_and(|message| message.starts_with("The build broke off"));
         let expected: &[i64] = if job.run.is_none() || given_up { &[-1, 1] } else { &[-1] };
         assert_eq!(changes, expected, "{}", context());
 
         // The timeline has every message of the journal once, in order.
-        let texts: Vec<u64> = of("message")
-            .map(|event| event.body["text"].as_str().expect("a text").parse().expect("a number"))
-            .collect();
         let script = self.world.lock().expect("no panic").scripts[&job.id];
         let entries = if job.status == Status::Ready { script.entries } else { job.run_entries };
         let messages: Vec<u64> = (1..=entries).filter(|number| !number.is_multiple_of(3)).collect();

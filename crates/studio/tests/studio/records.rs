@@ -8,10 +8,9 @@ use sandbar_studio::records::{
     AddUserError, Change, CreditChange, JobRecord, NewJob, NewScreenshot, Precondition, Records, Spec,
 };
 use sandbar_studio::token::{Digest, new_token};
-use sandbar_studio::{JobId, ScreenshotId, Status, User};
+use sandbar_studio::{EventBody, JobId, ScreenshotId, Status, StudioEvent, TimelineEventKind, User};
 use sdk::Secret;
 use sea_orm::{ConnectionTrait, SqliteTransactionMode, TransactionOptions, TransactionTrait};
-use serde_json::{Map, Value, json};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -23,11 +22,8 @@ fn digest() -> Digest {
     Digest::from_token(new_token().expose()).expect("a token")
 }
 
-fn body(number: usize) -> (Timestamp, Map<String, Value>) {
-    let Value::Object(body) = json!({ "type": "notice", "text": format!("ä \"{number}\"") }) else {
-        panic!("an object")
-    };
-    (Timestamp::now(), body)
+fn body(number: usize) -> (Timestamp, EventBody) {
+    (Timestamp::now(), StudioEvent::Notice { text: format!("ä \"{number}\"") }.into())
 }
 
 async fn new_job(records: &Records, user: &User, name: &str) -> NewJob {
@@ -91,7 +87,9 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
         assert_eq!(ended.expect("ended").events, 4);
         assert!(two.change(&job.id, Precondition::None, cancelled.clone(), Vec::new()).await.expect("asked").is_none());
         let events = two.events(&job.id, 3).await.expect("read");
-        assert_eq!((&events[0].body["type"], &events[0].body["change"]), (&"credit".into(), &1.into()), "{events:?}");
+        let TimelineEventKind::Studio(StudioEvent::Credit { change: 1, .. }) = &events[0].body.event else {
+            panic!("{events:?}")
+        };
     }
     assert_eq!(two.credits(&bob.id).await.expect("read"), 2);
     let failed = Change { status: Some((Status::Queued, Status::Failed)), settled: Some(true), ..Change::default() };
@@ -287,7 +285,7 @@ async fn events(one: &Records, two: &Records) {
     }
     let numbers: Vec<u64> = all.iter().filter_map(|event| event.seq).collect();
     assert_eq!(numbers, (1..=802).collect::<Vec<_>>());
-    assert_eq!(all[0].body["type"], "job_status");
+    assert!(matches!(all[0].body.event, TimelineEventKind::Studio(StudioEvent::Status { .. })), "{:?}", all[0]);
     assert_eq!(one.event_counts(&[job.id.clone(), JobId::new()]).await.expect("read"), [(job.id.clone(), Some(802))]);
 
     let screenshot = |device: &str| NewScreenshot {

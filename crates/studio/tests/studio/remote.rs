@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use reqwest::{Method, StatusCode};
 use sandbar_studio::records::{JobRecord, Records};
-use sandbar_studio::{JobId, Status};
+use sandbar_studio::{JobId, Status, StudioEvent, TimelineEventKind};
 use sdk::model::SandboxState;
 use sdk::{SandboxId, Secret};
 use serde_json::json;
@@ -165,7 +165,14 @@ async fn refused(database: Option<String>) {
     assert_eq!((ready.status, ready.sandbox_paused, ready.error_message), (Status::Ready, false, None));
     let log = studio.log();
     assert!(log.contains("cannot pause the preview; it keeps running"), "{log}");
-    assert!(records.events(&id, 0).await.expect("read").iter().all(|event| event.body["type"] != "paused"));
+    assert!(
+        records
+            .events(&id, 0)
+            .await
+            .expect("read")
+            .iter()
+            .all(|event| { !matches!(event.body.event, TimelineEventKind::Studio(StudioEvent::Paused { .. })) })
+    );
     let sandbox: SandboxId = ready.sandbox_id.expect("a sandbox").parse().expect("an id");
     let state = async || client.info(&sandbox).await.expect("it is there").listed.state;
     assert_eq!(state().await, SandboxState::Running);
@@ -263,8 +270,15 @@ async fn a_killed_restore_is_completed_by_the_next_worker() {
     assert_eq!(sandbox.files().read_text(notes).await.expect("read"), "first\n");
     assert_eq!(unpacked().await, 0, "nothing is left of the one that was killed");
     let events = records.events(&id, 0).await.expect("read");
-    assert_eq!(events.iter().filter(|event| event.body["type"] == "restored").count(), 1, "{events:#?}");
-    let wrong = events.iter().find(|event| event.body["type"] == "job_status" && event.body.contains_key("message"));
+    let studio_events = || {
+        events.iter().filter_map(|event| match &event.body.event {
+            TimelineEventKind::Studio(event) => Some(event),
+            _ => None,
+        })
+    };
+    let restored = studio_events().filter(|event| matches!(event, StudioEvent::Restored { .. }));
+    assert_eq!(restored.count(), 1, "{events:#?}");
+    let wrong = studio_events().find(|event| matches!(event, StudioEvent::Status { message: Some(_), .. }));
     assert!(wrong.is_none(), "{wrong:?}");
     // The replaced files can be restored again.
     let user = Caller::new(&studio.address, &token);

@@ -12,7 +12,7 @@ use sandbar_studio::records::{Change, JobRecord, NewJob, Precondition, Spec};
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{
     CapturedScreenshot, ChosenModel, JobId, Resumed, ScreenshotFailed, Settings, Status, Studio, StudioError,
-    StudioHost, User,
+    StudioEvent, StudioHost, TimelineEventKind, User,
 };
 use sdk::model::SandboxState;
 use sdk::{Sandbox, SandboxId, Secret};
@@ -282,8 +282,11 @@ async fn a_failed_application_is_reported_with_its_log() {
     assert!(output.contains("cannot find module nothing"), "{output}");
     assert_eq!(server.state(&job).await, SandboxState::Running, "it can be mended there");
     let events = process.studio.records().events(&job.id, 0).await.expect("read");
-    let texts = events.iter().filter_map(|event| event.body.get("text")?.as_str());
-    assert!(texts.into_iter().any(|text| text.starts_with("The application does not start: ")), "{events:#?}");
+    let reported = events.iter().any(|event| match &event.body.event {
+        TimelineEventKind::Studio(StudioEvent::Notice { text }) => text.starts_with("The application does not start: "),
+        _ => false,
+    });
+    assert!(reported, "{events:#?}");
 
     server.sandbox(&job).await.files().remove(BROKEN).await.expect("removed");
     process.studio.resume(&user, &job.id).await.expect("it answers");

@@ -3,7 +3,7 @@
 use sandbar_studio::records::Records;
 use sandbar_studio::{JobId, Status};
 use sdk::Secret;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use testing::{Server, eventually_async, repeats};
 
@@ -90,11 +90,10 @@ async fn a_killed_worker_loses_nothing_and_every_job_ends_once() {
             }
             events.extend(page);
         }
-        let of = |kind: &str| events.iter().filter(|event| event.body["type"] == kind).count();
+        let events: Vec<Value> = events.iter().map(|event| serde_json::to_value(event).expect("JSON")).collect();
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
         let became_ready = events.iter().filter(|event| {
-            event.body["type"] == "job_status"
-                && event.body["status"] == "ready"
-                && event.body["sandbox_paused"] == false
+            event["type"] == "job_status" && event["status"] == "ready" && event["sandbox_paused"] == false
         });
         assert_eq!((became_ready.count(), of("run_finished")), (1, 1), "{events:#?}");
         assert_eq!(of("tool_call_started"), of("tool_call_finished"), "{events:#?}");

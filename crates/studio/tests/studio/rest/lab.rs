@@ -15,9 +15,11 @@ use jiff::Timestamp;
 use sandbar_studio::records::{Change, Precondition};
 use sandbar_studio::rest::{self, RestOptions};
 use sandbar_studio::token::{Digest, new_token};
-use sandbar_studio::{CapturedScreenshot, ChosenModel, JobId, ScreenshotFailed, Settings, Status, Studio, StudioHost};
+use sandbar_studio::{
+    CapturedScreenshot, ChosenModel, EventBody, JobId, ScreenshotFailed, Settings, Status, Studio, StudioHost,
+};
 use sdk::Secret;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -252,7 +254,7 @@ impl Lab {
     }
 
     /// Writes an event as another process does, without notifying watchers.
-    pub(crate) async fn write(&self, job: &JobId, event: Map<String, Value>) {
+    pub(crate) async fn write(&self, job: &JobId, event: EventBody) {
         let events = vec![(Timestamp::now(), event)];
         let written = self.studio.records().change(job, Precondition::None, Change::default(), events).await;
         written.expect("the records work").expect("the job is there");

@@ -3,6 +3,8 @@
 mod access;
 mod builds;
 mod document;
+mod golden;
 mod lab;
 mod pages;
 mod streams;
+mod wire;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use sandbar_studio::StudioEvent;
 use sandbar_studio::rest::RestOptions;
 use sandbar_studio::token::{Digest, new_token};
 use serde_json::Value;
@@ -108,9 +109,7 @@ async fn a_watcher_ahead_takes_no_events_from_others() {
             seen = early.event().await.0;
         }
         // Written by another process, so that no watcher is notified.
-        let events =
-            serde_json::from_value(serde_json::json!({"type": "notice", "text": "from afar"})).expect("an object");
-        lab.write(&job, events).await;
+        lab.write(&job, StudioEvent::Notice { text: "from afar".to_owned() }.into()).await;
         let mut late = Watch::open(&lab, &ada, &path, seen.map(|seq| seq.to_string()).as_deref()).await;
         assert_eq!(late.event().await.1["text"], "from afar");
         assert_eq!(early.event().await.1["text"], "from afar");

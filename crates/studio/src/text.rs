@@ -10,21 +10,21 @@ use crate::{JobId, ProjectId, ScreenshotId};
 
 /// 1 to `MAX` characters, not all blank, without NUL, which databases refuse.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text<const MAX: usize>(pub(super) String);
+pub(crate) struct NonBlankText<const MAX: usize>(pub(crate) String);
 
 /// Up to `MAX` characters, without NUL.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct AnyText<const MAX: usize>(pub(super) String);
+pub(crate) struct AnyText<const MAX: usize>(pub(crate) String);
 
 /// A positive amount up to the maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Dollars(pub(super) f64);
+pub(crate) struct Dollars(pub(crate) f64);
 
 const MOST_DOLLARS: f64 = 100_000.0;
 
 /// A JSON object, and not an array of its values, which serde would also accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Object<T>(pub(super) T);
+pub(crate) struct Object<T>(pub(crate) T);
 
 fn bounded(text: String, max: usize) -> Result<String, String> {
     match text.chars().count() {
@@ -39,7 +39,7 @@ fn is_blank(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character) || character == '\u{feff}'
 }
 
-impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
+impl<'de, const MAX: usize> Deserialize<'de> for NonBlankText<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = bounded(String::deserialize(deserializer)?, MAX).map_err(de::Error::custom)?;
         if text.chars().all(is_blank) {
@@ -92,7 +92,7 @@ macro_rules! inline_schema {
     };
 }
 
-inline_schema!([const MAX: usize] Text<MAX>, "Text", json_schema!({
+inline_schema!([const MAX: usize] NonBlankText<MAX>, "NonBlankText", json_schema!({
     "type": "string", "minLength": 1, "maxLength": MAX, "pattern": r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085\ufeff][^\u0000]*$",
 }));
 inline_schema!([const MAX: usize] AnyText<MAX>, "AnyText", json_schema!({
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn texts_enforce_their_bounds() {
-        assert_eq!(from_str::<Text<3>>(r#""äöü""#).expect("three characters").0, "äöü");
+        assert_eq!(from_str::<NonBlankText<3>>(r#""äöü""#).expect("three characters").0, "äöü");
         for text in [r#""""#, r#"" \n""#, r#""äöüß""#, r#""a\u0000""#, "null", "1"] {
-            assert!(from_str::<Text<3>>(text).is_err(), "{text}");
+            assert!(from_str::<NonBlankText<3>>(text).is_err(), "{text}");
         }
         assert_eq!(from_str::<AnyText<3>>(r#""""#).expect("nothing").0, "");
         assert!(from_str::<AnyText<3>>(r#""\u0000""#).is_err());
