@@ -8,6 +8,7 @@ pub mod crates;
 pub mod files;
 pub mod glossary;
 pub mod layout;
+pub mod links;
 pub mod lists;
 pub mod scan;
 pub mod types;

@@ -21,6 +21,10 @@ pub const WORD_EXCEPTIONS: &[Exception] = &[
     Exception { path: "web/src/panels/screenshots.tsx", word: "looks", reason: "text of the dashboard" },
 ];
 
+/// Links of pages of `docs/` that leave the book, with the reason.
+pub const BOOK_LINK_EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("docs/security.md", "../SECURITY.md", "forges show this file beside the form for private reports")];
+
 /// `unsafe` outside of a `sys` module, with the reason.
 pub const UNSAFE_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/engine/tests/machine/guest.rs", "a guest of one file, which inherits its socket as descriptor 3"),

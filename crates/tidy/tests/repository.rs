@@ -4,7 +4,7 @@ use std::process::Command;
 
 use sandbar_tidy::lists::{ALLOWED_TYPES, BASE_COMMIT, PENDING_TYPES, UNSAFE_EXCEPTIONS, WORD_EXCEPTIONS};
 use sandbar_tidy::types::{Definitions, check_types, collect, duplicates};
-use sandbar_tidy::{Finding, check_file, commits, crates, files, glossary, layout, words};
+use sandbar_tidy::{Finding, check_file, commits, crates, files, glossary, layout, links, words};
 
 fn expect_none(findings: &[Finding]) {
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
@@ -80,6 +80,20 @@ fn the_glossary_names_types_of_the_code() {
     let document = files.iter().find(|(path, _)| path == file).map_or("", |(_, text)| text);
     assert!(glossary::references(document).len() > 50, "the glossary names no types");
     expect_none(&glossary::check_glossary(file, document, &files));
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let files = files::read_all(&files::root());
+    let documents = || files.iter().filter(|(file, _)| file.ends_with(".md"));
+    assert!(documents().map(|(_, text)| links::links(text).len()).sum::<usize>() > 50, "the documents have no links");
+    let findings: Vec<Finding> = documents().flat_map(|(file, text)| links::check_links(file, text, &files)).collect();
+    expect_none(&findings);
+}
+
+#[test]
+fn every_page_is_a_chapter_of_the_book() {
+    expect_none(&links::check_book("docs/SUMMARY.md", &files::read_all(&files::root())));
 }
 
 #[test]
