@@ -498,7 +498,7 @@ fn write_metadata(volume: &Path, first: u32) {
 }
 
 #[test]
-fn a_host_that_is_full_before_the_guard_runs_does_not_abort_the_pool() {
+fn a_host_that_is_full_before_the_guard_runs_aborts_no_pool() {
     let data = Data::new();
     let host = small_ext4(&data, 2 << 30);
     let pool = Pool::open(&host, IMAGE).unwrap();

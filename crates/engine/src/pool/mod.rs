@@ -449,8 +449,7 @@ impl Pool {
     }
 
     /// Gives the blocks of deleted data back to the host. Those of metadata stay: the next change
-    /// of the tree is written there, and where the host has become full meanwhile, it would make the
-    /// kernel abort the file system.
+    /// of the tree is written there, and without a block the kernel aborts the file system.
     fn trim_data(&self) -> io::Result<()> {
         for chunk in btrfs::chunks(&self.directory)?.into_iter().filter(|chunk| !chunk.holds_metadata) {
             btrfs::trim(&self.directory, chunk.logical, chunk.length)?;

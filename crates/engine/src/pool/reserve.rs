@@ -47,8 +47,9 @@ impl Reserve {
         Ok(Self { image, ballast: data.join("pool.reserve") })
     }
 
-    /// Moves the metadata of a new file system, a few blocks, to a chunk of the kernel's usual size.
-    /// Without it only the time until the kernel adds a chunk is unguarded, so a failure is logged.
+    /// Moves the metadata of a new file system, a few blocks, to a chunk of the kernel's usual
+    /// size. Without it only the time until the next call after the kernel has added a chunk is
+    /// unguarded, so a failure is logged.
     pub(super) fn enlarge_metadata(&self, pool: &File) {
         let is_small = |chunks: Vec<btrfs::Chunk>| {
             let metadata = chunks.into_iter().filter(|chunk| chunk.holds_metadata);

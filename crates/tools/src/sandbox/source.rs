@@ -1,5 +1,5 @@
-//! The port to the sandbox of each call: a single sandbox that may be paused, or the current sandbox
-//! of a source that replaces it between calls, such as a workspace.
+//! The port to the sandbox of each call: a single sandbox that may be paused, or the current one of
+//! a source that replaces it between calls, such as a workspace.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
@@ -53,7 +53,8 @@ pub struct SandboxLease {
 
 /// What a source holds for the time of a lease.
 pub trait LeaseGuard: Send + Sync + 'static {
-    /// The sandbox did not respond as a running one does; the source checks it before its next lease.
+    /// The sandbox did not respond as a running one does; the source checks it before its next
+    /// lease.
     fn report_unresponsive(&self);
 }
 
