@@ -56,7 +56,7 @@ it, or has this machine trust it.
 A configuration file (default: $XDG_CONFIG_HOME/sandbar/config.toml). All keys are optional; these \
 are the defaults unless a comment says otherwise:
   listen = \"127.0.0.1:4980\"
-  data = \"/root/.local/share/sandbar\"  # $XDG_DATA_HOME/sandbar
+  data = \"/var/lib/sandbar\"       # absent: $XDG_DATA_HOME/sandbar
   api_key = \"e2b_0123\"            # absent: made once and kept in the data directory
   domain = \"sandbox.example\"      # absent: localhost; what SDKs append to PORT-SANDBOX.
   dashboard_host = \"dash.example\" # absent: every name that leads here
