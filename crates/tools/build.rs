@@ -2,10 +2,10 @@
 
 fn main() {
     embed::StaticProgram {
-        package: "sandbar-search",
-        sources: &["crates/search"],
-        prebuilt: "SANDBAR_SEARCH",
-        image: "SANDBAR_SEARCH_IMAGE",
+        package: "sandbar-sandbox-helper",
+        sources: &["crates/sandbox-helper"],
+        prebuilt: "SANDBAR_SANDBOX_HELPER",
+        image: "SANDBAR_SANDBOX_HELPER_IMAGE",
     }
     .build();
 }

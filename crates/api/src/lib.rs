@@ -27,7 +27,7 @@ pub use server::serve;
 use std::fmt;
 use std::sync::Arc;
 
-use authority::Authority;
+use ca::Authority;
 
 /// Configuration of the HTTP interface.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use authority::Authority;
+use ca::Authority;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::LazyConfigAcceptor;
@@ -46,7 +46,7 @@ impl Tls {
         let name = |domain: &'a str| domain.rsplit_once(':').map_or(domain, |(host, _)| host).to_ascii_lowercase();
         let domains = domains.into_iter().map(name).collect();
         let by_name = CertificateResolver::ByName { authority: Arc::clone(&authority), domains };
-        let by_name = Arc::new(authority::server_config(Arc::new(by_name), &PROTOCOLS));
+        let by_name = Arc::new(ca::server_config(Arc::new(by_name), &PROTOCOLS));
         Self { authority, by_name, permits: Semaphore::new(MOST_HANDSHAKES), handshake_timeout: HANDSHAKE_TIMEOUT }
     }
 

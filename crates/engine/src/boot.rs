@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use egress::{Egress, EgressConfig, Policy};
 use launcher::spec::{Channel, Files, Overlay, Report, Shared, Spec};
 use launcher::{Stopwatch, sealed_file};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -26,13 +27,12 @@ use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
 use crate::launchers::Launchers;
 use crate::machine::{names_path, remove, remove_socket};
-use crate::net::{Egress, EgressConfig, Policy};
 use crate::pool::{Pool, Volume};
 use crate::privilege::Privilege;
 use crate::processes::MARK;
 use crate::rootless::Identity;
 use crate::volume::volume_files;
-use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, net, rootfs::Template};
+use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, rootfs::Template};
 
 /// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
 /// overloaded by hundreds of them, seconds.
@@ -270,7 +270,7 @@ impl SandboxBuilder {
             },
             hostname,
             boot_id,
-            nameserver: net::NAMESERVER,
+            nameserver: egress::NAMESERVER,
             shared_memory_bytes: shared_memory(&limits),
         };
         let mut resources =

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use egress::{EgressConfig, Policy};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,7 +25,6 @@ use crate::delegation;
 use crate::error::EngineError;
 use crate::group::Groups;
 use crate::machine::{Inner, Machine, remove_socket};
-use crate::net::{EgressConfig, Policy};
 use crate::pool::{Pool, PoolError, PoolFault, Trashed};
 use crate::privilege::{Privilege, rootless_limitations};
 use crate::root::{self, NewRoot};

@@ -1,4 +1,4 @@
-//! Linux isolation: layers, namespaces, cgroups, network, freeze. One machine, no HTTP, no
+//! Linux isolation: layers, namespaces, cgroups, freeze. One machine, no HTTP, no
 //! database.
 //!
 //! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots
@@ -18,7 +18,6 @@ mod group;
 mod ids;
 mod launchers;
 mod machine;
-pub mod net;
 pub mod pool;
 mod privilege;
 pub mod probe;
@@ -54,7 +53,7 @@ pub struct EngineConfig {
     /// Apparent size of the sparse pool image when the data directory itself is not btrfs.
     pub pool_bytes: u64,
     /// What sandboxes may connect to.
-    pub egress: net::EgressConfig,
+    pub egress: egress::EgressConfig,
 }
 
 /// Resource limits of one sandbox.
@@ -77,7 +76,7 @@ pub struct Boot {
     pub template: rootfs::Template,
     pub limits: Limits,
     /// What the sandbox may connect to.
-    pub egress: net::Policy,
+    pub egress: egress::Policy,
     /// Volumes that the sandbox mounts, perhaps like other sandboxes: see [`Engine::open_volume`].
     pub volumes: Vec<Mount>,
     /// Content of `/proc/sys/kernel/random/boot_id` in the sandbox.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use egress::Egress;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
@@ -19,7 +20,6 @@ use crate::cgroup::Calls;
 use crate::error::EngineError;
 use crate::group::Group;
 use crate::ids::Range;
-use crate::net::{self, Egress};
 use crate::pool::Volume;
 use crate::{Instance, blocking};
 
@@ -96,11 +96,11 @@ impl Machine {
     /// # Errors
     /// `ConnectionRefused` when no process listens there.
     pub async fn dial(&self, port: u16) -> io::Result<TcpStream> {
-        net::dial_in(self.0.network.as_fd(), port).await
+        egress::dial_in(self.0.network.as_fd(), port).await
     }
 
     /// Replaces the egress rules. Connections that the new rules do not allow are closed.
-    pub fn set_egress_rules(&self, rules: net::Rules) {
+    pub fn set_egress_rules(&self, rules: egress::Rules) {
         if let Some(egress) = &*self.0.egress.lock().unwrap_or_else(PoisonError::into_inner) {
             egress.set_rules(rules);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use engine::net::{Domain, Headers, InvalidDomain, InvalidHeader, InvalidProxy, InvalidRule, Proxy, ProxyTls, Rules};
+use egress::{Domain, Headers, InvalidDomain, InvalidHeader, InvalidProxy, InvalidRule, Proxy, ProxyTls, Rules};
 use serde::{Deserialize, Serialize};
 
 use crate::id::Token;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use engine::net::Decision;
+use egress::Decision;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::log::{Entry, LogLevel};
@@ -82,7 +82,7 @@ fn entry(at: Timestamp, decision: &Decision, repeated: u64) -> Entry {
 
 #[cfg(test)]
 mod tests {
-    use engine::net::Protocol;
+    use egress::Protocol;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use async_trait::async_trait;
-use engine::net::{Policy, Rules};
+use egress::{Policy, Rules};
 use engine::pool::{PoolError, PoolFault};
 use engine::volume::VolumeDirectory;
 use jiff::Timestamp;

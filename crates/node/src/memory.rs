@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use engine::net::{Policy, Rules};
+use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
 use engine::{BootFiles, NewRoot};
 use jiff::Timestamp;

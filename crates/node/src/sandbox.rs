@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use engine::net::Rules;
+use egress::Rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

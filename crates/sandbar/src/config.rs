@@ -7,7 +7,8 @@ use crate::limits::LimitsConfig;
 use crate::screenshot_host::ScreenshotsConfig;
 use crate::{data, hosts};
 use anyhow::{Context, bail};
-use engine::net::{Budget, Trust};
+use ca::{Authority, AuthorityError};
+use egress::{Budget, InspectionAuthority, Trust};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,8 @@ pub(crate) struct Config {
 
 /// Directory of the egress authority, below the data directory.
 const AUTHORITY: &str = "authority/egress";
+/// Name of the egress authority in lists of trusted authorities.
+const COMMON_NAME: &str = "Sandbar egress";
 
 /// Private networks that sandboxes may reach, and how they resolve names.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -100,20 +103,29 @@ pub(crate) struct EgressConfig {
 impl EgressConfig {
     /// Converts to the engine's type; an error names the value that does not parse. Certificates
     /// are kept below `data`.
-    pub(crate) fn to_engine(&self, data: &Path, budget: Budget) -> anyhow::Result<engine::net::EgressConfig> {
+    pub(crate) fn to_engine(&self, data: &Path, budget: Budget) -> anyhow::Result<egress::EgressConfig> {
         let allow_ranges = self
             .allow_ranges
             .iter()
             .map(|text| text.parse().map_err(|error| anyhow::anyhow!("egress.allow_ranges: `{text}`: {error}")))
             .collect::<anyhow::Result<_>>()?;
         let nameservers = self.nameservers.iter().map(|text| nameserver(text)).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(engine::net::EgressConfig {
+        Ok(egress::EgressConfig {
             allow_ranges,
             allow_names: self.allow_names.clone(),
             nameservers: (!nameservers.is_empty()).then_some(nameservers),
-            trust: Some(Arc::new(Trust::new(&data.join(AUTHORITY), self.extra_roots.clone()))),
+            trust: Some(Arc::new(Trust::new(authority_in(data.join(AUTHORITY)), self.extra_roots.clone()))),
             budget: Arc::new(budget),
         })
+    }
+}
+
+/// Opens the authority of `directory`, which is created on first use.
+fn authority_in(directory: PathBuf) -> impl Fn() -> Result<InspectionAuthority, AuthorityError> {
+    move || {
+        let authority = Arc::new(Authority::open(&directory, COMMON_NAME, &[])?);
+        let certificate_pem = authority.certificate_pem().to_owned();
+        Ok(InspectionAuthority { certificate_pem, server_config: authority.server_config(&[]) })
     }
 }
 

@@ -2,8 +2,8 @@
 //! sandbox, and the authority that signs for them.
 
 use crate::data::AUTHORITY;
-use ::authority::Authority;
 use anyhow::{Context, bail};
+use ca::Authority;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,7 +8,7 @@
 //! ```
 
 use anyhow::bail;
-use engine::net::Budget;
+use egress::Budget;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tracing::warn;

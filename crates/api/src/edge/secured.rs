@@ -17,7 +17,7 @@ pub(super) struct TlsDialer(TlsConnector);
 
 impl Default for TlsDialer {
     fn default() -> Self {
-        let provider = authority::provider();
+        let provider = ca::provider();
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .expect("the provider has suites for all versions")

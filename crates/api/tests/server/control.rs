@@ -56,7 +56,7 @@ async fn both_api_versions_create() {
     let boots = server.engine.boots();
     assert_eq!(boots[2].guest.env_vars.get("E").map(String::as_str), Some("1"));
     assert_eq!(boots[0].guest.system_env.get("E2B_SANDBOX").map(String::as_str), Some("true"));
-    assert_eq!(boots[0].egress.rules, engine::net::Rules::default());
+    assert_eq!(boots[0].egress.rules, egress::Rules::default());
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Egress rules on the wire.
 
-use engine::net::{Headers, Proxy, ProxyTls, Rules};
+use egress::{Headers, Proxy, ProxyTls, Rules};
 use serde_json::{Value, json};
 
 use crate::support::Server;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::support::{KEY, SERVICE_PORT, Server, TIMEOUT, answer_as_service, edge_headers, text};
-use authority::Authority;
 use bytes::Bytes;
+use ca::Authority;
 use http::{Request, Version, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ fn connector(server: &Server, protocols: &[&str]) -> TlsConnector {
     let certificate = CertificateDer::from_pem_slice(server.authority.certificate_pem().as_bytes()).expect("PEM");
     let mut roots = RootCertStore::empty();
     roots.add(certificate).expect("an authority");
-    let mut config = ClientConfig::builder_with_provider(authority::provider())
+    let mut config = ClientConfig::builder_with_provider(ca::provider())
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots)
@@ -178,7 +178,7 @@ async fn services_that_speak_tls_themselves_are_reached() {
     let own = Arc::new(Authority::open(directory.path(), "Somebody else", &[]).expect("an authority"));
     let leaf = own.issue_leaf("service.test").expect("a leaf");
     let shown = tokio_rustls::rustls::sign::SingleCertAndKey::from((*leaf).clone());
-    let acceptor = TlsAcceptor::from(Arc::new(authority::server_config(Arc::new(shown), &[b"http/1.1"])));
+    let acceptor = TlsAcceptor::from(Arc::new(ca::server_config(Arc::new(shown), &[b"http/1.1"])));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
     server.engine.open_port(SECURED, listener.local_addr().expect("an address"));
     tokio::spawn(async move {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use egress::NAMESERVER;
 use sandbar_engine::EngineError;
-use sandbar_engine::net::NAMESERVER;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use egress::{EgressConfig, Policy, Rules};
 use launcher::users::Rights;
-use sandbar_engine::net::{EgressConfig, Policy, Rules};
 use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Limits, Machine};
 use tokio::runtime::Runtime;
 

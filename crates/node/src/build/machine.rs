@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::{Policy, Rules};
 use engine::BootFiles;
-use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
 use tracing::warn;

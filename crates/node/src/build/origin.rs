@@ -110,7 +110,7 @@ pub(super) async fn find(
         }
         Origin::Image { name, credentials } => {
             let mirrors = Mirrors(node_state.config.registry_mirrors.clone());
-            let image = RegistryImage::find(name, credentials.as_ref(), &mirrors, engine::net::is_public).await?;
+            let image = RegistryImage::find(name, credentials.as_ref(), &mirrors, egress::is_public).await?;
             let key = format!("image {} {}", image.config().digest, image.layers_digest());
             let settings = settings(image.config());
             Ok(ResolvedOrigin { source: OriginFiles::Registry(Box::new(image)), key, settings })

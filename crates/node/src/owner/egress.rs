@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::net::Policy;
+use egress::Policy;
 use tracing::info;
 
 use super::Owner;

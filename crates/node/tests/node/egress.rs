@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::net::{Decision, Protocol, Rules};
+use egress::{Decision, Protocol, Rules};
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::{Closing, Egress, EgressLists, NewSandbox, SandboxError, SandboxId};
 

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
+use egress::{Policy, Rules};
 use engine::BootFiles;
-use engine::net::{Policy, Rules};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::ports::{Boot, Engine};

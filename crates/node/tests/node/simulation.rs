@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use engine::net::{Policy, Rules};
+use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
 use jiff::{SignedDuration, Timestamp};
 use sandbar_node::lifecycle::PauseMode;

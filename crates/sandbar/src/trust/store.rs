@@ -1,8 +1,8 @@
 //! The system's store of trusted authorities: a directory of certificates, and a program that
 //! updates the bundles from it.
 
-use ::authority::Authority;
 use anyhow::{Context, bail};
+use ca::Authority;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};

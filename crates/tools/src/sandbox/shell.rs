@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn abandoned_command_is_killed_by_its_watchdog() {
         ends_alone("98765", &["/bin/sh", "-c", FOREGROUND, "sh"]);
-        ends_alone("98764", &[env!("SANDBAR_SEARCH_IMAGE"), "--run"]);
+        ends_alone("98764", &[env!("SANDBAR_SANDBOX_HELPER_IMAGE"), "--run"]);
     }
 
     #[track_caller]

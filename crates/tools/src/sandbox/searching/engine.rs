@@ -24,7 +24,7 @@ pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 const RIPGREP: &str = "rg";
 /// ripgrep's engine as a static executable.
-const HELPER: &[u8] = include_bytes!(env!("SANDBAR_SEARCH_IMAGE"));
+const HELPER: &[u8] = include_bytes!(env!("SANDBAR_SANDBOX_HELPER_IMAGE"));
 
 /// What searches in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
