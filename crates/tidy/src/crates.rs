@@ -1,4 +1,4 @@
-//! The crate table of ARCHITECTURE.md against what cargo knows.
+//! The crate table of ARCHITECTURE.md against what cargo knows, and the depth of the dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,13 @@ fn rows(document: &str) -> Vec<(usize, String, BTreeSet<String>)> {
         .collect()
 }
 
+/// The longest chain of crates that depend on each other, from `top` down.
+pub fn longest_chain<'a>(graph: &'a Graph, top: &'a str) -> Vec<&'a str> {
+    let dependencies = graph.get(top).into_iter().flatten();
+    let longest = dependencies.map(|dependency| longest_chain(graph, dependency)).max_by_key(Vec::len);
+    std::iter::once(top).chain(longest.into_iter().flatten()).collect()
+}
+
 /// Rows that name another crate or other dependencies than cargo does, and crates without a row.
 pub fn check_table(file: &str, document: &str, graph: &Graph) -> Vec<Finding> {
     let rows = rows(document);
@@ -89,6 +96,12 @@ mod tests {
             {"name": "sandbar-c", "manifest_path": "/x/crates/c/Cargo.toml", "dependencies": []},
             {"name": "sandbar-bench", "manifest_path": "/x/bench/Cargo.toml", "dependencies": []},
         ]}))
+    }
+
+    #[test]
+    fn the_longest_chain_follows_normal_and_build_dependencies() {
+        assert_eq!(longest_chain(&sample(), "a"), ["a", "b", "c"]);
+        assert_eq!(longest_chain(&sample(), "c"), ["c"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use sandbar_tidy::lists::{ALLOWED_TYPES, BASE_COMMIT, PENDING_TYPES, UNSAFE_EXCEPTIONS, WORD_EXCEPTIONS};
+use sandbar_tidy::lists::{ALLOWED_TYPES, BASE_COMMIT, MAX_DEPTHS, PENDING_TYPES, UNSAFE_EXCEPTIONS, WORD_EXCEPTIONS};
 use sandbar_tidy::types::{Definitions, check_types, collect, duplicates};
 use sandbar_tidy::{Finding, check_file, commits, crates, files, glossary, layout, links, words};
 
@@ -44,18 +44,29 @@ fn unsafe_code_stands_in_sys_modules_with_its_reason() {
     expect_none(&findings);
 }
 
-#[test]
-fn the_crate_table_is_what_cargo_knows() {
-    let root = files::root();
+fn crate_graph() -> crates::Graph {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(&root)
+        .current_dir(files::root())
         .output()
         .expect("cargo starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata = serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
-    let document = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
-    expect_none(&crates::check_table("ARCHITECTURE.md", &document, &crates::read_metadata(&metadata)));
+    crates::read_metadata(&serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON"))
+}
+
+#[test]
+fn the_crate_table_is_what_cargo_knows() {
+    let document = std::fs::read_to_string(files::root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
+    expect_none(&crates::check_table("ARCHITECTURE.md", &document, &crate_graph()));
+}
+
+#[test]
+fn chains_of_dependencies_stay_short() {
+    let graph = crate_graph();
+    for (from, most) in MAX_DEPTHS {
+        let chain = crates::longest_chain(&graph, from);
+        assert!(chain.len() <= *most, "{} crates deep, at most {most}: {}", chain.len(), chain.join(" > "));
+    }
 }
 
 #[test]
