@@ -2,8 +2,8 @@
 //!
 //! A frame is a virtio network header of [`VNET`] bytes followed by an IP packet. Everything that a
 //! sandbox sends is hostile: nothing is read before its bounds are checked, and what is not a
-//! whole, unfragmented TCP, UDP or ICMP packet without IP options is [`PacketContent::Other`]. Transport
-//! checksums are left to the kernel ("partial"), so payloads are never summed here.
+//! whole, unfragmented TCP, UDP or ICMP packet without IP options is [`PacketContent::Other`].
+//! Transport checksums are left to the kernel ("partial"), so payloads are never summed here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
