@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use async_trait::async_trait;
+use checkpoint::Which;
 use tempfile::TempDir;
-use workspace::checkpoint::Which;
 use workspace::config::{ProviderConfig, ProviderKind, WorkspaceConfig};
 use workspace::events::NoopObserver;
 use workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer};

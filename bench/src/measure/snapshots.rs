@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use checkpoint::{CheckpointOptions, Checkpoints, Objects, ProjectId, Which};
 use sdk::{Client, Command, Create, Sandbox};
 use tempfile::TempDir;
-use workspace::checkpoint::{CheckpointOptions, Checkpoints, Objects, ProjectId, Which};
 
 use super::{Plan, Row, Target};
 use crate::remote::{self, run};

@@ -49,7 +49,7 @@ pub use control::{
     PauseOutcome, Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use control::{secrets, templates, volumes};
-pub use error::CallError;
+pub use error::{CallError, error_chain};
 pub use files::{
     Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, OnlyOver, Watch,
 };

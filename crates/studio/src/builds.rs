@@ -1,10 +1,9 @@
 //! Starts, rebuilds, cancels and deletes builds.
 
+use checkpoint::ProjectId as SnapshotsOf;
 use jiff::Timestamp;
 use tracing::warn;
-use workspace::checkpoint::ProjectId as SnapshotsOf;
 
-use crate::chain;
 use crate::error::{REBUILD_QUESTION, StudioError};
 use crate::events;
 use crate::id::{JobId, ProjectId};
@@ -14,6 +13,7 @@ use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord};
 use crate::studio::{Studio, lock_mutex};
 use crate::view::{Job, User};
 use crate::worker;
+use sdk::error_chain;
 
 impl Studio {
     /// Queues a build for one credit.
@@ -24,7 +24,7 @@ impl Studio {
     pub async fn start(&self, user: &User, build: NewBuild) -> Result<Job, StudioError> {
         let BuildParts { project, goal, model, spec } = build.into_parts()?;
         let chosen = self.inner.host.model(model.as_deref());
-        let chosen = chosen.map_err(|error| StudioError::invalid("model", chain(&error)))?;
+        let chosen = chosen.map_err(|error| StudioError::invalid("model", error_chain(&error)))?;
         if spec.budget_usd.is_some() && chosen.model.price().is_none() {
             return Err(StudioError::invalid(
                 "budget_usd",
@@ -196,7 +196,7 @@ impl Studio {
                 Ok(Some(job)) => worker::clean_up(studio.clone(), job).await,
                 // A worker claimed the job first.
                 Ok(None) => {}
-                Err(error) => warn!(job = %id, error = %chain(&error), "cannot claim the job for its cleanup; the next worker does it"),
+                Err(error) => warn!(job = %id, error = %error_chain(&error), "cannot claim the job for its cleanup; the next worker does it"),
             }
         });
     }

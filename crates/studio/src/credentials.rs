@@ -89,7 +89,7 @@ impl Credentials {
                     .for_each(|credential| credentials.revoke(credential)),
                 // A failed read revokes nothing; the next poll reads again.
                 Err(error) => {
-                    warn!(error = %crate::chain(&error), "cannot check whether open streams are still allowed");
+                    warn!(error = %sdk::error_chain(&error), "cannot check whether open streams are still allowed");
                 }
             }
         }

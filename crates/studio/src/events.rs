@@ -1,11 +1,11 @@
 //! The events of a job's timeline: the studio's own and those of its run. The records have them as
 //! JSON, and watchers receive that JSON.
 
+use checkpoint::Stamp;
 use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use workspace::checkpoint::Stamp;
 
 use crate::job::Status;
 use crate::view::Screenshot;

@@ -1,8 +1,8 @@
 //! Reads the files of a job: from its sandbox while that runs, else from a snapshot. Reading
 //! resumes and extends nothing: it uses a plain sandbox handle and not the workspace's gate.
 
+use checkpoint::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
 use sdk::{FileError, Sandbox};
-use workspace::checkpoint::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
 use workspace::setup::PROJECT_DIRECTORY;
 
 use crate::error::StudioError;

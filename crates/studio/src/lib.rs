@@ -29,8 +29,6 @@ pub mod token;
 mod view;
 mod worker;
 
-use workspace::chain;
-
 pub use error::{REBUILD_QUESTION, StudioError};
 pub use events::{EventBody, EventImage, StudioEvent, TimelineEvent, TimelineEventKind};
 pub use host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};

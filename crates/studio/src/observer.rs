@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use tracing::warn;
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
 
-use crate::chain;
 use crate::events::{self, EventBody, StudioEvent};
 use crate::job::Status;
 use crate::records::{Change, Precondition};
 use crate::studio::Studio;
+use sdk::error_chain;
 
 #[async_trait]
 impl Observer for Studio {
@@ -34,7 +34,7 @@ impl Observer for Studio {
         };
         let noted: Result<(), crate::StudioError> = noted.await;
         if let Err(error) = noted {
-            warn!(workspace = %event.workspace, error = %chain(&error), "cannot append a workspace event to the timeline");
+            warn!(workspace = %event.workspace, error = %error_chain(&error), "cannot append a workspace event to the timeline");
         }
     }
 }

@@ -7,17 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use checkpoint::{CheckpointCondition, Which};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 use tracing::{info, warn};
-use workspace::checkpoint::{CheckpointCondition, Which};
 use workspace::devserver::{self, DevServerError};
 use workspace::{OpenError, Unavailable, Workspace, WorkspaceError};
 
 use crate::builds::busy;
-use crate::chain;
 use crate::error::StudioError;
 use crate::events::{self, StudioEvent};
 use crate::id::JobId;
@@ -26,6 +25,7 @@ use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
 use crate::studio::{Studio, lock_mutex};
 use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
+use sdk::error_chain;
 
 /// A resume in progress, shared by its callers.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
@@ -57,7 +57,7 @@ enum ResumeFailure {
 impl ResumeFailure {
     /// A failure of the application's server carries the end of its log.
     fn from_serve_error(workspace: &Workspace, error: &WorkspaceError) -> Self {
-        let WorkspaceError::DevServer(failed) = error else { return Self::Transient(chain(error)) };
+        let WorkspaceError::DevServer(failed) = error else { return Self::Transient(error_chain(error)) };
         let (reason, output) = match failed {
             DevServerError::Died { command, port, code, log } => {
                 (format!("`{command}` ended with exit status {code} before it answered on port {port}"), log)
@@ -66,7 +66,7 @@ impl ResumeFailure {
                 (format!("`{command}` did not answer on port {port} within {after:?}"), log)
             }
             DevServerError::Install { command, status, tail, .. } => (format!("`{command}` ended with {status}"), tail),
-            _ => return Self::Transient(chain(error)),
+            _ => return Self::Transient(error_chain(error)),
         };
         Self::Application { reason: workspace.mask(&reason), output: workspace.mask(output) }
     }
@@ -79,10 +79,10 @@ impl ResumeFailure {
             }
             // The workspace has already retried.
             error @ Unavailable::Unreachable { .. } => {
-                info!(error = %chain(&error), "cannot resume the sandbox");
+                info!(error = %error_chain(&error), "cannot resume the sandbox");
                 Self::Permanent(StudioError::SandboxUnreachable)
             }
-            error => Self::Transient(chain(&error)),
+            error => Self::Transient(error_chain(&error)),
         }
     }
 }
@@ -253,7 +253,7 @@ impl Studio {
             StudioError::ApplicationFailed { reason, output } => {
                 StudioError::ApplicationFailed { reason: reason.clone(), output: output.clone() }
             }
-            other => StudioError::unavailable(chain(other)),
+            other => StudioError::unavailable(error_chain(other)),
         })
     }
 
@@ -286,7 +286,7 @@ impl Studio {
                 let error = StudioError::from(error);
                 let events = vec![events::notice(error.to_string())];
                 if let Err(error) = self.change(&job.id, Precondition::None, Change::default(), events).await {
-                    warn!(job = %job.id, error = %chain(&error), "cannot append a notice to the timeline");
+                    warn!(job = %job.id, error = %error_chain(&error), "cannot append a notice to the timeline");
                 }
                 Err(error)
             }
@@ -307,7 +307,7 @@ impl Studio {
                 Err(OpenError::NotFound(_)) => return Err(ResumeFailure::Permanent(StudioError::SandboxExpired)),
                 // Another process holds the workspace, perhaps to resume it, and releases it soon.
                 Err(error @ OpenError::Held { .. }) => info!(job = %job.id, "waiting: {error}"),
-                Err(error) => return Err(ResumeFailure::Transient(chain(&error))),
+                Err(error) => return Err(ResumeFailure::Transient(error_chain(&error))),
             }
         };
         let result = match tokio::time::timeout_at(ready_by, self.start_preview(job, &workspace)).await {
@@ -371,7 +371,7 @@ impl Studio {
         ];
         self.change(&job.id, Precondition::None, change, events)
             .await
-            .map_err(|error| ResumeFailure::Transient(chain(&error)))?;
+            .map_err(|error| ResumeFailure::Transient(error_chain(&error)))?;
         Ok(Resumed { preview_url, sandbox_id })
     }
 
@@ -401,7 +401,7 @@ impl Studio {
         };
         let recorded: Result<(), StudioError> = recorded.await;
         if let Err(error) = recorded {
-            warn!(job = %id, error = %chain(&error), "cannot record whether the sandbox runs after a failed resume");
+            warn!(job = %id, error = %error_chain(&error), "cannot record whether the sandbox runs after a failed resume");
         }
     }
 
@@ -413,7 +413,7 @@ impl Studio {
         let gone = Change { sandbox_paused: Some(false), sandbox_expires_at: Some(None), ..Change::default() };
         let events = vec![events::notice("The sandbox is gone. A rebuild starts from the newest files.")];
         if let Err(error) = self.change(&job.id, Precondition::None, gone, events).await {
-            warn!(job = %job.id, error = %chain(&error), "cannot record that a sandbox is gone");
+            warn!(job = %job.id, error = %error_chain(&error), "cannot record that a sandbox is gone");
         }
     }
 

@@ -9,7 +9,7 @@ use sdk::model::SandboxState;
 use sdk::{PortRoute, Sandbox, SandboxError};
 use workspace::{OpenError, WorkspaceName, Workspaces};
 
-use crate::chain;
+use sdk::error_chain;
 
 /// A provider that does not respond within this time counts as unreachable.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(crate) enum SandboxStatus {
 }
 
 pub(crate) async fn inspect_sandbox(workspaces: &Workspaces, name: &WorkspaceName) -> SandboxStatus {
-    let unreachable = |error: &dyn std::error::Error| SandboxStatus::Unreachable(chain(error));
+    let unreachable = |error: &dyn std::error::Error| SandboxStatus::Unreachable(error_chain(error));
     let view = match workspaces.show(name).await {
         Ok(view) => view,
         Err(OpenError::NotFound(_)) => return SandboxStatus::Gone,

@@ -6,17 +6,25 @@
 
 mod disk;
 mod faulty_disk;
+#[cfg(feature = "objects")]
+mod faulty_store;
+mod killing;
 pub mod postgres;
 mod program;
 mod s3;
 mod server;
 pub mod simulation;
 mod tied;
+#[cfg(feature = "client")]
+pub mod trees;
 mod user;
 mod waiting;
 
 pub use disk::{Disk, PowerCut};
 pub use faulty_disk::{DISK_FAULTS, DiskFault, FaultyDisk};
+#[cfg(feature = "objects")]
+pub use faulty_store::{FaultyStore, ObjectRequest, StoreFault};
+pub use killing::{kill_at, wait_to_be_killed};
 pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]

@@ -8,8 +8,6 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use tracing::warn;
 
-use crate::chain::chain;
-use crate::checkpoint::{Checkpoints, ProjectId};
 use crate::clock::later;
 use crate::events::Observer;
 use crate::ledger::Ledger;
@@ -18,6 +16,8 @@ use crate::process::{self, Liveness};
 use crate::provider::Orchestrator;
 use crate::records::{Records, Stored};
 use crate::settings::Settings;
+use checkpoint::{Checkpoints, ProjectId};
+use sdk::error_chain;
 
 /// The dependencies of [`crate::Workspaces`].
 pub struct Parts {
@@ -107,11 +107,11 @@ impl WorkspaceContext {
     pub(crate) async fn record_stored(&self, project: &ProjectId, at: Timestamp) {
         let bytes = match self.checkpoints.stored_bytes(project).await {
             Ok(bytes) => bytes,
-            Err(error) => return warn!(%project, error = %chain(&error), "stored bytes could not be recorded"),
+            Err(error) => return warn!(%project, error = %error_chain(&error), "stored bytes could not be recorded"),
         };
         let stored = Stored { project: project.to_string(), at, bytes };
         if let Err(error) = self.records.record_stored(&stored).await {
-            warn!(%project, error = %chain(&error), "stored bytes could not be recorded");
+            warn!(%project, error = %error_chain(&error), "stored bytes could not be recorded");
         }
     }
 }

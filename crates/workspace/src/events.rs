@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::checkpoint::{ProjectId, Stamp};
 use crate::ledger::{Limit, LimitWarning};
 use crate::name::{ProviderName, WorkspaceName};
+use checkpoint::{ProjectId, Stamp};
 
 /// Receives events. The workspace waits for `event` to return, so an observer runs long work in a
 /// task of its own.

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use crate::chain::chain;
-use crate::checkpoint::{self, CheckpointOptions, Checkpoints, Condition, Excludes, Objects, S3Config, StoreError};
 use crate::config::{Mistake, ObjectsConfig, Variables, WorkspaceConfig};
 use crate::context::Parts;
 use crate::events::Observer;
@@ -16,6 +14,8 @@ use crate::provider::{LocalServer, Orchestrator};
 use crate::records::{DatabaseRecords, Records, RecordsError};
 use crate::settings::Settings;
 use crate::workspaces::Workspaces;
+use checkpoint::{CheckpointOptions, Checkpoints, Condition, Excludes, Objects, S3Config, StoreError};
+use sdk::error_chain;
 
 /// The environment variables that AWS's own programs read.
 const S3_KEY: &str = "AWS_ACCESS_KEY_ID";
@@ -132,7 +132,7 @@ async fn probe(objects: Objects) {
             warn!("the object store ignores conditional puts: only the lease keeps two processes apart");
         }
         Ok(_) => {}
-        Err(error) => warn!(error = %chain(&error), "the object store cannot be reached now"),
+        Err(error) => warn!(error = %error_chain(&error), "the object store cannot be reached now"),
     }
 }
 

@@ -4,8 +4,6 @@
 //! servers.
 #![forbid(unsafe_code)]
 
-mod chain;
-pub mod checkpoint;
 pub mod clock;
 pub mod config;
 mod context;
@@ -28,7 +26,6 @@ mod simulation;
 mod workspace;
 mod workspaces;
 
-pub use chain::chain;
 pub use context::Parts;
 pub use from_config::BuildError;
 pub use name::{InvalidName, ProviderName, WorkspaceName};

@@ -6,8 +6,8 @@
 //! Overlapping occurrences are masked together, so that no end of one remains visible.
 //!
 //! Masking a plain value everywhere would destroy the text: a port, `true`, `production`, and any
-//! value of fewer than [`SHORTEST`] bytes ([`is_plain`]). Plain values are masked only after their
-//! name, as in `NAME=value`, so they must not be used for secrets.
+//! value of fewer than [`checkpoint::SHORTEST_MASKED`] bytes ([`is_plain`]). Plain values are masked
+//! only after their name, as in `NAME=value`, so they must not be used for secrets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,51 +18,12 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use checkpoint::is_plain;
 
 /// Replaces a masked value.
 pub const HIDDEN: &str = "***";
-/// Values below this many bytes are plain.
-pub const SHORTEST: usize = 4;
-/// Numbers of up to this many digits are plain: every port is one.
-const SHORT_NUMBER: usize = 5;
-/// Common values of settings.
-const COMMON: [&str; 26] = [
-    "true",
-    "false",
-    "none",
-    "null",
-    "auto",
-    "default",
-    "enabled",
-    "disabled",
-    "always",
-    "never",
-    "local",
-    "localhost",
-    "0.0.0.0",
-    "127.0.0.1",
-    "development",
-    "production",
-    "staging",
-    "test",
-    "testing",
-    "trace",
-    "debug",
-    "info",
-    "warn",
-    "warning",
-    "error",
-    "utf-8",
-];
 /// The fewest bytes of a part of a value (a line, an encoded form) that is masked on its own.
 const SHORTEST_PART: usize = 8;
-
-/// Whether a value is too common to be masked everywhere: fewer than [`SHORTEST`] bytes, a number
-/// of up to five digits, or a common value of settings.
-pub fn is_plain(value: &str) -> bool {
-    let number = value.len() <= SHORT_NUMBER && value.bytes().all(|byte| byte.is_ascii_digit());
-    value.len() < SHORTEST || number || COMMON.iter().any(|word| value.eq_ignore_ascii_case(word))
-}
 
 /// Masks values in texts. Cheap to clone.
 #[derive(Clone, Default)]

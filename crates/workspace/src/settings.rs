@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::checkpoint::CheckpointOptions;
 use crate::clock::Clock;
+use checkpoint::CheckpointOptions;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);

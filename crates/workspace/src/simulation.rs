@@ -25,7 +25,6 @@ use serde_json::json;
 use testing::simulation::{Random, Seeds};
 use uuid::Uuid;
 
-use crate::checkpoint::{Checkpoints, Objects};
 use crate::clock::{Clock, ManualClock, later};
 use crate::config::WorkspaceConfig;
 use crate::context::{Parts, WorkspaceContext};
@@ -42,6 +41,7 @@ use crate::settings::Settings;
 use crate::workspace::transitions::{self, OldSandbox, Successor};
 use crate::workspace::{Details, HeldLease, SandboxRef, StopReason, read_details};
 use crate::workspaces::{CREATION_TIMEOUT, NamedSandboxes};
+use checkpoint::{Checkpoints, Objects};
 
 const SEEDS: Seeds = Seeds { short: 400, soak: Duration::from_secs(120) };
 const STEPS: usize = 400;

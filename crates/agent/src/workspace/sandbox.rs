@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::workspace::setup::PROJECT_DIRECTORY;
-use ::workspace::{SESSION_DIRECTORY, SandboxGuard, Workspace, chain};
+use ::workspace::{SESSION_DIRECTORY, SandboxGuard, Workspace};
 use async_trait::async_trait;
 use sdk::Sandbox;
+use sdk::error_chain;
 use tools::{AcquireError, LeaseGuard, SandboxLease, SandboxSource, SandboxToolDispatcher};
 
 /// The tools in a workspace's default session. Calls wait while the workspace changes its sandbox
@@ -37,7 +38,7 @@ impl LeaseGuard for Guard {
 #[async_trait]
 impl SandboxSource for WorkspaceSandbox {
     async fn acquire(&self, session: &str) -> Result<SandboxLease, AcquireError> {
-        let guard = self.0.enter().await.map_err(|error| AcquireError(chain(&error)))?;
+        let guard = self.0.enter().await.map_err(|error| AcquireError(error_chain(&error)))?;
         let mut lease = SandboxLease::new(guard.sandbox().clone());
         lease.epoch = guard.epoch();
         lease.notices = guard.notices_for(session);

@@ -7,12 +7,12 @@
 //! ```
 
 use anyhow::{Context as _, bail};
+use checkpoint::{ObjectKey, Objects};
 use engine::FileIds;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
-use workspace::checkpoint::{ObjectKey, Objects};
 
 const FOLDER: &str = "manifests";
 /// Version of this layout.

@@ -16,6 +16,7 @@ use self::source::{DurableFile, Fingerprint, FrozenVolume, MAX_PATH_BYTES, OpenP
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use anyhow::{Context as _, bail};
+use checkpoint::{ObjectKey, Objects};
 use clap::Args;
 use engine::Engine;
 use rustix::fs::{FlockOperation, flock};
@@ -32,7 +33,6 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tracing::warn;
 use url::Url;
-use workspace::checkpoint::{ObjectKey, Objects};
 use workspace::config::ObjectsConfig;
 
 /// Size of one read and one upload.

@@ -5,6 +5,7 @@ use super::manifest::{FileEntry, Manifest, Root, VolumeEntry, hex};
 use super::{BackupTarget, source};
 use crate::{config, data, runtime};
 use anyhow::{Context as _, bail};
+use checkpoint::{ObjectKey, Objects};
 use clap::Args;
 use engine::FileIds;
 use engine::pool::Pool;
@@ -17,7 +18,6 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
-use workspace::checkpoint::{ObjectKey, Objects};
 
 /// Limit of a restored volume until it is used; then the limit of its record applies.
 const VOLUME_LIMIT_BYTES: u64 = 256 << 30;

@@ -5,6 +5,7 @@ use super::source::{MAX_PATH_BYTES, OpenPool, Tree, is_too_long};
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
 use anyhow::{Context as _, bail};
+use checkpoint::{CheckpointCondition, Checkpoints, ObjectKey, Objects, ProjectId};
 use clap::Args;
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
@@ -13,7 +14,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use workspace::checkpoint::{CheckpointCondition, Checkpoints, ObjectKey, Objects, ProjectId};
 
 /// Inode number of the root directory of every btrfs subvolume.
 const SUBVOLUME_INODE: u64 = 256;
@@ -113,7 +113,7 @@ async fn scrub_databases(data: &Path, report: &mut Report) -> anyhow::Result<()>
         for file in super::source::files_below(root, &directory)?.into_iter().filter(|file| file.database) {
             report.databases += 1;
             if let Err(error) = database::verify(&file.path).await {
-                report.note(file.path.display().to_string(), workspace::chain(&error));
+                report.note(file.path.display().to_string(), sdk::error_chain(&error));
             }
         }
     }

@@ -4,10 +4,10 @@ use super::queries::WorkspaceStatus;
 use super::snapshots::{report_skipped, skipped_to_json, summarize_paths};
 use super::{Session, screenshot_process};
 use crate::sandbox::show::{printable, span};
+use checkpoint::FilePath;
 use clap::Args;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use workspace::checkpoint::FilePath;
 use workspace::{AutoRestore, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};
 
 /// Pause a workspace: its files are saved, its sandbox is stopped and kept.

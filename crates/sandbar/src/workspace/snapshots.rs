@@ -4,13 +4,13 @@ use super::{Session, app};
 use crate::sandbox::ask;
 use crate::sandbox::show::{Colour, local_time, printable, size};
 use anyhow::bail;
+use checkpoint::{
+    CheckpointCondition, Checkpoints, FilePath, Listed, Objects, Occasion, ProjectId, Restored, Stamp, Which,
+};
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
 use std::path::{Path, PathBuf};
-use workspace::checkpoint::{
-    CheckpointCondition, Checkpoints, FilePath, Listed, Objects, Occasion, ProjectId, Restored, Stamp, Which,
-};
 use workspace::{OpenError, Unsaved, WorkspaceName, WorkspaceView};
 
 /// Save the files of a workspace.

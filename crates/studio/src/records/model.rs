@@ -2,10 +2,10 @@
 
 use agent::RunId;
 use agent::approval::Policy;
+use checkpoint::{ProjectId as SnapshotsOf, Stamp};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use workspace::WorkspaceName;
-use workspace::checkpoint::{ProjectId as SnapshotsOf, Stamp};
 
 use super::Damage;
 use super::entity::job;

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
+use checkpoint::ProjectId as SnapshotsOf;
 use tokio::time::Instant;
 use tracing::info;
 use workspace::OpenError;
-use workspace::checkpoint::ProjectId as SnapshotsOf;
 
 use super::build::Interrupted;
 use super::host::WorkspaceHost;
-use crate::chain;
 use crate::error::StudioError;
 use crate::previews::close;
 use crate::records::JobRecord;
+use sdk::error_chain;
 
 /// For the worker of the earlier build, which saves its files and pauses or deletes its sandbox.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -65,13 +65,13 @@ impl WorkspaceHost {
                 Err(error @ OpenError::Held { .. }) if Instant::now() < deadline => {
                     info!(job = %job.id, "waiting: {error}");
                 }
-                Err(error) => return Err(Interrupted::Retry(chain(&error))),
+                Err(error) => return Err(Interrupted::Retry(error_chain(&error))),
             }
         };
         let saved = workspace.keep_files().await;
         close(&workspace).await;
         saved.map(drop).map_err(|error| {
-            Interrupted::Retry(format!("the newest files of {} could not be saved: {}", job.id, chain(&error)))
+            Interrupted::Retry(format!("the newest files of {} could not be saved: {}", job.id, error_chain(&error)))
         })
     }
 }

@@ -20,7 +20,6 @@ use workspace::Workspace;
 use super::host::BuildHost;
 use super::lease::Claim;
 use super::run::DriveError;
-use crate::chain;
 use crate::error::StudioError;
 use crate::events::{self, StudioEvent};
 use crate::id::ScreenshotId;
@@ -28,6 +27,7 @@ use crate::job::{Status, Step, next};
 use crate::records::{Change, JobRecord, MAX_RETRY_DELAY, NewScreenshot, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
+use sdk::error_chain;
 
 /// Workers that may be interrupted between two turns of the model. After that the job fails, so
 /// that a job which kills its workers is not claimed again.
@@ -62,7 +62,7 @@ pub(super) enum Interrupted {
 
 impl From<StudioError> for Interrupted {
     fn from(error: StudioError) -> Self {
-        Self::Retry(chain(&error))
+        Self::Retry(error_chain(&error))
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn build(
         Interrupted::Retry(reason) => (retry_delay(job.broken_off), Some(reason)),
     };
     if let Err(error) = studio.records().release(&job.id, job.attempt, rest).await {
-        warn!(error = %chain(&error), "cannot release the claim; it expires");
+        warn!(error = %error_chain(&error), "cannot release the claim; it expires");
     }
     if let Some(reason) = reason {
         warn!(reason, ?rest, "interrupted; the next worker continues the job");
@@ -303,7 +303,7 @@ impl<H: BuildHost> JobTask<'_, H> {
             Status::Ready => {
                 self.wait_for_viewer(&job).await?;
                 if let Err(error) = self.host.pause(&job).await {
-                    warn!(error = %chain(&error), "cannot pause the preview; it keeps running");
+                    warn!(error = %error_chain(&error), "cannot pause the preview; it keeps running");
                 }
             }
             _ => {
@@ -344,7 +344,11 @@ impl<H: BuildHost> JobTask<'_, H> {
             return Ok(());
         }
         let gone = Change { sandbox_id: Some(None), sandbox_paused: Some(false), ..Change::default() };
-        self.studio.change(&job.id, Precondition::None, gone, Vec::new()).await.map(drop).map_err(|error| chain(&error))
+        self.studio
+            .change(&job.id, Precondition::None, gone, Vec::new())
+            .await
+            .map(drop)
+            .map_err(|error| error_chain(&error))
     }
 }
 
@@ -373,10 +377,10 @@ impl Studio {
         };
         let kept: Result<(), StudioError> = kept.await;
         if let Err(error) = kept {
-            warn!(job = %job.id, error = %chain(&error), "cannot take screenshots");
-            let events = vec![events::notice(format!("No pictures could be taken: {}", chain(&error)))];
+            warn!(job = %job.id, error = %error_chain(&error), "cannot take screenshots");
+            let events = vec![events::notice(format!("No pictures could be taken: {}", error_chain(&error)))];
             if let Err(error) = self.change(&job.id, Precondition::None, Change::default(), events).await {
-                warn!(job = %job.id, error = %chain(&error), "cannot append a notice to the timeline");
+                warn!(job = %job.id, error = %error_chain(&error), "cannot append a notice to the timeline");
             }
         }
     }

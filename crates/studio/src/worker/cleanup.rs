@@ -1,15 +1,15 @@
 //! Work on ended jobs: restoring a snapshot, and removing a deleted job. A request records the
 //! intent first, so that another worker continues after the process dies.
 
+use checkpoint::Stamp;
 use tracing::{info, warn};
-use workspace::checkpoint::Stamp;
 
 use super::build::{Interrupted, JobTask};
 use super::host::BuildHost;
-use crate::chain;
 use crate::error::StudioError;
 use crate::events;
 use crate::records::{Change, JobRecord};
+use sdk::error_chain;
 
 impl<H: BuildHost> JobTask<'_, H> {
     /// Restores the files. A failure is reported on the timeline and not retried: the user may ask
@@ -19,7 +19,7 @@ impl<H: BuildHost> JobTask<'_, H> {
             Ok(()) => None,
             Err(error @ StudioError::ApplicationFailed { .. }) => Some(format!("The files are restored. {error}")),
             Err(error) => {
-                let problem = chain(&error);
+                let problem = error_chain(&error);
                 warn!(problem, %stamp, "cannot restore a checkpoint");
                 Some(format!("The snapshot could not be restored: {problem}"))
             }

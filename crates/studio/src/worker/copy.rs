@@ -9,12 +9,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 use workspace::ledger::Usd;
 
-use crate::chain;
 use crate::error::StudioError;
 use crate::events::{EventBody, StudioEvent, TimelineEventKind};
 use crate::id::{JobId, ScreenshotId};
 use crate::records::{Change, NewScreenshot, Precondition};
 use crate::studio::Studio;
+use sdk::error_chain;
 
 /// Narrower screenshots are of a mobile viewport.
 const DESKTOP: u32 = 600;
@@ -51,7 +51,7 @@ impl JournalCopier {
                 let body = EventBody { turn: Some(happened.turn), event: TimelineEventKind::Agent(happened.event) };
                 self.studio.inner.timeline.publish_delta(&self.job, body);
             } else if let Err(error) = self.copy().await {
-                warn!(job = %self.job, error = %chain(&error), "cannot copy the journal to the timeline; trying again");
+                warn!(job = %self.job, error = %error_chain(&error), "cannot copy the journal to the timeline; trying again");
             }
         }
     }

@@ -3,22 +3,22 @@
 
 use agent::RunId;
 use async_trait::async_trait;
+use checkpoint::{ProjectId as SnapshotsOf, Stamp, Which};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-use workspace::checkpoint::{ProjectId as SnapshotsOf, Stamp, Which};
 use workspace::setup::{Repo, Setup};
 use workspace::{OpenError, SetupError, Unsaved, Workspace};
 
 use super::build::Interrupted;
 use super::run::{self, DriveError, RunOutcome};
-use crate::chain;
 use crate::error::StudioError;
 use crate::job::Status;
 use crate::previews::close;
 use crate::probe::{self, SandboxStatus};
 use crate::records::JobRecord;
 use crate::studio::Studio;
+use sdk::error_chain;
 
 /// Every call is idempotent: a worker that continues after a killed one finds completed steps done.
 #[async_trait]
@@ -103,9 +103,10 @@ impl BuildHost for WorkspaceHost {
         };
         match error {
             // The previous worker still holds the workspace, or the records are unavailable.
-            SetupError::Open(error) => Err(Interrupted::Retry(chain(&error))),
+            SetupError::Open(error) => Err(Interrupted::Retry(error_chain(&error))),
             error => {
-                let text = format!("The workspace could not be prepared: {}. Rebuild to try again.", chain(&error));
+                let text =
+                    format!("The workspace could not be prepared: {}. Rebuild to try again.", error_chain(&error));
                 Ok(Err(text))
             }
         }
@@ -122,15 +123,15 @@ impl BuildHost for WorkspaceHost {
     }
 
     async fn serve(&self, workspace: &Workspace) -> Result<Option<(String, u16)>, String> {
-        let served = workspace.serve(None).await.map_err(|error| chain(&error))?;
+        let served = workspace.serve(None).await.map_err(|error| error_chain(&error))?;
         let Some(ready) = served else { return Ok(None) };
-        let pass = workspace.enter().await.map_err(|error| chain(&error))?;
+        let pass = workspace.enter().await.map_err(|error| error_chain(&error))?;
         Ok(Some((pass.sandbox().url(ready.port), ready.port)))
     }
 
     async fn save(&self, site: &Workspace) {
         if let Err(error) = site.save_checkpoint().await {
-            warn!(error = %chain(&error), "cannot save a checkpoint; the pause saves again");
+            warn!(error = %error_chain(&error), "cannot save a checkpoint; the pause saves again");
         }
     }
 
@@ -158,14 +159,14 @@ impl BuildHost for WorkspaceHost {
             Ok(workspace) => workspace,
             // Also after a worker was killed when it had deleted the sandbox.
             Err(OpenError::NotFound(_)) => return Ok(true),
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error_chain(&error)),
         };
         let ended = workspace.destroy(Unsaved::Keep).await;
         if let Err(error) = &ended {
-            warn!(error = %chain(error), "cannot save the files; keeping the sandbox");
+            warn!(error = %error_chain(error), "cannot save the files; keeping the sandbox");
             let paused = workspace.pause().await;
             close(&workspace).await;
-            return paused.map(|()| false).map_err(|error| chain(&error));
+            return paused.map(|()| false).map_err(|error| error_chain(&error));
         }
         Ok(true)
     }
@@ -180,11 +181,11 @@ impl BuildHost for WorkspaceHost {
             Ok(workspace) => {
                 if let Err(error) = workspace.destroy(Unsaved::Unwanted).await {
                     close(&workspace).await;
-                    return Err(Interrupted::Retry(chain(&error)));
+                    return Err(Interrupted::Retry(error_chain(&error)));
                 }
             }
             Err(OpenError::NotFound(_)) => {}
-            Err(error) => return Err(Interrupted::Retry(chain(&error))),
+            Err(error) => return Err(Interrupted::Retry(error_chain(&error))),
         }
         if self.studio.records().is_base_of_queued_job(&job.workspace).await.map_err(StudioError::from)? {
             return Err(Interrupted::Retry("another build is about to begin from its files".to_owned()));

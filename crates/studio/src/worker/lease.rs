@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::chain;
 use crate::records::JobRecord;
 use crate::studio::{Studio, lock_mutex};
+use sdk::error_chain;
 
 /// A claim that is renewed until it is dropped.
 pub(super) struct Claim {
@@ -56,7 +56,7 @@ async fn renew(studio: Studio, job: JobRecord, cancel: CancellationToken, lost: 
                 }
             }
             Ok(Ok(None)) => return lost.cancel(),
-            Ok(Err(error)) => warn!(job = %job.id, error = %chain(&error), "cannot renew a claim; trying again"),
+            Ok(Err(error)) => warn!(job = %job.id, error = %error_chain(&error), "cannot renew a claim; trying again"),
             Err(_) => {}
         }
         if tokio::time::Instant::now() + Duration::from_secs(1) >= good_until {

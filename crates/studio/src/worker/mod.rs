@@ -26,9 +26,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span, warn};
 
 use self::host::WorkspaceHost;
-use crate::chain;
 use crate::records::JobRecord;
 use crate::studio::Studio;
+use sdk::error_chain;
 
 /// How long before its sandbox expires a resumed preview is paused, so that it is not lost. Earlier
 /// than workspace maintenance would extend the sandbox, because no user works in it.
@@ -54,7 +54,7 @@ pub async fn work(studio: Studio, stop: CancellationToken) {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    warn!(error = %chain(&error), "cannot claim a job; trying again");
+                    warn!(error = %error_chain(&error), "cannot claim a job; trying again");
                     break;
                 }
             }
@@ -98,14 +98,14 @@ async fn pause_expiring(studio: &Studio) {
     let soon = Timestamp::now().saturating_add(AUTO_PAUSE_MARGIN).unwrap_or(Timestamp::MAX);
     let ending = match studio.records().jobs_expiring_before(soon).await {
         Ok(ending) => ending,
-        Err(error) => return warn!(error = %chain(&error), "cannot query expiring previews; trying again"),
+        Err(error) => return warn!(error = %error_chain(&error), "cannot query expiring previews; trying again"),
     };
     for job in ending {
         match studio.pause_before(&job, Some(soon)).await {
             Ok(_) => {}
             // The sandbox is gone, so nothing is left to pause.
             Err(crate::StudioError::NotFound) => studio.record_sandbox_gone(&job).await,
-            Err(error) => warn!(job = %job.id, error = %chain(&error), "cannot pause a preview; trying again"),
+            Err(error) => warn!(job = %job.id, error = %error_chain(&error), "cannot pause a preview; trying again"),
         }
     }
 }

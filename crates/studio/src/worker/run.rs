@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use workspace::Workspace;
 
 use super::copy::JournalCopier;
-use crate::chain;
 use crate::error::StudioError;
 use crate::probe::{self, AppResponse};
 use crate::records::JobRecord;
 use crate::studio::Studio;
+use sdk::error_chain;
 
 /// How the run ended.
 pub(super) struct RunOutcome {
@@ -36,7 +36,7 @@ pub(super) enum DriveError {
 
 impl From<StudioError> for DriveError {
     fn from(error: StudioError) -> Self {
-        Self::Retry(chain(&error))
+        Self::Retry(error_chain(&error))
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn drive(
     cancel: CancellationToken,
 ) -> Result<RunOutcome, DriveError> {
     let inner = &studio.inner;
-    let chosen = inner.host.model(Some(&job.model)).map_err(|error| DriveError::Permanent(chain(&error)))?;
+    let chosen = inner.host.model(Some(&job.model)).map_err(|error| DriveError::Permanent(error_chain(&error)))?;
     let books = UsageRecorder {
         records: inner.usage.clone(),
         run: id.clone(),
@@ -114,7 +114,7 @@ async fn take_phase_screenshots(
 }
 
 async fn start_or_resume(studio: &Studio, job: &JobRecord, id: &RunId, parts: Parts) -> Result<RunOutcome, DriveError> {
-    let known = studio.inner.runs.run(id).await.map_err(|error| DriveError::Retry(chain(&error)))?;
+    let known = studio.inner.runs.run(id).await.map_err(|error| DriveError::Retry(error_chain(&error)))?;
     if let Some(record) = &known
         && record.head.state == RunState::Finished
         && let Some(reason) = record.head.stop_reason
@@ -133,8 +133,8 @@ async fn start_or_resume(studio: &Studio, job: &JobRecord, id: &RunId, parts: Pa
     match driven {
         Ok(report) => Ok(RunOutcome { reason: report.stop_reason, message: report.message }),
         Err(RunError::Completed(_)) => Ok(RunOutcome { reason: StopReason::Completed, message: String::new() }),
-        Err(error @ (RunError::NoPrice(_) | RunError::Policy(_))) => Err(DriveError::Permanent(chain(&error))),
-        Err(error) => Err(DriveError::Retry(chain(&error))),
+        Err(error @ (RunError::NoPrice(_) | RunError::Policy(_))) => Err(DriveError::Permanent(error_chain(&error))),
+        Err(error) => Err(DriveError::Retry(error_chain(&error))),
     }
 }
 

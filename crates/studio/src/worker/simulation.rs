@@ -24,6 +24,7 @@ use agent::model::{ChoiceError, Usage};
 use agent::records::{Head, JournalEntry, RunRecord, RunState};
 use agent::{Event, Happened, Plan, RunId, StopReason, UsageRecorder};
 use async_trait::async_trait;
+use checkpoint::Stamp;
 use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use sdk::Secret;
@@ -37,7 +38,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tools::ToolDispatcher;
-use workspace::checkpoint::Stamp;
 use workspace::clock::{Clock, ManualClock};
 use workspace::events::{EventKind, Observer, WorkspaceEvent};
 use workspace::{Workspace, Workspaces};
@@ -196,7 +196,7 @@ impl BuildHost for Simulated {
         let phases = unbounded_channel().0;
         let mut copier = JournalCopier::new(&self.studio, &job.id, job.attempt, usage, job.run_entries, phases);
         copier.copy().await?;
-        let again = |error: &dyn std::error::Error| DriveError::Retry(crate::chain(error));
+        let again = |error: &dyn std::error::Error| DriveError::Retry(sdk::error_chain(error));
         let known = inner.runs.run(run).await.map_err(|error| again(&error))?;
         let mut count = known.as_ref().map_or(0, |known| known.entries);
         if known.is_none() {

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 pub use own::OwnServer;
 pub use provider::{DeploymentMode, PlanConfig, Preset, PriceConfig, ProviderConfig, ProviderKind, ResourcesConfig};
 
-use crate::checkpoint::FolderName;
 use crate::ledger::Usd;
 use crate::name::ProviderName;
+use checkpoint::FolderName;
 
 /// Looks up an environment variable; an empty value counts as unset.
 pub type Variables<'a> = &'a (dyn Fn(&str) -> Option<String> + Sync);

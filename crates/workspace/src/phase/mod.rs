@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sdk::{Command, CommandError, Sandbox};
 
-use crate::checkpoint::Excludes;
 use crate::shell::{script, tail_of};
+use checkpoint::Excludes;
 
 const COMMIT: &str = include_str!("commit.sh");
 /// Allows for a first commit of many files.

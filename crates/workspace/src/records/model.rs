@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::checkpoint::ProjectId;
 use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
+use checkpoint::ProjectId;
 
 /// A workspace, with all that the next process needs to continue it.
 #[derive(Clone, PartialEq)]

@@ -28,12 +28,12 @@ pub use bundle::BundleError;
 pub use progress::{Progress, Step};
 pub use repo::{Repo, RepoSource};
 
-use crate::checkpoint::ProjectId;
 use crate::devserver::DevServer;
 use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::shell::{self, KillFilter, STAGE};
+use checkpoint::ProjectId;
 
 /// The project directory in every workspace.
 pub const PROJECT_DIRECTORY: &str = "/home/user/project";

@@ -10,14 +10,14 @@ use super::core::{Attached, Core, OpGuard, SavedFor, services};
 use super::details::{Details, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::resume::{AutoRestore, SandboxStatus};
-use crate::chain::chain;
-use crate::checkpoint::Saved;
 use crate::clock::later;
 use crate::devserver::{self, Choice, DevServer, Ready, Start};
 use crate::events::EventKind;
 use crate::name::ProviderName;
 use crate::records::{ChangeError, WorkspaceState};
 use crate::setup::PROJECT_DIRECTORY;
+use checkpoint::Saved;
+use sdk::error_chain;
 
 impl Core {
     /// Makes sure that the sandbox runs, for a caller that holds the operation lock and so needs no
@@ -56,7 +56,7 @@ impl Core {
                 match (devserver::start(&sandbox, &server, Start::AfterRestore).await, fallback_port) {
                     (Ok(ready), _) => ready,
                     (Err(error), Some(port)) => {
-                        warn!(workspace = %self.name, error = %self.mask_text(&chain(&error)), port, "dev server failed, showing another port");
+                        warn!(workspace = %self.name, error = %self.mask_text(&error_chain(&error)), port, "dev server failed, showing another port");
                         self.update(&op, |record, _| record.services = services(None)).await?;
                         Ready::already_running(port)
                     }
@@ -92,7 +92,7 @@ impl Core {
             Ok(Some(server)) => self.update(op, |record, _| record.services = services(Some(&server))).await,
             Ok(None) => Ok(()),
             Err(error) => {
-                warn!(workspace = %self.name, error = %chain(&error), "dev server could not be detected");
+                warn!(workspace = %self.name, error = %error_chain(&error), "dev server could not be detected");
                 Ok(())
             }
         }
@@ -168,7 +168,7 @@ impl Core {
                 Ok(SandboxStatus::Gone) => {}
                 Ok(found) => return Ok((place, found)),
                 Err(error) => {
-                    warn!(sandbox = %place, error = %chain(&error), "provider could not be asked for the sandbox");
+                    warn!(sandbox = %place, error = %error_chain(&error), "provider could not be asked for the sandbox");
                 }
             }
         }

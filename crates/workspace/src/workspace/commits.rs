@@ -9,11 +9,11 @@ use tracing::debug;
 
 use super::core::{Core, OpGuard, SavedFor};
 use super::error::WorkspaceError;
-use crate::checkpoint::Saved;
 use crate::events::EventKind;
 use crate::phase::{self, Phase};
 use crate::records::ChangeError;
 use crate::setup::PROJECT_DIRECTORY;
+use checkpoint::Saved;
 
 /// The result of a phase's commit.
 #[derive(Debug, Clone)]

@@ -23,8 +23,6 @@ use super::lease::HeldLease;
 use super::notice_text::list_some;
 use super::notices::Notices;
 use super::remaining::LastAnswer;
-use crate::chain::chain;
-use crate::checkpoint::{CheckpointOptions, EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, Stamp};
 use crate::clock::later;
 use crate::context::WorkspaceContext;
 use crate::devserver::DevServer;
@@ -34,6 +32,8 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Placed;
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
+use checkpoint::{CheckpointOptions, EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, Stamp};
+use sdk::error_chain;
 
 /// The key of the dev server in a record's services.
 const DEV_SERVER: &str = "dev_server";
@@ -197,7 +197,7 @@ impl Core {
             && self.held_lease.is_lost()
             && let Err(error) = self.retake_lease(&op).await
         {
-            warn!(workspace = %self.name, error = %chain(&error), "the lost lease could not be retaken");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the lost lease could not be retaken");
         }
         op
     }
@@ -224,7 +224,7 @@ impl Core {
         }
         self.add_notice(LEASE_RETAKEN);
         if let Err(error) = self.update(op, |_, details| details.epoch += 1).await {
-            warn!(workspace = %self.name, error = %chain(&error), "the retaken lease could not be recorded");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the retaken lease could not be recorded");
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Core {
             record.sandbox.is_some() || !details.retired.is_empty() || record.state != WorkspaceState::SettingUp
         };
         if !begun && let Err(error) = self.context.records.remove_workspace(&self.held_lease.lease()).await {
-            warn!(workspace = %self.name, error = %chain(&error), "the record of an unfinished workspace could not be removed");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the record of an unfinished workspace could not be removed");
         }
     }
 
@@ -471,7 +471,7 @@ impl Core {
                 if let SaveError::Exposed { files, .. } = &error {
                     self.notify_exposed(op, files).await;
                 }
-                let reason = self.mask_text(&chain(&error));
+                let reason = self.mask_text(&error_chain(&error));
                 warn!(workspace = %self.name, reason, "checkpoint failed; the sandbox keeps running");
                 self.emit(EventKind::CheckpointFailed { reason }).await;
                 Err(error)
@@ -513,7 +513,7 @@ impl Core {
             }
         });
         if let Err(error) = noted.await {
-            warn!(workspace = %self.name, error = %chain(&error), "the checkpoint could not be recorded");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the checkpoint could not be recorded");
         }
         if !saved.unchanged {
             self.context.record_stored(&self.project, now).await;
@@ -532,7 +532,7 @@ impl Core {
             list_some(files.iter().map(String::as_str).collect::<Vec<_>>().into_iter())
         ));
         if let Err(error) = self.update(op, |_, details| details.reported_exposed = files).await {
-            warn!(workspace = %self.name, error = %chain(&error), "the notice could not be recorded and may be repeated");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the notice could not be recorded and may be repeated");
         }
     }
 
@@ -549,7 +549,7 @@ impl Core {
                 true
             }
             Err(error) => {
-                warn!(workspace = %self.name, sandbox = %place, error = %chain(&error), "the sandbox could not be killed");
+                warn!(workspace = %self.name, sandbox = %place, error = %error_chain(&error), "the sandbox could not be killed");
                 false
             }
         }
@@ -558,7 +558,7 @@ impl Core {
     pub(super) async fn close_interval(&self, place: &SandboxRef) {
         let closed = self.context.records.close_interval(&place.provider, &place.sandbox, self.now()).await;
         if let Err(error) = closed {
-            warn!(sandbox = %place, error = %chain(&error), "the end of a run could not be recorded");
+            warn!(sandbox = %place, error = %error_chain(&error), "the end of a run could not be recorded");
         }
     }
 
@@ -575,7 +575,7 @@ impl Core {
             ended_at: None,
         };
         if let Err(error) = self.context.records.open_interval(&interval).await {
-            warn!(sandbox = %place, error = %chain(&error), "the start of a run could not be recorded");
+            warn!(sandbox = %place, error = %error_chain(&error), "the start of a run could not be recorded");
         }
     }
 }

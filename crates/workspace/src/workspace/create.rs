@@ -15,18 +15,18 @@ use super::details::{Details, Run, SandboxRef};
 use super::error::{OpenError, SetupError, WorkspaceError};
 use super::lease::HeldLease;
 use super::resume::SandboxStatus;
-use crate::checkpoint::{RestoreError, Restored, Which};
 use crate::clock::later;
 use crate::context::WorkspaceContext;
 use crate::devserver::Start;
 use crate::events::EventKind;
-use crate::faults::{Point, reach};
+use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::find_used_up_budget;
 use crate::name::WorkspaceName;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
 use crate::setup::{self, Prepare, Progress, Setup, StepFailed};
 use crate::shell;
+use checkpoint::{RestoreError, Restored, Which};
 
 /// The result of a setup.
 pub(crate) struct SetUp {
@@ -104,7 +104,7 @@ impl Core {
     /// Runs the steps that are not done.
     pub(crate) async fn set_up(&self, setup: &Setup) -> Result<SetUp, SetupError> {
         let op = self.begin_op().await;
-        reach(Point::CreateRecorded).await;
+        reach(WorkspacePoint::CreateRecorded).await;
         let failed = |source: WorkspaceError| match source {
             WorkspaceError::Placement(error) => SetupError::Placement(error),
             source => SetupError::Failed { workspace: self.name.clone(), source },
@@ -130,7 +130,7 @@ impl Core {
         }
         self.declare_detected(&op, &sandbox).await.map_err(|error| failed(error.into()))?;
         self.start_services(&sandbox, Start::AfterRestore).await;
-        reach(Point::CreateSetUp).await;
+        reach(WorkspacePoint::CreateSetUp).await;
         shell::sync_files(&sandbox).await;
         let head = self.head(&sandbox).await;
         let changed = self.update(&op, |record, details| {
@@ -180,7 +180,7 @@ impl Core {
         setup: &Setup,
     ) -> Result<(Sandbox, Vec<Skipped>), WorkspaceError> {
         let placed = self.context.orchestrator.create(&self.request(setup.provider.clone(), None)).await?;
-        reach(Point::CreateMade).await;
+        reach(WorkspacePoint::CreateMade).await;
         let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
         let run = Run::from_placed(&placed);
         let noted = self.update(op, |record, details| {
@@ -192,7 +192,7 @@ impl Core {
             self.kill_sandbox(&place).await;
             return Err(error.into());
         }
-        reach(Point::CreateNoted).await;
+        reach(WorkspacePoint::CreateNoted).await;
         self.attach(placed.sandbox.clone(), self.settings().clock.until(run.ends_at));
         Ok((placed.sandbox, placed.skipped))
     }

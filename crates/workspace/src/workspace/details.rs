@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::mark::Mark;
 use super::notices::Notices;
-use crate::checkpoint::Stamp;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::records::Size;
 use crate::setup::Progress;
+use checkpoint::Stamp;
 
 /// Stored as JSON in the record. Every field has a default, so that records of older programs can
 /// be read.

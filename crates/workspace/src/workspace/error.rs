@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sdk::{CallError, CommandError, FileError, SandboxError, SandboxId};
 
-use crate::checkpoint::{RestoreError, SaveError, Stamp, StoreError};
 use crate::devserver::DevServerError;
 use crate::ledger::Limit;
 use crate::name::{ProviderName, WorkspaceName};
@@ -14,6 +13,7 @@ use crate::process;
 use crate::provider::{OrchestratorError, Unusable};
 use crate::records::{ChangeError, LeaseError, RecordsError};
 use crate::setup::StepFailed;
+use checkpoint::{RestoreError, SaveError, Stamp, StoreError};
 
 /// Why the workspace cannot be used now.
 #[derive(Debug, thiserror::Error)]

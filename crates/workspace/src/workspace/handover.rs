@@ -26,14 +26,14 @@ use super::error::{Unavailable, WorkspaceError};
 use super::mark::Mark;
 use super::resume::AutoRestore;
 use super::transitions::{self, OldSandbox, Successor};
-use crate::chain::chain;
-use crate::checkpoint::{Restored, Stamp, Which};
 use crate::devserver::Start;
 use crate::events::EventKind;
-use crate::faults::{Point, reach};
+use crate::faults::{WorkspacePoint, reach};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CreateRequest, Placed, PlanReached};
 use crate::shell;
+use checkpoint::{Restored, Stamp, Which};
+use sdk::error_chain;
 use sdk::label;
 
 /// The minimum lifetime of a new sandbox, also of a workspace that is about to end.
@@ -151,7 +151,7 @@ impl Core {
         let from = self.state().record.provider.clone();
         let closed = self.gate.close();
         let started = Instant::now();
-        reach(Point::HandoverGateClosed).await;
+        reach(WorkspacePoint::HandoverGateClosed).await;
         let inside = closed.drain(self.settings().drain_timeout).await;
         if inside > 0 {
             warn!(workspace = %self.name, inside, "operations did not leave in time; their further changes are lost");
@@ -160,11 +160,11 @@ impl Core {
         let saved = match self.save(op, &attached.sandbox, SavedFor::Handover).await {
             Ok(saved) => saved,
             Err(error) => {
-                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&chain(&error)) }).await;
+                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&error_chain(&error)) }).await;
                 return Err(error.into());
             }
         };
-        reach(Point::HandoverSaved).await;
+        reach(WorkspacePoint::HandoverSaved).await;
         let plan = HandoverPlan {
             why,
             target,
@@ -190,7 +190,7 @@ impl Core {
                 Ok(HandedOver { provider, sandbox, restored, gate_closed: took, auto_restore, left_behind: None })
             }
             Err(error) => {
-                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&chain(&error)) }).await;
+                self.emit(EventKind::HandoverFailed { reason: self.mask_text(&error_chain(&error)) }).await;
                 Err(error)
             }
         }
@@ -259,7 +259,7 @@ impl Core {
     ) -> Result<(Restored, String), WorkspaceError> {
         let HandoverPlan { why, target, which, old, saved, running } = plan;
         self.update(op, |record, details| transitions::begin(record, details, old.clone(), saved)).await?;
-        reach(Point::HandoverRecorded).await;
+        reach(WorkspacePoint::HandoverRecorded).await;
         let mut old = old;
         if let Some(place) = old.clone().filter(|_| saved.is_some())
             && self.lacks_capacity(&target, &place).await?
@@ -296,7 +296,7 @@ impl Core {
         })
         .await?;
         self.attach(placed.sandbox, remaining);
-        reach(Point::HandoverSwapped).await;
+        reach(WorkspacePoint::HandoverSwapped).await;
         if let Some(SandboxRef { provider, sandbox }) = left {
             let (sandbox, since) = (sandbox.to_string(), restored.stamp);
             self.emit(EventKind::LeftBehind { provider, sandbox, since }).await;
@@ -329,7 +329,7 @@ impl Core {
             }
             .into());
         }
-        reach(Point::HandoverOldEndedFirst).await;
+        reach(WorkspacePoint::HandoverOldEndedFirst).await;
         self.detach();
         Ok(self.update(op, transitions::end_old).await?)
     }
@@ -342,21 +342,21 @@ impl Core {
         which: Which,
     ) -> Result<(Placed, Restored, Option<Mark>), WorkspaceError> {
         let placed = self.place_sandbox(target).await?;
-        reach(Point::HandoverMade).await;
+        reach(WorkspacePoint::HandoverMade).await;
         let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };
         let noted = self.update(op, |_, details| transitions::note_successor(details, place.clone()));
         if let Err(error) = noted.await {
             self.kill_sandbox(&place).await;
             return Err(error.into());
         }
-        reach(Point::HandoverNoted).await;
+        reach(WorkspacePoint::HandoverNoted).await;
         let restored = self.context.checkpoints.restore(&placed.sandbox, &self.project, which).await?;
-        reach(Point::HandoverRestored).await;
+        reach(WorkspacePoint::HandoverRestored).await;
         let ((), mark) = tokio::join!(
             self.start_services(&placed.sandbox, Start::AfterRestore),
             self.write_mark(&placed.sandbox, restored.stamp)
         );
-        reach(Point::HandoverServed).await;
+        reach(WorkspacePoint::HandoverServed).await;
         Ok((placed, restored, mark))
     }
 

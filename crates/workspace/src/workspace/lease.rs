@@ -21,13 +21,13 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::chain::chain;
 use crate::clock::{Clock, later};
 use crate::context::{SeenLease, WorkspaceContext};
 use crate::name::WorkspaceName;
 use crate::process::{self, CLOCK_SKEW, Liveness};
 use crate::records::{Lease, LeaseError};
 use crate::settings::Settings;
+use sdk::error_chain;
 
 /// A clock that is slewed differs by a few milliseconds within a lease. Two jumps that cancel out
 /// to within this, with another process taking the lease between them, go unnoticed until the next
@@ -164,7 +164,7 @@ impl HeldLease {
             }
             // There is time to retry until it expires.
             Err(error) => {
-                let reason = chain(&error);
+                let reason = error_chain(&error);
                 warn!(error = %reason, "the lease could not be renewed");
                 self.state.send_modify(|state| state.renewal_error = Some(reason));
             }

@@ -13,9 +13,9 @@ use super::core::{Core, OpGuard, SavedFor};
 use super::error::WorkspaceError;
 use super::handover::Why;
 use super::resume::AutoRestore;
-use crate::chain::chain;
-use crate::checkpoint::{Stamp, Which};
 use crate::provider::ANSWER_TIMEOUT;
+use checkpoint::{Stamp, Which};
+use sdk::error_chain;
 use sdk::label;
 
 /// Writes the marker once all earlier writes are on disk, and prints the boot id. Arguments: root,
@@ -104,7 +104,7 @@ impl Core {
             }
             Ok(aside) => aside.stamp,
             Err(error) => {
-                failed(chain(&error));
+                failed(error_chain(&error));
                 return Ok(None);
             }
         };
@@ -112,7 +112,7 @@ impl Core {
         let restored = match self.context.checkpoints.restore(sandbox, &self.project, Which::Exactly(lost)).await {
             Ok(restored) => restored,
             Err(error) => {
-                failed(chain(&error));
+                failed(error_chain(&error));
                 return Ok(None);
             }
         };
@@ -120,7 +120,7 @@ impl Core {
         self.add_notice(&notice);
         // Saved again, so that the newest checkpoint is the one to restore after a later loss.
         if let Err(error) = self.save(op, sandbox, SavedFor::Stop).await {
-            warn!(workspace = %self.name, error = %chain(&error), "the newest checkpoint is the one of the older files");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the newest checkpoint is the one of the older files");
         }
         Ok(Some(AutoRestore { reason: "writes_lost", notice, restored }))
     }
@@ -140,7 +140,7 @@ impl Core {
         match sandbox.within(ANSWER_TIMEOUT).commands().run(command).await {
             Ok(output) if output.success() => Ok(output.stdout_text().into_owned()),
             Ok(output) => Err(output.stderr_text().trim().to_owned()),
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(error_chain(&error)),
         }
     }
 }

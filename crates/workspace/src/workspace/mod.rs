@@ -48,12 +48,12 @@ pub(crate) use self::lease::HeldLease;
 pub use self::pause::Unsaved;
 pub use self::resume::AutoRestore;
 pub(crate) use self::supervisor::maintenance_due;
-use crate::chain::chain;
-use crate::checkpoint::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
 use crate::context::WorkspaceContext;
 use crate::devserver::{DevServer, Ready};
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
+use checkpoint::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
+use sdk::error_chain;
 
 /// How long closing waits for work of the supervisor: a rotation, a checkpoint.
 const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -386,13 +386,13 @@ impl Workspace {
                 if core.save_first_checkpoint(&op).await
                     && let Err(error) = core.detect_commit(&op).await
                 {
-                    warn!(workspace = %core.name, error = %chain(&error), "closed without a check for commits");
+                    warn!(workspace = %core.name, error = %error_chain(&error), "closed without a check for commits");
                 }
                 if let Err(error) = core.store_unsaved(&op).await {
-                    warn!(workspace = %core.name, error = %chain(&error), "closed without recording unsaved changes");
+                    warn!(workspace = %core.name, error = %error_chain(&error), "closed without recording unsaved changes");
                 }
                 if let Err(error) = core.store_notices(&op).await {
-                    warn!(workspace = %core.name, error = %chain(&error), "delivered notices could not be recorded and may be repeated");
+                    warn!(workspace = %core.name, error = %error_chain(&error), "delivered notices could not be recorded and may be repeated");
                 }
             };
             // A checkpoint may take longer than a lease lasts.

@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::details::{LastFiles, SandboxRef};
 use super::handover::Why;
-use crate::checkpoint::{FilePath, Restored, Stamp};
+use checkpoint::{FilePath, Restored, Stamp};
 
 /// The most names of processes and folders in a notice.
 const NAMED: usize = 8;

@@ -11,12 +11,12 @@ use super::core::{Core, OpGuard, SavedFor};
 use super::details::{Details, SandboxRef, StopReason};
 use super::error::{Unavailable, WorkspaceError};
 use super::resume::SandboxStatus;
-use crate::chain::chain;
-use crate::checkpoint::{SaveError, Saved, Stamp};
 use crate::events::EventKind;
-use crate::faults::{Point, reach};
+use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Limit;
 use crate::records::WorkspaceState;
+use checkpoint::{SaveError, Saved, Stamp};
+use sdk::error_chain;
 
 /// What to do with unsaved changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Core {
         }
         let Some(place) = self.current_sandbox() else { return Ok(()) };
         let closed = self.gate.close();
-        reach(Point::PauseGateClosed).await;
+        reach(WorkspacePoint::PauseGateClosed).await;
         let sandbox = match self.inspect_sandbox(&place).await? {
             SandboxStatus::Running { sandbox, .. } => sandbox,
             SandboxStatus::Paused { .. } if paused => return Ok(()),
@@ -82,12 +82,12 @@ impl Core {
             Saving::None => None,
         };
         let saved = saved.map(|saved| saved.stamp);
-        reach(Point::PauseSaved).await;
+        reach(WorkspacePoint::PauseSaved).await;
         let outcome = sandbox.pause(Pause::with_memory()).await?;
         if outcome == PauseOutcome::AlreadyPaused {
             info!(workspace = %self.name, "the sandbox was already paused");
         }
-        reach(Point::PausePaused).await;
+        reach(WorkspacePoint::PausePaused).await;
         self.record_paused(op, &place, saved).await
     }
 
@@ -112,7 +112,7 @@ impl Core {
             details.run = None;
         })
         .await?;
-        reach(Point::PauseNoted).await;
+        reach(WorkspacePoint::PauseNoted).await;
         self.close_interval(place).await;
         self.emit(EventKind::Paused { sandbox: place.sandbox.to_string() }).await;
         Ok(())
@@ -193,12 +193,12 @@ impl Core {
                 Ok(stamp) => stamp,
                 Err(error) if unsaved == Unsaved::Keep => return Err(error),
                 Err(error) => {
-                    warn!(workspace = %self.name, error = %chain(&error), "destroyed without its last changes");
+                    warn!(workspace = %self.name, error = %error_chain(&error), "destroyed without its last changes");
                     None
                 }
             },
         };
-        reach(Point::DestroySaved).await;
+        reach(WorkspacePoint::DestroySaved).await;
         let place = self.current_sandbox();
         self.detach();
         self.update(&op, |record, details| {
@@ -210,7 +210,7 @@ impl Core {
         })
         .await?;
         self.kill_retired(&op).await?;
-        reach(Point::DestroyEnded).await;
+        reach(WorkspacePoint::DestroyEnded).await;
         self.kill_left_behind().await;
         let still = self.state().details.retired.first().cloned();
         if let (Some(place), Unsaved::Keep | Unsaved::Unwanted) = (still, unsaved) {
@@ -243,7 +243,7 @@ impl Core {
                 return warn!(workspace = %self.name, unreadable, "lost sandboxes are not killed: rows cannot be read");
             }
             Err(error) => {
-                return warn!(workspace = %self.name, error = %chain(&error), "lost sandboxes are not killed");
+                return warn!(workspace = %self.name, error = %error_chain(&error), "lost sandboxes are not killed");
             }
         };
         let is_adopted = |place: &&SandboxRef| {

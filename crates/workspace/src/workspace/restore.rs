@@ -14,13 +14,13 @@ use super::handover::{HandoverPlan, Target, Why};
 use super::notice_text::{describe_skipped, format_time};
 use super::pause::Unsaved;
 use super::resume::SandboxStatus;
-use crate::chain::chain;
-use crate::checkpoint::{Restored, Stamp, Which};
 use crate::clock::later;
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
 use crate::shell;
+use checkpoint::{Restored, Stamp, Which};
+use sdk::error_chain;
 
 impl Core {
     /// Restores the files of a checkpoint: in the sandbox if it runs, else in a new one.
@@ -93,7 +93,7 @@ impl Core {
                 Ok(false)
             }
             Err(error) => {
-                warn!(workspace = %self.name, error = %chain(&error), "the sandbox does not answer; creating a new one");
+                warn!(workspace = %self.name, error = %error_chain(&error), "the sandbox does not answer; creating a new one");
                 Ok(false)
             }
         }
@@ -115,7 +115,7 @@ impl Core {
         }
         // Running processes would write into the restored files.
         if let Err(error) = shell::kill_all(sandbox).await {
-            warn!(workspace = %self.name, error = %chain(&error), "processes may have survived the restore");
+            warn!(workspace = %self.name, error = %error_chain(&error), "processes may have survived the restore");
         }
         let restored = self.context.checkpoints.restore(sandbox, &self.project, which).await?;
         self.unsaved.store(false, Ordering::Release);

@@ -23,15 +23,15 @@ use super::error::{Unavailable, WorkspaceError};
 use super::handover::{HandoverPlan, Why};
 use super::supervisor::SLACK;
 use super::transitions;
-use crate::chain::chain;
-use crate::checkpoint::{Restored, Which};
 use crate::clock::later;
 use crate::devserver::{self, Start, StartTimeouts};
 use crate::events::EventKind;
-use crate::faults::{Point, reach};
+use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Verdict;
 use crate::provider::ANSWER_TIMEOUT;
 use crate::records::{Size, WorkspaceState};
+use checkpoint::{Restored, Which};
+use sdk::error_chain;
 
 fn is_files_missing(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Sandbox(SandboxError::FilesMissing { .. }))
@@ -120,7 +120,7 @@ impl Core {
             Err(Unavailable::Failed { source, .. }) => source,
             Err(error) => return Err(error),
         };
-        warn!(workspace = %self.name, error = %chain(&first), "the sandbox did not answer, retrying");
+        warn!(workspace = %self.name, error = %error_chain(&first), "the sandbox did not answer, retrying");
         tokio::time::sleep(self.settings().resume_backoff).await;
         match self.reach_sandbox(op, &place).await {
             Ok(Some(outcome)) => Ok(outcome),
@@ -132,7 +132,7 @@ impl Core {
                 workspace: self.name.clone(),
                 id: place.sandbox,
                 provider: place.provider,
-                reason: self.mask_text(&chain(&source)),
+                reason: self.mask_text(&error_chain(&source)),
             }),
             Err(error) => Err(error),
         }
@@ -212,7 +212,7 @@ impl Core {
         let provider = self.context.orchestrator.provider(&place.provider)?;
         let lifetime = provider.plan().lifetime(self.settings().resumed.min(self.ttl_left()));
         let sandbox = client.connect(&place.sandbox, Connect::timeout(lifetime)).await?;
-        reach(Point::ResumeConnected).await;
+        reach(WorkspacePoint::ResumeConnected).await;
         sandbox.set_timeout(lifetime).await?;
         let run = Run { started_at: self.now(), ends_at: later(self.now(), lifetime), size };
         self.update(op, |record, details| {
@@ -221,14 +221,14 @@ impl Core {
             details.run = Some(run);
         })
         .await?;
-        reach(Point::ResumeNoted).await;
+        reach(WorkspacePoint::ResumeNoted).await;
         self.open_interval(place, &run).await;
         // Emitted before the services start, which may take long: the sandbox already runs and
         // costs.
         self.emit_resumed(place, &run, started.elapsed()).await;
         let (ended, lost) = tokio::join!(devserver::stop_leftovers(&sandbox), self.find_lost_checkpoint(&sandbox));
         if let Err(error) = ended {
-            warn!(workspace = %self.name, error = %chain(&error), "leftover processes may still run");
+            warn!(workspace = %self.name, error = %error_chain(&error), "leftover processes may still run");
         }
         let back = match lost {
             Some(stamp) => self.restore_lost_writes(op, &sandbox, stamp).await?,
@@ -257,7 +257,7 @@ impl Core {
             return;
         }
         if let Err(error) = self.extend_to(op, &attached.sandbox, place, lifetime).await {
-            warn!(workspace = %self.name, error = %chain(&error), "the resumed sandbox could not be extended");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the resumed sandbox could not be extended");
         }
     }
 
@@ -292,7 +292,7 @@ impl Core {
                 self.emit(EventKind::DevServerReady { sandbox: sandbox.id().to_string(), port: ready.port, url }).await;
             }
             Err(error) => {
-                let reason = self.mask_text(&chain(&error));
+                let reason = self.mask_text(&error_chain(&error));
                 self.add_notice(&format!("The dev server was not started: {reason}"));
                 self.emit(EventKind::DevServerFailed { reason }).await;
             }
@@ -390,7 +390,7 @@ impl Core {
         let findings = match self.context.ledger.check(self.now()).await {
             Ok(findings) => findings,
             Err(error) => {
-                warn!(workspace = %self.name, error = %chain(&error), "the limits could not be checked");
+                warn!(workspace = %self.name, error = %error_chain(&error), "the limits could not be checked");
                 return Ok(());
             }
         };

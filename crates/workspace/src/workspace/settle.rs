@@ -15,17 +15,17 @@ use super::details::{Handover, SandboxRef};
 use super::error::WorkspaceError;
 use super::resume::SandboxStatus;
 use super::transitions;
-use crate::chain::chain;
 use crate::clock::later;
-use crate::faults::{Point, reach};
+use crate::faults::{WorkspacePoint, reach};
 use crate::provider::ANSWER_TIMEOUT;
 use crate::workspaces::CREATION_TIMEOUT;
+use sdk::error_chain;
 
 impl Core {
     /// Rolls a failed handover back as far as possible; the next operation does the rest.
     pub(super) async fn roll_back(&self, op: &OpGuard<'_>) {
         if let Err(error) = self.settle(op).await {
-            warn!(workspace = %self.name, error = %chain(&error), "a failed handover could not be rolled back yet");
+            warn!(workspace = %self.name, error = %error_chain(&error), "a failed handover could not be rolled back yet");
         }
     }
 
@@ -52,7 +52,7 @@ impl Core {
         }
         let strays_due = self.strays_due();
         self.update(op, |record, details| transitions::settle(record, details, old_lives, strays, strays_due)).await?;
-        reach(Point::HandoverSettled).await;
+        reach(WorkspacePoint::HandoverSettled).await;
         self.kill_retired(op).await
     }
 
@@ -133,7 +133,7 @@ impl Core {
                 still.push(place);
             }
         }
-        reach(Point::HandoverTornDown).await;
+        reach(WorkspacePoint::HandoverTornDown).await;
         Ok(self.update(op, |_, details| details.retired = still).await?)
     }
 }

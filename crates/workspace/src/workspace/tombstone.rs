@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::core::{Core, OpGuard, services};
-use crate::chain::chain;
-use crate::checkpoint::StoreError;
 use crate::devserver::DevServer;
 use crate::records::ChangeError;
+use checkpoint::StoreError;
+use sdk::error_chain;
 
 const NAME: &str = "workspace.json";
 
@@ -31,7 +31,7 @@ impl Core {
             checkpoints.delete_metadata(&self.project, NAME).await
         };
         if let Err(error) = kept {
-            warn!(workspace = %self.name, error = %chain(&error), "the tombstone could not be written; its dev server must be declared again");
+            warn!(workspace = %self.name, error = %error_chain(&error), "the tombstone could not be written; its dev server must be declared again");
         }
     }
 
@@ -46,7 +46,7 @@ impl Core {
             }
             Ok(Tombstone { dev_server: None }) => Ok(()),
             Err(error) => {
-                warn!(workspace = %self.name, error = %chain(&error), "the tombstone of the workspace could not be read");
+                warn!(workspace = %self.name, error = %error_chain(&error), "the tombstone of the workspace could not be read");
                 Ok(())
             }
         }

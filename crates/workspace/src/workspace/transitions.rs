@@ -12,8 +12,8 @@ use sdk::SandboxId;
 
 use super::details::{Details, Handover, Run, SandboxRef, StopReason};
 use super::mark::Mark;
-use crate::checkpoint::Stamp;
 use crate::records::{WorkspaceRecord, WorkspaceState};
+use checkpoint::Stamp;
 
 /// What becomes of the old sandbox once its successor has replaced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::Serialize;
 
-use crate::checkpoint::{Checkpoints, Listed, ProjectId, Restored, Stamp, StoreError};
 use crate::context::{Parts, WorkspaceContext};
 use crate::devserver::DevServer;
 use crate::ledger::Ledger;
@@ -24,6 +23,7 @@ use crate::setup::Setup;
 use crate::workspace::{
     Core, Details, HeldLease, Inner, OpenError, SandboxRef, SetUp, SetupError, Workspace, dev_server, read_details,
 };
+use checkpoint::{Checkpoints, Listed, ProjectId, Restored, Stamp, StoreError};
 
 pub use maintenance::{Maintained, MaintenanceOutcome};
 pub(crate) use orphans::CREATION_TIMEOUT;

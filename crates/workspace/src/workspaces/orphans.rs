@@ -32,14 +32,14 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::Workspaces;
-use crate::chain::chain;
-use crate::checkpoint::ProjectId;
 use crate::clock::{earlier, later};
 use crate::context::{Watched, WorkspaceContext};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CREATION, Provider};
 use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord};
 use crate::workspace::{METADATA, OpenError, SandboxRef, read_details};
+use checkpoint::ProjectId;
+use sdk::error_chain;
 
 /// How long a creation may take until a record names its sandbox. The requesting process has given
 /// up by then.
@@ -317,7 +317,7 @@ impl Workspaces {
         let closed =
             self.context.records.close_interval(&orphan.recorded_provider, id, self.context.settings.clock.now());
         if let Err(error) = closed.await {
-            warn!(error = %chain(&error), "the end of a run could not be recorded");
+            warn!(error = %error_chain(&error), "the end of a run could not be recorded");
         }
     }
 }
@@ -469,7 +469,7 @@ impl WorkspaceContext {
                 used.creations.into_iter().map(|creation| self.orchestrator.real_name(creation.provider)).collect()
             }
             Err(error) => {
-                warn!(error = %chain(&error), "the recorded usage cannot be read");
+                warn!(error = %error_chain(&error), "the recorded usage cannot be read");
                 HashSet::new()
             }
         };

@@ -9,8 +9,8 @@ use sdk::{Client, SandboxError};
 use serde::Serialize;
 
 use super::{WorkspaceView, Workspaces};
-use crate::checkpoint::FilePath;
 use crate::records::WorkspaceState;
+use checkpoint::FilePath;
 
 /// The timeout of a provider for a status query.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(4);

@@ -3,25 +3,25 @@
 
 use std::sync::{Arc, Mutex};
 
+use checkpoint::Which;
 use futures::FutureExt;
-use sandbar_workspace::checkpoint::Which;
-use sandbar_workspace::faults::{self, Point};
+use sandbar_workspace::faults::{self, WorkspacePoint};
 use testing::eventually_async;
 
 use crate::support::{World, assert_same, sandboxes, tree};
 
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(90);
 /// From the first step with an effect to the last.
-pub(crate) const POINTS: [Point; 9] = [
-    Point::HandoverGateClosed,
-    Point::HandoverSaved,
-    Point::HandoverRecorded,
-    Point::HandoverMade,
-    Point::HandoverNoted,
-    Point::HandoverRestored,
-    Point::HandoverServed,
-    Point::HandoverSwapped,
-    Point::HandoverTornDown,
+pub(crate) const POINTS: [WorkspacePoint; 9] = [
+    WorkspacePoint::HandoverGateClosed,
+    WorkspacePoint::HandoverSaved,
+    WorkspacePoint::HandoverRecorded,
+    WorkspacePoint::HandoverMade,
+    WorkspacePoint::HandoverNoted,
+    WorkspacePoint::HandoverRestored,
+    WorkspacePoint::HandoverServed,
+    WorkspacePoint::HandoverSwapped,
+    WorkspacePoint::HandoverTornDown,
 ];
 
 /// The caller of a rotation drops its future at any step: as if the process had died there, but

@@ -7,25 +7,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_workspace::faults::{self, Point};
+use futures::FutureExt;
+use sandbar_workspace::faults::{self, WorkspacePoint};
 use sandbar_workspace::{MoveOptions, OpenError, Unsaved, WorkspaceName, Workspaces};
-use testing::eventually_async;
+use testing::{eventually_async, kill_at, wait_to_be_killed};
 
-use crate::killing::{kill_at, wait_at};
 use crate::support::{Fixture, Recorder, World, assert_same, name, settings, setup, tree};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// The operation of the child process, in environment variables.
 const WORK: [&str; 4] = ["STEP_POINT", "STEP_WORK", "STEP_PLACE", "STEP_NAME"];
 
-/// The operations by which the child reaches a point; those of checkpoints are tested elsewhere.
-fn ways(point: Point) -> &'static [&'static str] {
-    use Point::*;
+/// The operations by which the child reaches a point.
+fn ways(point: WorkspacePoint) -> &'static [&'static str] {
+    use WorkspacePoint::*;
     match point {
-        SaveBegun | SaveStamped | SaveArchiving | SaveHalfStored | SaveStreamed | SaveArchiveStored | SaveCommitted
-        | SaveVerified | PruneListed | PruneManifestDeleted | PruneArchiveDeleted | PruneOrphanDeleted
-        | RestoreBegun | RestoreChosen | RestoreUnpacking | RestoreHalfSent | RestoreUnpacked | RestoreVerified
-        | RestoreSwapped => &[],
         HandoverGateClosed | HandoverSaved | HandoverRecorded | HandoverMade | HandoverNoted | HandoverRestored
         | HandoverServed | HandoverSwapped | HandoverTornDown => &["rotate", "move"],
         HandoverOldEndedFirst => &["rotate-alone"],
@@ -68,7 +64,7 @@ fn a_kill_during_the_rest_of_a_life_loses_nothing() {
 #[test]
 fn every_fault_point_is_reached_by_a_test() {
     let met = ["rotate", "rotate-alone", "settle", "move", "pause", "resume", "create", "destroy"];
-    for point in Point::ALL {
+    for point in WorkspacePoint::ALL {
         assert!(ways(*point).iter().all(|work| met.contains(work)), "{point:?}");
     }
 }
@@ -77,7 +73,17 @@ fn every_fault_point_is_reached_by_a_test() {
 async fn be_killed(point: &str, work: &str, place: &str, of: &str) {
     let place: Fixture = serde_json::from_str(place).expect("a place");
     let workspaces = workspaces(&place).await;
-    let done = faults::scope(wait_at(point), async {
+    let at = point.to_owned();
+    let hook: faults::Hook = Arc::new(move |here| {
+        let is_here = here.name() == at;
+        async move {
+            if is_here {
+                wait_to_be_killed().await;
+            }
+        }
+        .boxed()
+    });
+    let done = faults::scope(hook, async {
         if work == "create" {
             workspaces.create(&name(of), setup()).await.expect("made");
             return;
@@ -104,7 +110,7 @@ async fn workspaces(place: &Fixture) -> Workspaces {
 
 async fn kill_everywhere(test: &str, works: &[&str]) {
     for work in works {
-        for point in Point::ALL.iter().copied().filter(|point| ways(*point).contains(work)) {
+        for point in WorkspacePoint::ALL.iter().copied().filter(|point| ways(*point).contains(work)) {
             Kill { world: World::new(), test, point, work }.run().await;
         }
     }
@@ -114,7 +120,7 @@ async fn kill_everywhere(test: &str, works: &[&str]) {
 struct Kill<'a> {
     world: World,
     test: &'a str,
-    point: Point,
+    point: WorkspacePoint,
     work: &'a str,
 }
 
@@ -148,7 +154,7 @@ impl Kill<'_> {
             "resume" => workspace.pause().await.expect("paused"),
             "settle" => {
                 workspace.close().await;
-                self.kill_at(Point::HandoverNoted, "rotate", &place);
+                self.kill_at(WorkspacePoint::HandoverNoted, "rotate", &place);
             }
             _ => {}
         }
@@ -188,8 +194,8 @@ impl Kill<'_> {
         .await;
     }
 
-    fn kill_at(&self, point: Point, work: &str, place: &Fixture) {
+    fn kill_at(&self, point: WorkspacePoint, work: &str, place: &Fixture) {
         let place = serde_json::to_string(place).expect("JSON");
-        kill_at(point, self.test, WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
+        kill_at(point.name(), self.test, WORK.into_iter().zip([point.name(), work, &place, self.name().as_str()]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use sandbar_workspace::checkpoint::Which;
+use checkpoint::Which;
 use sandbar_workspace::provider::Resources;
 use sandbar_workspace::setup::Setup;
 use testing::repeats;

@@ -1,6 +1,6 @@
 //! A workspace from its creation to its destruction.
 
-use sandbar_workspace::checkpoint::Which;
+use checkpoint::Which;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
 use sandbar_workspace::setup::Setup;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbar_workspace::checkpoint::Which;
+use checkpoint::Which;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::setup::Setup;
 use sandbar_workspace::{Settings, Unavailable};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sandbar_workspace::checkpoint::{Occasion, SaveError};
+use checkpoint::{Occasion, SaveError};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::{Settings, Unsaved, WorkspaceError};
 use sdk::{Connect, Pause};

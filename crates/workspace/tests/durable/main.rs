@@ -4,11 +4,7 @@
 mod budget;
 mod dies;
 mod fallback;
-#[path = "../shared/faulty_store.rs"]
-mod faulty_store;
 mod killed;
-#[path = "../shared/killing.rs"]
-mod killing;
 mod large;
 mod leases;
 mod life;
@@ -23,5 +19,3 @@ mod rotation;
 mod server_dies;
 mod stores;
 mod support;
-#[path = "../shared/trees.rs"]
-mod trees;

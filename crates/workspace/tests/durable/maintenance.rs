@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use checkpoint::Which;
+use checkpoint::faults::{self, CheckpointPoint};
 use futures::FutureExt;
-use sandbar_workspace::checkpoint::Which;
 use sandbar_workspace::config::PlanConfig;
 use sandbar_workspace::events::EventKind;
-use sandbar_workspace::faults::{self, Point};
 use sandbar_workspace::setup::Setup;
 use sandbar_workspace::{Maintained, MaintenanceOutcome, Settings, Unavailable, Unsaved, Workspaces};
 
@@ -55,7 +55,7 @@ async fn a_stalled_store_leaves_time_for_a_pause() {
     tokio::time::sleep(HOUR - 5 * MINUTE).await;
     let stalls: faults::Hook = Arc::new(|point| {
         async move {
-            if point == Point::SaveBegun {
+            if point == CheckpointPoint::SaveBegun {
                 std::future::pending::<()>().await;
             }
         }

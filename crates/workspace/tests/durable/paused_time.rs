@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_workspace::checkpoint::{Checkpoints, Objects};
+use checkpoint::{Checkpoints, Objects};
 use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::config::{DeploymentMode, PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
 use sandbar_workspace::events::EventKind;

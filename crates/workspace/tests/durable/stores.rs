@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_workspace::checkpoint::{self, Checkpoints, Objects, Which};
+use checkpoint::{Checkpoints, Objects, Which};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
 use sandbar_workspace::{MoveOptions, Unavailable, Unsaved, Workspace, WorkspaceError};
 
-use crate::faulty_store::{FaultyStore, Request, StoreFault};
 use crate::support::{Recorder, World, assert_same, name, setup, tree};
+use testing::{FaultyStore, ObjectRequest, StoreFault};
 
 /// How long a store may stall.
 const TIMEOUT: Duration = Duration::from_millis(1500);
@@ -56,21 +56,21 @@ async fn a_failing_store_never_costs_the_sandbox() {
     let sandbox = workspace.sandbox_id();
 
     // A phase is committed even if its checkpoint fails.
-    stored.expect_all(Request::PutArchive, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::PutArchive, StoreFault::Fail);
     let phase = workspace.commit_phase("unsaved").await.expect("committed");
     assert!(matches!(phase.phase, Phase::Committed(_)) && phase.checkpoint.is_none(), "{phase:?}");
     assert!(store.is_done() && stored.failed_checkpoints() == 1);
     assert_eq!(workspace.checkpoints().await.expect("a list").len(), 0);
 
     // Neither a rotation nor destruction kills the sandbox while its files exist nowhere else.
-    stored.expect_all(Request::PutManifest, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::PutManifest, StoreFault::Fail);
     workspace.rotate().await.expect_err("nothing can be stored");
-    stored.expect_all(Request::PutArchive, StoreFault::Stall);
+    stored.expect_all(ObjectRequest::PutArchive, StoreFault::Stall);
     workspace
         .move_to(&"two".parse().expect("a name"), MoveOptions::default())
         .await
         .expect_err("nothing can be stored");
-    stored.expect_all(Request::PutArchive, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::PutArchive, StoreFault::Fail);
     let kept = workspace.destroy(Unsaved::Keep).await.expect_err("nothing can be stored");
     assert!(matches!(kept, WorkspaceError::Save(_)), "{kept:?}");
     assert!(store.is_done());
@@ -79,7 +79,7 @@ async fn a_failing_store_never_costs_the_sandbox() {
     assert_eq!(events.count(|event| matches!(event, EventKind::HandoverFailed { .. })), 2);
 
     // A pause keeps the files by itself.
-    stored.expect_all(Request::PutArchive, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::PutArchive, StoreFault::Fail);
     workspace.pause().await.expect("paused");
     assert!(store.is_done());
     assert_same(&tree(workspace).await, &wanted);
@@ -88,7 +88,7 @@ async fn a_failing_store_never_costs_the_sandbox() {
     // A failure that a retry resolves is not reported.
     let before = stored.failed_checkpoints();
     for fault in [StoreFault::Fail, StoreFault::Stall, StoreFault::Forget] {
-        store.expect(Request::PutManifest, fault);
+        store.expect(ObjectRequest::PutManifest, fault);
         // Unchanged files would store no other checkpoint.
         workspace.write_file("project/changed", format!("{fault:?}")).await.expect("written");
         let wanted = tree(workspace).await;
@@ -111,14 +111,14 @@ async fn an_unreadable_store_loses_no_files() {
     let sandbox = workspace.sandbox_id();
 
     // The successor never gets its files: it is killed, and the old sandbox is still in use.
-    stored.expect_all(Request::Get, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::Get, StoreFault::Fail);
     workspace.rotate().await.expect_err("the successor cannot have its files");
     assert!(store.is_done());
     assert_eq!((workspace.sandbox_id(), world.sandboxes("unread").await.len()), (sandbox, 1));
     assert_same(&tree(workspace).await, &wanted);
 
     // A restore in place fails without changing anything.
-    stored.expect_all(Request::List, StoreFault::Fail);
+    stored.expect_all(ObjectRequest::List, StoreFault::Fail);
     workspace.restore(Which::Newest).await.expect_err("the store cannot be asked");
     assert_same(&tree(workspace).await, &wanted);
 
@@ -128,7 +128,7 @@ async fn an_unreadable_store_loses_no_files() {
     pass.sandbox().kill().await.expect("killed");
     pass.mark_suspect();
     drop(pass);
-    stored.expect_all(Request::Get, StoreFault::Stall);
+    stored.expect_all(ObjectRequest::Get, StoreFault::Stall);
     let unavailable = workspace.enter().await.expect_err("nothing can be read");
     assert!(matches!(unavailable, Unavailable::Expired { .. }), "{unavailable:?}");
     assert!(store.is_done());

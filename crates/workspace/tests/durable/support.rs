@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use checkpoint::Checkpoints;
 use futures::TryStreamExt;
-use sandbar_workspace::checkpoint::Checkpoints;
 use sandbar_workspace::config::{
     BudgetConfig, DeploymentMode, PlanConfig, PriceConfig, ProviderConfig, ProviderKind, WorkspaceConfig,
 };
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use testing::{Launch, Running, Server};
 
-use crate::trees::tree_of;
-pub(crate) use crate::trees::{assert_same, run};
+use testing::trees::tree_of;
+pub(crate) use testing::trees::{assert_same, run};
 
 /// The metadata key that identifies sandboxes of workspaces.
 pub(crate) const METADATA: &str = "sandbar.workspace";

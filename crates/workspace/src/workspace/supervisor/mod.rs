@@ -22,12 +22,12 @@ use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Target, Why};
 use super::pause::Saving;
 use super::resume::SandboxStatus;
-use crate::chain::chain;
 use crate::clock::{earlier, later};
 use crate::events::EventKind;
 use crate::provider::ANSWER_TIMEOUT;
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
+use sdk::error_chain;
 
 /// A program that opens a workspace for one command inspects it by itself; this delay is for
 /// long-running ones.
@@ -98,7 +98,7 @@ pub(super) async fn supervise(core: Arc<Core>, stop: CancellationToken) {
             // The workspace was closed meanwhile.
             Err(_) if stop.is_cancelled() => return,
             Err(error) => {
-                warn!(workspace = %core.name, error = %chain(&error), "the supervisor could not do what is due");
+                warn!(workspace = %core.name, error = %error_chain(&error), "the supervisor could not do what is due");
                 later(core.stable_now(), settings.rotate_backoff)
             }
         };
