@@ -20,12 +20,12 @@ use bytes::{Buf, Bytes};
 use flate2::read::MultiGzDecoder;
 use tokio::sync::mpsc;
 
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Digest, DigestHasher};
 use crate::git_object::LooseObject;
 use crate::limits::{ArchiveLimits, Excess};
-use crate::manifest::{Entry, FilePath, Kind};
+use crate::manifest::{FilePath, ManifestEntry, ManifestKind};
 use crate::spool::Spool;
-use crate::values::{EnvValues, ExposedFile, Search};
+use crate::values::{EnvValues, ExposedFile, ValueSearch};
 
 const BLOCK: usize = 512;
 const BUFFER: usize = 128 * 1024;
@@ -40,7 +40,7 @@ const SHOWN_PATH: usize = 200;
 
 /// The totals of an archive.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Contents {
+pub(crate) struct ArchiveContents {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     /// The first files that contain values which must not be in an archive.
@@ -60,10 +60,10 @@ pub(crate) fn read(
     limits: &ArchiveLimits,
     values: &EnvValues,
     digests: Spool,
-    mut take: impl FnMut(&Entry) -> io::Result<()>,
-) -> io::Result<Contents> {
+    mut take: impl FnMut(&ManifestEntry) -> io::Result<()>,
+) -> io::Result<ArchiveContents> {
     let mut blocks = Blocks::new(compressed, *limits);
-    let mut contents = Contents::default();
+    let mut contents = ArchiveContents::default();
     let mut known = Known::new(digests);
     let mut search = ContentSearch { values, inflatable: limits.inflated_bytes };
     while let Some(head) = blocks.next_head()? {
@@ -76,7 +76,7 @@ pub(crate) fn read(
         }
         if let Some((size, _)) = entry.kind.content() {
             contents.files += 1;
-            contents.bytes += if matches!(entry.kind, Kind::File { .. }) { size } else { 0 };
+            contents.bytes += if matches!(entry.kind, ManifestKind::File { .. }) { size } else { 0 };
         }
         take(&entry)?;
     }
@@ -100,7 +100,7 @@ pub(crate) fn find(
         if !head.has_content() {
             continue;
         }
-        let mut hasher = Hasher::default();
+        let mut hasher = DigestHasher::default();
         let mut begin = Vec::new();
         let wanted = head.path == path;
         blocks.read_content(head.size, |piece| {
@@ -177,7 +177,7 @@ struct ContentSearch<'v> {
 impl<'v> ContentSearch<'v> {
     /// The object that is inflated while the file is read; [`None`] when it is none, or nothing is
     /// searched for.
-    fn inflate(&self, path: &[u8]) -> Option<(LooseObject, Search<'v>)> {
+    fn inflate(&self, path: &[u8]) -> Option<(LooseObject, ValueSearch<'v>)> {
         let object = (!self.values.is_empty()).then(|| LooseObject::for_path(path, self.inflatable)).flatten()?;
         Some((object, self.values.search()))
     }
@@ -188,13 +188,13 @@ fn read_entry<R: Read>(
     blocks: &mut Blocks<R>,
     known: &mut Known,
     search: &mut ContentSearch<'_>,
-) -> io::Result<(Entry, Vec<String>)> {
+) -> io::Result<(ManifestEntry, Vec<String>)> {
     let Head { header, path, link, size, extensions } = head;
     let target = || link.clone().ok_or_else(|| broken("a link has no target"));
     let mut variables = Vec::new();
     let kind = match header.entry_type() {
         tar::EntryType::Regular | tar::EntryType::Continuous => {
-            let mut hasher = Hasher::default();
+            let mut hasher = DigestHasher::default();
             let mut plain = search.values.search();
             let mut inflated = search.inflate(&path);
             blocks.read_content(size, |piece| {
@@ -212,28 +212,28 @@ fn read_entry<R: Read>(
                 variables.extend(new);
             }
             known.insert_file(&path, size, sha256)?;
-            Kind::File { size, sha256 }
+            ManifestKind::File { size, sha256 }
         }
         tar::EntryType::Link => {
             let to = relative(target()?);
             let (number, size, sha256) = known.find(&to)?;
             known.insert(&path, number)?;
-            Kind::HardLink { to: FilePath::new(to), size, sha256 }
+            ManifestKind::HardLink { to: FilePath::new(to), size, sha256 }
         }
         other => {
             known.insert(&path, NO_CONTENT)?;
             match other {
-                tar::EntryType::Symlink => Kind::Symlink { target: FilePath::new(target()?) },
-                tar::EntryType::Directory => Kind::Directory,
-                tar::EntryType::Fifo => Kind::Fifo,
-                tar::EntryType::Char => Kind::CharDevice,
-                tar::EntryType::Block => Kind::BlockDevice,
+                tar::EntryType::Symlink => ManifestKind::Symlink { target: FilePath::new(target()?) },
+                tar::EntryType::Directory => ManifestKind::Directory,
+                tar::EntryType::Fifo => ManifestKind::Fifo,
+                tar::EntryType::Char => ManifestKind::CharDevice,
+                tar::EntryType::Block => ManifestKind::BlockDevice,
                 other => return Err(broken(&format!("it has an entry of the unknown type {:?}", other.as_byte()))),
             }
         }
     };
     let Extensions { uid, gid, user, group, xattrs, .. } = extensions;
-    let entry = Entry {
+    let entry = ManifestEntry {
         path: FilePath::new(path),
         mode: header.mode()? & 0o7777,
         uid: uid.map_or_else(|| header.uid(), Ok)?,
@@ -463,27 +463,27 @@ fn broken(what: &str) -> io::Error {
 }
 
 /// Reads chunks that another task sends, until all senders are dropped.
-pub(crate) struct Feed {
+pub(crate) struct ArchiveFeed {
     pieces: mpsc::Receiver<Bytes>,
     current: Bytes,
 }
 
 /// A channel to a reader on another thread, with backpressure.
-pub(crate) fn feed() -> (mpsc::Sender<Bytes>, Feed) {
+pub(crate) fn feed() -> (mpsc::Sender<Bytes>, ArchiveFeed) {
     feed_with_capacity(PIECES)
 }
 
 /// The same for chunks of a store, which are larger.
-pub(crate) fn feed_stored() -> (mpsc::Sender<Bytes>, Feed) {
+pub(crate) fn feed_stored() -> (mpsc::Sender<Bytes>, ArchiveFeed) {
     feed_with_capacity(STORED_PIECES)
 }
 
-fn feed_with_capacity(pieces: usize) -> (mpsc::Sender<Bytes>, Feed) {
+fn feed_with_capacity(pieces: usize) -> (mpsc::Sender<Bytes>, ArchiveFeed) {
     let (sender, pieces) = mpsc::channel(pieces);
-    (sender, Feed { pieces, current: Bytes::new() })
+    (sender, ArchiveFeed { pieces, current: Bytes::new() })
 }
 
-impl Read for Feed {
+impl Read for ArchiveFeed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
             match self.pieces.blocking_recv() {
@@ -517,7 +517,7 @@ mod tests {
     };
 
     /// Reads an archive into memory.
-    fn read(compressed: impl Read, values: &EnvValues) -> io::Result<(Contents, Vec<Entry>)> {
+    fn read(compressed: impl Read, values: &EnvValues) -> io::Result<(ArchiveContents, Vec<ManifestEntry>)> {
         let mut entries = Vec::new();
         let contents = super::read(compressed, &LIMITS, values, memory(), |entry| {
             entries.push(entry.clone());
@@ -568,10 +568,10 @@ mod tests {
         assert_eq!(
             seen,
             [
-                (".".to_owned(), &Kind::Directory),
-                ("a".to_owned(), &Kind::File { size: 5, sha256 }),
-                ("b".to_owned(), &Kind::HardLink { to: "a".into(), size: 5, sha256 }),
-                ("c".to_owned(), &Kind::Symlink { target: "../a".into() }),
+                (".".to_owned(), &ManifestKind::Directory),
+                ("a".to_owned(), &ManifestKind::File { size: 5, sha256 }),
+                ("b".to_owned(), &ManifestKind::HardLink { to: "a".into(), size: 5, sha256 }),
+                ("c".to_owned(), &ManifestKind::Symlink { target: "../a".into() }),
             ]
         );
     }

@@ -11,8 +11,8 @@ use crate::archive;
 use crate::key::{self, ProjectId, Stamp};
 use crate::limits::ArchiveLimits;
 use crate::listing::ManifestError;
-use crate::manifest::{Entry, FilePath, Kind, Manifest};
-use crate::store::StoreError;
+use crate::manifest::{CheckpointManifest, FilePath, ManifestEntry, ManifestKind};
+use crate::store::ObjectStoreError;
 
 /// The most entries of a directory that are listed.
 const MOST_LISTED: usize = 10_000;
@@ -32,13 +32,13 @@ pub enum BrowseError {
     #[error("the snapshot is damaged: {0}")]
     Damaged(String),
     #[error(transparent)]
-    Store(StoreError),
+    Store(ObjectStoreError),
 }
 
-impl From<StoreError> for BrowseError {
-    fn from(error: StoreError) -> Self {
+impl From<ObjectStoreError> for BrowseError {
+    fn from(error: ObjectStoreError) -> Self {
         match error {
-            StoreError::NotFound { .. } => Self::NoCheckpoint,
+            ObjectStoreError::NotFound { .. } => Self::NoCheckpoint,
             error => Self::Store(error),
         }
     }
@@ -57,7 +57,7 @@ impl From<ManifestError> for BrowseError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryEntries {
     /// In the archive's order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ManifestEntry>,
     /// Whether there are more.
     pub truncated: bool,
 }
@@ -71,7 +71,7 @@ pub struct FileBeginning {
 }
 
 struct DirectoryScan {
-    found: Option<Kind>,
+    found: Option<ManifestKind>,
     listed: DirectoryEntries,
     path_bytes: usize,
 }
@@ -81,7 +81,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`BrowseError::NoCheckpoint`], [`BrowseError::Damaged`] or [`BrowseError::Store`].
-    pub async fn open_manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<Manifest, BrowseError> {
+    pub async fn open_manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<CheckpointManifest, BrowseError> {
         Ok(self.manifest(project, stamp).await?)
     }
 
@@ -89,11 +89,15 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`BrowseError::NoFile`], [`BrowseError::Damaged`] or [`BrowseError::Store`].
-    pub async fn directory(&self, manifest: &Manifest, path: &FilePath) -> Result<DirectoryEntries, BrowseError> {
+    pub async fn directory(
+        &self,
+        manifest: &CheckpointManifest,
+        path: &FilePath,
+    ) -> Result<DirectoryEntries, BrowseError> {
         let directory = path.as_bytes().to_vec();
         let listed = DirectoryEntries { entries: Vec::new(), truncated: false };
         let state = DirectoryScan { found: None, listed, path_bytes: 0 };
-        let take = move |state: &mut DirectoryScan, entry: Entry| {
+        let take = move |state: &mut DirectoryScan, entry: ManifestEntry| {
             let path = entry.path.as_bytes();
             if path == directory {
                 state.found = Some(entry.kind);
@@ -118,7 +122,7 @@ impl Checkpoints {
         };
         let (_, state) = self.scan(&manifest.project, manifest.stamp, state, take).await?;
         match state.found {
-            Some(Kind::Directory) => Ok(state.listed),
+            Some(ManifestKind::Directory) => Ok(state.listed),
             _ => Err(BrowseError::NoFile),
         }
     }
@@ -132,13 +136,13 @@ impl Checkpoints {
     /// [`BrowseError::Store`].
     pub async fn file(
         &self,
-        manifest: &Manifest,
+        manifest: &CheckpointManifest,
         path: &FilePath,
         longest: u64,
         most: usize,
     ) -> Result<FileBeginning, BrowseError> {
         let wanted = path.clone();
-        let take = move |found: &mut Option<Kind>, entry: Entry| match entry.path == wanted {
+        let take = move |found: &mut Option<ManifestKind>, entry: ManifestEntry| match entry.path == wanted {
             true => {
                 *found = Some(entry.kind);
                 ControlFlow::Break(())
@@ -150,7 +154,7 @@ impl Checkpoints {
         let (bytes, sha256) = kind.content().ok_or(BrowseError::NoFile)?;
         // The content of a hard link is stored with the first entry that shares it.
         let place = match kind {
-            Kind::HardLink { to, .. } => to,
+            ManifestKind::HardLink { to, .. } => to,
             _ => path.clone(),
         };
         if bytes > longest {

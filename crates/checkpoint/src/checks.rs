@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::Checkpoints;
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Digest, DigestHasher};
 use crate::key::{self, ProjectId, Stamp};
-use crate::listing::{Condition, Object};
-use crate::occasion::Occasion;
+use crate::listing::{Condition, StoredObject};
+use crate::occasion::SaveOccasion;
 use crate::restore::Flaw;
-use crate::store::StoreError;
+use crate::store::ObjectStoreError;
 use sdk::error_chain;
 
 /// The result of reading an archive, and later findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Check {
+pub(crate) struct CheckRecord {
     /// The ETag of the object that was read.
     tag: Option<String>,
     at: Timestamp,
@@ -32,12 +32,12 @@ pub(crate) struct Check {
     pub(crate) same_at: Option<Timestamp>,
     /// The occasion of that save.
     #[serde(default)]
-    pub(crate) occasion: Option<Occasion>,
+    pub(crate) occasion: Option<SaveOccasion>,
 }
 
-impl Check {
+impl CheckRecord {
     /// Whether the result holds for the object that is stored now.
-    pub(crate) fn applies_to(&self, object: &Object) -> bool {
+    pub(crate) fn applies_to(&self, object: &StoredObject) -> bool {
         self.tag == object.tag
     }
 }
@@ -47,8 +47,8 @@ impl Checkpoints {
     /// [`None`] when there is no such checkpoint.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails, which says nothing about the checkpoint.
-    pub async fn verify(&self, project: &ProjectId, stamp: Stamp) -> Result<Option<Condition>, StoreError> {
+    /// [`ObjectStoreError`] when the store fails, which says nothing about the checkpoint.
+    pub async fn verify(&self, project: &ProjectId, stamp: Stamp) -> Result<Option<Condition>, ObjectStoreError> {
         let generations = self.generations(project).await?;
         if let Some(Condition::Whole { bytes, sha256, .. }) = self.condition(project, &generations, stamp).await? {
             let found = self.compute_digest(project, stamp, bytes).await?;
@@ -64,16 +64,16 @@ impl Checkpoints {
         project: &ProjectId,
         stamp: Stamp,
         bytes: u64,
-    ) -> Result<Digest, StoreError> {
+    ) -> Result<Digest, ObjectStoreError> {
         let read = self.objects.read(key::archive(project, stamp), bytes);
-        let hasher = read.try_fold(Hasher::default(), |mut hasher, piece| async move {
+        let hasher = read.try_fold(DigestHasher::default(), |mut hasher, piece| async move {
             hasher.update(&piece);
             Ok(hasher)
         });
         Ok(hasher.await?.finish())
     }
 
-    pub(crate) async fn read_check(&self, project: &ProjectId, stamp: Stamp) -> Option<Check> {
+    pub(crate) async fn read_check(&self, project: &ProjectId, stamp: Stamp) -> Option<CheckRecord> {
         let text = self.objects.get(&key::check(project, stamp)).await.ok()?;
         serde_json::from_slice(&text).ok()
     }
@@ -83,23 +83,30 @@ impl Checkpoints {
         &self,
         project: &ProjectId,
         stamp: Stamp,
-        object: Option<&Object>,
+        object: Option<&StoredObject>,
         flaw: Option<String>,
     ) {
         let Some(object) = object else { return };
         let before = self.read_check(project, stamp).await.unwrap_or_default();
-        self.put_check(project, stamp, Check { tag: object.tag.clone(), at: Timestamp::now(), flaw, ..before }).await;
+        self.put_check(project, stamp, CheckRecord { tag: object.tag.clone(), at: Timestamp::now(), flaw, ..before })
+            .await;
     }
 
     /// Records that a save found the files unchanged. The checkpoint keeps the highest-ranking of
     /// its occasions.
-    pub(crate) async fn record_unchanged(&self, project: &ProjectId, stamp: Stamp, occasion: Occasion, now: Timestamp) {
+    pub(crate) async fn record_unchanged(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+        occasion: SaveOccasion,
+        now: Timestamp,
+    ) {
         let Some(before) = self.read_check(project, stamp).await else { return };
         let occasion = before.occasion.max(Some(occasion));
-        self.put_check(project, stamp, Check { same_at: Some(now), occasion, ..before }).await;
+        self.put_check(project, stamp, CheckRecord { same_at: Some(now), occasion, ..before }).await;
     }
 
-    async fn put_check(&self, project: &ProjectId, stamp: Stamp, check: Check) {
+    async fn put_check(&self, project: &ProjectId, stamp: Stamp, check: CheckRecord) {
         let text = serde_json::to_vec(&check).expect("names and numbers can be written as JSON");
         if let Err(error) = self.objects.put(&key::check(project, stamp), text.into()).await {
             warn!(%stamp, error = %error_chain(&error), "the result of verifying a checkpoint was not recorded");

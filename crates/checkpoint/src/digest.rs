@@ -32,9 +32,9 @@ impl Digest {
 
 /// Hashes bytes incrementally.
 #[derive(Clone, Default)]
-pub(crate) struct Hasher(Sha256);
+pub(crate) struct DigestHasher(Sha256);
 
-impl Hasher {
+impl DigestHasher {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use crate::digest::SetHasher;
-use crate::manifest::{Entry, FORMAT, ListingFacts, Manifest, WHOLE_FORMAT};
+use crate::manifest::{CheckpointManifest, FORMAT, ListingFacts, ManifestEntry, WHOLE_FORMAT};
 use crate::spool::{Reader, Spool, Spooled};
 
 const BUFFER: usize = 64 * 1024;
@@ -36,7 +36,7 @@ impl EntryWriter {
 
     /// # Errors
     /// [`io::Error`] when the spool cannot be written.
-    pub(crate) fn push(&mut self, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn push(&mut self, entry: &ManifestEntry) -> io::Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, entry)?;
         add_to_facts(&mut self.facts, &mut self.set, entry, &self.line);
@@ -52,7 +52,7 @@ impl EntryWriter {
     }
 }
 
-fn add_to_facts(facts: &mut ListingFacts, set: &mut SetHasher, entry: &Entry, line: &[u8]) {
+fn add_to_facts(facts: &mut ListingFacts, set: &mut SetHasher, entry: &ManifestEntry, line: &[u8]) {
     facts.entries += 1;
     facts.attributes |= !entry.xattrs.is_empty();
     set.add(line);
@@ -76,7 +76,7 @@ impl Entries {
     }
 
     /// Iterates over the entries in the archive's order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = io::Result<Entry>> + Send + 'static {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = io::Result<ManifestEntry>> + Send + 'static {
         let mut lines = BufReader::with_capacity(BUFFER, self.lines.reader());
         let mut line = Vec::new();
         std::iter::from_fn(move || match next_line(&mut lines, &mut line) {
@@ -103,7 +103,7 @@ fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-fn parse(line: &[u8]) -> io::Result<Entry> {
+fn parse(line: &[u8]) -> io::Result<ManifestEntry> {
     Ok(serde_json::from_slice(line)?)
 }
 
@@ -112,13 +112,13 @@ pub(crate) enum Wanted<'a> {
     /// Only verify them against the head.
     Nothing,
     /// Pass each to the callback. When it breaks, the rest is neither read nor verified.
-    Each(&'a mut (dyn FnMut(Entry) -> ControlFlow<()> + Send)),
+    Each(&'a mut (dyn FnMut(ManifestEntry) -> ControlFlow<()> + Send)),
     /// Keep their lines.
     Lines(&'a mut Spool),
 }
 
 impl Wanted<'_> {
-    fn take(&mut self, line: &[u8], entry: impl FnOnce() -> io::Result<Entry>) -> io::Result<ControlFlow<()>> {
+    fn take(&mut self, line: &[u8], entry: impl FnOnce() -> io::Result<ManifestEntry>) -> io::Result<ControlFlow<()>> {
         match self {
             Self::Nothing => {}
             Self::Each(take) => return Ok(take(entry()?)),
@@ -136,7 +136,7 @@ impl Wanted<'_> {
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] and others for an invalid manifest; those of `source`, and of the
 /// callback.
-pub(crate) fn read(source: impl Read, mut wanted: Wanted<'_>) -> io::Result<Manifest> {
+pub(crate) fn read(source: impl Read, mut wanted: Wanted<'_>) -> io::Result<CheckpointManifest> {
     let mut source = BufReader::with_capacity(BUFFER, source);
     let mut begin = Vec::new();
     source.by_ref().take(BEGINS.len() as u64).read_to_end(&mut begin)?;
@@ -145,10 +145,10 @@ pub(crate) fn read(source: impl Read, mut wanted: Wanted<'_>) -> io::Result<Mani
     if is_lines { read_lines(&mut source, &mut wanted) } else { read_whole(source, &mut wanted) }
 }
 
-fn read_lines(source: &mut impl BufRead, wanted: &mut Wanted<'_>) -> io::Result<Manifest> {
+fn read_lines(source: &mut impl BufRead, wanted: &mut Wanted<'_>) -> io::Result<CheckpointManifest> {
     let mut line = Vec::new();
     source.by_ref().take(LONGEST_HEAD).read_until(b'\n', &mut line)?;
-    let manifest: Manifest = serde_json::from_slice(&line)?;
+    let manifest: CheckpointManifest = serde_json::from_slice(&line)?;
     debug_assert_eq!(manifest.format, FORMAT);
     let (mut entries, mut set) = (0, SetHasher::default());
     while next_line(source, &mut line)? {
@@ -166,7 +166,7 @@ fn read_lines(source: &mut impl BufRead, wanted: &mut Wanted<'_>) -> io::Result<
 }
 
 /// The first format: one JSON object whose field `entries` is streamed.
-fn read_whole(source: impl Read, wanted: &mut Wanted<'_>) -> io::Result<Manifest> {
+fn read_whole(source: impl Read, wanted: &mut Wanted<'_>) -> io::Result<CheckpointManifest> {
     let (facts, set) = (ListingFacts::default(), SetHasher::default());
     let mut reading = Whole { wanted, facts, set, line: Vec::new(), ended: None };
     let mut parser = serde_json::Deserializer::from_reader(source);
@@ -184,10 +184,10 @@ fn read_whole(source: impl Read, wanted: &mut Wanted<'_>) -> io::Result<Manifest
     }
 }
 
-fn build_manifest(head: Map<String, Value>, listing: ListingFacts) -> io::Result<Manifest> {
-    let manifest: Manifest = serde_json::from_value(Value::Object(head))?;
+fn build_manifest(head: Map<String, Value>, listing: ListingFacts) -> io::Result<CheckpointManifest> {
+    let manifest: CheckpointManifest = serde_json::from_value(Value::Object(head))?;
     match manifest.format {
-        WHOLE_FORMAT => Ok(Manifest { listing, ..manifest }),
+        WHOLE_FORMAT => Ok(CheckpointManifest { listing, ..manifest }),
         format => Err(invalid(&format!("its format is {format}, neither {WHOLE_FORMAT} nor {FORMAT}"))),
     }
 }
@@ -257,7 +257,7 @@ impl<'de> Visitor<'de> for WholeEntries<'_, '_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let Self(Whole { wanted, facts, set, line, ended }) = self;
-        while let Some(entry) = seq.next_element::<Entry>()? {
+        while let Some(entry) = seq.next_element::<ManifestEntry>()? {
             line.clear();
             serde_json::to_writer(&mut *line, &entry).map_err(A::Error::custom)?;
             add_to_facts(facts, set, &entry, line);
@@ -285,17 +285,17 @@ fn invalid(what: &str) -> io::Error {
 mod tests {
     use super::*;
     use crate::digest::Digest;
-    use crate::manifest::{FilePath, Kind};
+    use crate::manifest::{FilePath, ManifestKind};
 
-    fn some_entries() -> Vec<Entry> {
+    fn some_entries() -> Vec<ManifestEntry> {
         let sha256 = Digest::hash(b"x");
         let kinds = [
-            Kind::Directory,
-            Kind::File { size: 1, sha256 },
-            Kind::HardLink { to: "a".into(), size: 1, sha256 },
-            Kind::Symlink { target: FilePath::new(*b"\xff") },
+            ManifestKind::Directory,
+            ManifestKind::File { size: 1, sha256 },
+            ManifestKind::HardLink { to: "a".into(), size: 1, sha256 },
+            ManifestKind::Symlink { target: FilePath::new(*b"\xff") },
         ];
-        let entry = |(number, kind)| Entry {
+        let entry = |(number, kind)| ManifestEntry {
             path: FilePath::new(format!("line\nbreak {number}")),
             mode: 0o755,
             uid: 0,
@@ -317,13 +317,13 @@ mod tests {
     }
 
     /// The same entries in both formats.
-    fn manifests() -> (Vec<Entry>, Vec<u8>, Vec<u8>) {
+    fn manifests() -> (Vec<ManifestEntry>, Vec<u8>, Vec<u8>) {
         let all = some_entries();
         let mut writer = EntryWriter::new(Arc::new(std::env::temp_dir()));
         all.iter().for_each(|entry| writer.push(entry).expect("memory"));
         let entries = writer.finish().expect("memory");
         assert_eq!(entries.iter().collect::<io::Result<Vec<_>>>().expect("entries"), all);
-        let manifest: Manifest = serde_json::from_value(head(FORMAT, &entries.facts())).expect("a head");
+        let manifest: CheckpointManifest = serde_json::from_value(head(FORMAT, &entries.facts())).expect("a head");
         let mut lines = serde_json::to_vec(&manifest).expect("a head");
         lines.push(b'\n');
         entries.lines().read_to_end(&mut lines).expect("memory");

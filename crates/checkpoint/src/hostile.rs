@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use crate::archive;
 use crate::entries::{self, Wanted};
 use crate::limits::ArchiveLimits;
-use crate::manifest::{Entry, FilePath, Kind};
+use crate::manifest::{FilePath, ManifestEntry, ManifestKind};
 use crate::spool::Spool;
 use crate::values::EnvValues;
 
@@ -104,8 +104,8 @@ proptest! {
     fn any_manifest_is_read_or_rejected(at in any::<usize>(), text in "[ -~]{0,8}", raw in vec(any::<u8>(), 0..200)) {
         let _ = entries::read(&raw[..], Wanted::Nothing);
         let _ = entries::read(&[b"{\"format\":2,", &raw[..]].concat()[..], Wanted::Nothing);
-        let kind = Kind::Symlink { target: FilePath::new(raw.clone()) };
-        let entry = Entry {
+        let kind = ManifestKind::Symlink { target: FilePath::new(raw.clone()) };
+        let entry = ManifestEntry {
             path: FilePath::new(raw),
             mode: 0o644,
             uid: 0,
@@ -116,11 +116,11 @@ proptest! {
             kind,
         };
         let mut json = serde_json::to_string(&entry).expect("it can be written");
-        prop_assert_eq!(&serde_json::from_str::<Entry>(&json).expect("it can be read"), &entry);
+        prop_assert_eq!(&serde_json::from_str::<ManifestEntry>(&json).expect("it can be read"), &entry);
         let at = at % json.len();
         if json.is_char_boundary(at) {
             json.insert_str(at, &text);
-            let _ = serde_json::from_str::<Entry>(&json);
+            let _ = serde_json::from_str::<ManifestEntry>(&json);
         }
     }
 }

@@ -163,17 +163,17 @@ pub(crate) fn metadata(project: &ProjectId, name: &str) -> Key {
 
 /// One of the two objects of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     Archive,
     Manifest,
 }
 
 /// Parses the key of an object; [`None`] for an unknown one.
-pub(crate) fn parse(key: &Key) -> Option<(Stamp, Part)> {
+pub(crate) fn parse(key: &Key) -> Option<(Stamp, ObjectPart)> {
     let name = key.filename()?;
     let (stamp, part) = match name.strip_suffix(ARCHIVE) {
-        Some(stamp) => (stamp, Part::Archive),
-        None => (name.strip_suffix(MANIFEST)?, Part::Manifest),
+        Some(stamp) => (stamp, ObjectPart::Archive),
+        None => (name.strip_suffix(MANIFEST)?, ObjectPart::Manifest),
     };
     Some((stamp.parse().ok()?, part))
 }
@@ -193,8 +193,8 @@ mod tests {
         let (files, listing) = (archive(&project, stamp), manifest(&project, stamp));
         assert_eq!(files.as_ref(), "projects/shop-1/snapshots/20261116T000937Z.tar.gz");
         assert_eq!(listing.as_ref(), "projects/shop-1/snapshots/20261116T000937Z.manifest.json");
-        assert_eq!(parse(&files), Some((stamp, Part::Archive)));
-        assert_eq!(parse(&listing), Some((stamp, Part::Manifest)));
+        assert_eq!(parse(&files), Some((stamp, ObjectPart::Archive)));
+        assert_eq!(parse(&listing), Some((stamp, ObjectPart::Manifest)));
         for stranger in ["x.tar.gz", "20261116T000937Z.tar", "20261116T000937Z", "20261316T000937Z.tar.gz"] {
             assert_eq!(parse(&Key::from(stranger)), None, "{stranger}");
         }

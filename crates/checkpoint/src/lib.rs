@@ -57,16 +57,16 @@ pub use digest::{Digest, InvalidDigest};
 pub use excludes::{Excludes, FolderName, InvalidFolderName};
 pub use key::{InvalidProjectId, InvalidStamp, ProjectId, Stamp};
 pub use limits::{ArchiveLimits, Excess};
-pub use listing::{Condition as CheckpointCondition, Listed};
-pub use manifest::{ArchiveFacts, Entry, FilePath, Kind, ListingFacts, Manifest};
+pub use listing::{Condition as CheckpointCondition, ListedCheckpoint};
+pub use manifest::{ArchiveFacts, CheckpointManifest, FilePath, ListingFacts, ManifestEntry, ManifestKind};
 /// The key of an object in a store.
 pub use object_store::path::Path as ObjectKey;
-pub use occasion::Occasion;
+pub use occasion::SaveOccasion;
 pub use plain::{SHORTEST_MASKED, is_plain};
 pub use prune::Pruned;
 pub use restore::{Flaw, RestoreError, Restored, Which};
-pub use save::{CheckpointOptions, SaveError, Saved};
-pub use store::{Condition, ConditionalPuts, Objects, S3Config, StoreError};
+pub use save::{CheckpointOptions, SaveError, SavedCheckpoint};
+pub use store::{Condition, ConditionalPuts, ObjectStoreError, Objects, S3Config};
 pub use upload::Upload;
 pub use values::{EnvValues, ExposedFile};
 

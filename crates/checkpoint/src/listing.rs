@@ -9,26 +9,26 @@ use serde::Serialize;
 
 use crate::Checkpoints;
 use crate::archive;
-use crate::checks::Check;
+use crate::checks::CheckRecord;
 use crate::digest::Digest;
 use crate::entries::{self, Entries, Wanted};
-use crate::key::{self, Part, ProjectId, Stamp};
-use crate::manifest::{Entry, FilePath, Manifest, is_environment_file};
-use crate::occasion::Occasion;
+use crate::key::{self, ObjectPart, ProjectId, Stamp};
+use crate::manifest::{CheckpointManifest, FilePath, ManifestEntry, is_environment_file};
+use crate::occasion::SaveOccasion;
 use crate::retention::{Generation, TreeSize};
 use crate::spool::Spool;
-use crate::store::StoreError;
+use crate::store::ObjectStoreError;
 
 /// A stored checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct ListedCheckpoint {
     pub stamp: Stamp,
     /// The archive's key in the store.
     pub key: String,
     pub created_at: Timestamp,
     /// When a save last found these files: a save that finds no change stores no other checkpoint.
     pub saved_at: Timestamp,
-    pub occasion: Occasion,
+    pub occasion: SaveOccasion,
     /// Files with the workspace's variables in plain text, written by sessions of older programs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment_files: Vec<FilePath>,
@@ -50,12 +50,12 @@ pub enum Condition {
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     manifests: BTreeSet<Stamp>,
-    archives: BTreeMap<Stamp, Object>,
+    archives: BTreeMap<Stamp, StoredObject>,
 }
 
 /// An object in the store.
 #[derive(Debug, Clone)]
-pub(crate) struct Object {
+pub(crate) struct StoredObject {
     pub(crate) size: u64,
     /// The ETag: changes with the content.
     pub(crate) tag: Option<String>,
@@ -76,7 +76,7 @@ impl Generations {
         self.archive(stamp).map(|archive| archive.size)
     }
 
-    pub(crate) fn archive(&self, stamp: Stamp) -> Option<&Object> {
+    pub(crate) fn archive(&self, stamp: Stamp) -> Option<&StoredObject> {
         self.archives.get(&stamp)
     }
 
@@ -97,7 +97,7 @@ pub(crate) struct Described {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ObjectStoreError),
     #[error("the manifest cannot be read: {0}")]
     Unreadable(String),
 }
@@ -107,17 +107,17 @@ const MOST_ENVIRONMENT_FILES: usize = 100;
 
 /// A result of reading a manifest.
 pub(crate) trait HasManifest: Send + 'static {
-    fn manifest(&self) -> &Manifest;
+    fn manifest(&self) -> &CheckpointManifest;
 }
 
-impl HasManifest for Manifest {
-    fn manifest(&self) -> &Manifest {
+impl HasManifest for CheckpointManifest {
+    fn manifest(&self) -> &CheckpointManifest {
         self
     }
 }
 
-impl<T: Send + 'static> HasManifest for (Manifest, T) {
-    fn manifest(&self) -> &Manifest {
+impl<T: Send + 'static> HasManifest for (CheckpointManifest, T) {
+    fn manifest(&self) -> &CheckpointManifest {
         &self.0
     }
 }
@@ -126,9 +126,9 @@ impl Checkpoints {
     /// The checkpoints of a project, oldest first.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails. A damaged checkpoint is not an error: it is listed as
+    /// [`ObjectStoreError`] when the store fails. A damaged checkpoint is not an error: it is listed as
     /// such.
-    pub async fn list(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
+    pub async fn list(&self, project: &ProjectId) -> Result<Vec<ListedCheckpoint>, ObjectStoreError> {
         let generations = self.generations(project).await?;
         let mut listed = Vec::new();
         for stamp in generations.committed() {
@@ -137,7 +137,7 @@ impl Checkpoints {
             let Described { generation: Generation { saved_at, occasion, .. }, environment_files, condition } = found;
             let key = key::archive(project, stamp).to_string();
             let created_at = stamp.time();
-            listed.push(Listed { stamp, key, created_at, saved_at, occasion, environment_files, condition });
+            listed.push(ListedCheckpoint { stamp, key, created_at, saved_at, occasion, environment_files, condition });
         }
         Ok(listed)
     }
@@ -147,8 +147,8 @@ impl Checkpoints {
     /// ends early.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails.
-    pub async fn find_environment_files(&self, found: &mut Vec<(ProjectId, Stamp)>) -> Result<(), StoreError> {
+    /// [`ObjectStoreError`] when the store fails.
+    pub async fn find_environment_files(&self, found: &mut Vec<(ProjectId, Stamp)>) -> Result<(), ObjectStoreError> {
         let objects = self.objects.list(&key::root()).await?;
         let projects: BTreeSet<ProjectId> =
             objects.iter().filter_map(|object| object.location.parts().nth(1)?.as_ref().parse().ok()).collect();
@@ -166,7 +166,7 @@ impl Checkpoints {
         project: &ProjectId,
         generations: &Generations,
         stamp: Stamp,
-    ) -> Result<Option<Condition>, StoreError> {
+    ) -> Result<Option<Condition>, ObjectStoreError> {
         Ok(self.describe(project, generations, stamp).await?.map(|described| described.condition))
     }
 
@@ -177,30 +177,30 @@ impl Checkpoints {
         project: &ProjectId,
         generations: &Generations,
         stamp: Stamp,
-    ) -> Result<Option<Described>, StoreError> {
+    ) -> Result<Option<Described>, ObjectStoreError> {
         let damaged = |reason| Described {
-            generation: Generation { stamp, saved_at: stamp.time(), occasion: Occasion::default(), tree: None },
+            generation: Generation { stamp, saved_at: stamp.time(), occasion: SaveOccasion::default(), tree: None },
             environment_files: Vec::new(),
             condition: Condition::Damaged { reason },
         };
         let mut environment_files = Vec::new();
         let manifest = match self.describe_listing(project, stamp, &mut environment_files).await {
             Ok(manifest) => manifest,
-            Err(ManifestError::Store(StoreError::NotFound { .. })) => return Ok(None),
+            Err(ManifestError::Store(ObjectStoreError::NotFound { .. })) => return Ok(None),
             Err(ManifestError::Store(error)) => return Err(error),
             Err(ManifestError::Unreadable(reason)) => return Ok(Some(damaged(reason))),
         };
-        let Manifest { files, bytes, archive, occasion, .. } = manifest;
+        let CheckpointManifest { files, bytes, archive, occasion, .. } = manifest;
         let object = match generations.archive(stamp) {
             Some(object) if object.size == archive.bytes => object,
-            Some(Object { size, .. }) => {
+            Some(StoredObject { size, .. }) => {
                 return Ok(Some(damaged(format!("the archive has {size} bytes instead of {}", archive.bytes))));
             }
             None => return Ok(Some(damaged("the archive is missing".to_owned()))),
         };
         let check = self.read_check(project, stamp).await.filter(|check| check.applies_to(object));
         let verified = check.is_some();
-        let Check { flaw, same_at, occasion: since, .. } = check.unwrap_or_default();
+        let CheckRecord { flaw, same_at, occasion: since, .. } = check.unwrap_or_default();
         if let Some(reason) = flaw {
             return Ok(Some(damaged(reason)));
         }
@@ -217,16 +217,16 @@ impl Checkpoints {
     /// How many bytes the store holds for a project: archives, and leftovers of interrupted work.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails.
-    pub async fn stored_bytes(&self, project: &ProjectId) -> Result<u64, StoreError> {
+    /// [`ObjectStoreError`] when the store fails.
+    pub async fn stored_bytes(&self, project: &ProjectId) -> Result<u64, ObjectStoreError> {
         Ok(self.objects.list(&key::checkpoint_folder(project)).await?.iter().map(|object| object.size).sum())
     }
 
     /// The newest checkpoint, whatever its condition.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails.
-    pub async fn newest(&self, project: &ProjectId) -> Result<Option<Stamp>, StoreError> {
+    /// [`ObjectStoreError`] when the store fails.
+    pub async fn newest(&self, project: &ProjectId) -> Result<Option<Stamp>, ObjectStoreError> {
         Ok(self.generations(project).await?.committed().next_back())
     }
 
@@ -240,13 +240,17 @@ impl Checkpoints {
     /// Whether the project has any checkpoint.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails.
-    pub async fn has_any(&self, project: &ProjectId) -> Result<bool, StoreError> {
+    /// [`ObjectStoreError`] when the store fails.
+    pub async fn has_any(&self, project: &ProjectId) -> Result<bool, ObjectStoreError> {
         Ok(self.generations(project).await?.committed().next().is_some())
     }
 
     /// The head of a checkpoint's manifest; its entries are read and verified.
-    pub(crate) async fn manifest(&self, project: &ProjectId, stamp: Stamp) -> Result<Manifest, ManifestError> {
+    pub(crate) async fn manifest(
+        &self,
+        project: &ProjectId,
+        stamp: Stamp,
+    ) -> Result<CheckpointManifest, ManifestError> {
         self.read_manifest(project, stamp, |source| entries::read(source, Wanted::Nothing)).await
     }
 
@@ -255,7 +259,7 @@ impl Checkpoints {
         &self,
         project: &ProjectId,
         stamp: Stamp,
-    ) -> Result<(Manifest, Entries), ManifestError> {
+    ) -> Result<(CheckpointManifest, Entries), ManifestError> {
         let mut spool = Spool::new(self.objects.spool_directory());
         self.read_manifest(project, stamp, move |source| {
             let manifest = entries::read(source, Wanted::Lines(&mut spool))?;
@@ -271,8 +275,8 @@ impl Checkpoints {
         project: &ProjectId,
         stamp: Stamp,
         state: T,
-        mut take: impl FnMut(&mut T, Entry) -> ControlFlow<()> + Send + 'static,
-    ) -> Result<(Manifest, T), ManifestError> {
+        mut take: impl FnMut(&mut T, ManifestEntry) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(CheckpointManifest, T), ManifestError> {
         self.read_manifest(project, stamp, move |source| {
             let mut state = state;
             let mut each = |entry| take(&mut state, entry);
@@ -289,10 +293,10 @@ impl Checkpoints {
         project: &ProjectId,
         stamp: Stamp,
         environment_files: &mut Vec<FilePath>,
-    ) -> Result<Manifest, ManifestError> {
+    ) -> Result<CheckpointManifest, ManifestError> {
         let manifest = self.manifest(project, stamp).await?;
         if !manifest.searched {
-            let take = |found: &mut Vec<FilePath>, entry: Entry| {
+            let take = |found: &mut Vec<FilePath>, entry: ManifestEntry| {
                 if is_environment_file(&entry.path) {
                     found.push(entry.path);
                 }
@@ -311,7 +315,7 @@ impl Checkpoints {
         &self,
         project: &ProjectId,
         stamp: Stamp,
-        read: impl FnOnce(archive::Feed) -> std::io::Result<T> + Send + 'static,
+        read: impl FnOnce(archive::ArchiveFeed) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, ManifestError> {
         let _reader = self.readers.acquire().await.expect("it is never closed");
         let mut pieces = std::pin::pin!(self.objects.stream(key::manifest(project, stamp)).await?);
@@ -344,19 +348,23 @@ impl Checkpoints {
         })?;
         let wrong = |what: String| Err(ManifestError::Unreadable(what));
         match read.manifest() {
-            Manifest { project: other, .. } if other != project => wrong(format!("it is of the project {other}")),
-            Manifest { stamp: other, .. } if *other != stamp => wrong(format!("it is of the snapshot {other}")),
+            CheckpointManifest { project: other, .. } if other != project => {
+                wrong(format!("it is of the project {other}"))
+            }
+            CheckpointManifest { stamp: other, .. } if *other != stamp => {
+                wrong(format!("it is of the snapshot {other}"))
+            }
             _ => Ok(read),
         }
     }
 
-    pub(crate) async fn generations(&self, project: &ProjectId) -> Result<Generations, StoreError> {
+    pub(crate) async fn generations(&self, project: &ProjectId) -> Result<Generations, ObjectStoreError> {
         let mut generations = Generations::default();
         for object in self.objects.list(&key::checkpoint_folder(project)).await? {
             match key::parse(&object.location) {
-                Some((stamp, Part::Manifest)) => _ = generations.manifests.insert(stamp),
-                Some((stamp, Part::Archive)) => {
-                    generations.archives.insert(stamp, Object { size: object.size, tag: object.e_tag });
+                Some((stamp, ObjectPart::Manifest)) => _ = generations.manifests.insert(stamp),
+                Some((stamp, ObjectPart::Archive)) => {
+                    generations.archives.insert(stamp, StoredObject { size: object.size, tag: object.e_tag });
                 }
                 None => {}
             }

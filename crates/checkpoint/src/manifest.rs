@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::Digest;
 use crate::key::{ProjectId, Stamp};
-use crate::occasion::Occasion;
+use crate::occasion::SaveOccasion;
 
 /// The format that is written.
 pub(crate) const FORMAT: u32 = 2;
@@ -26,7 +26,7 @@ pub(crate) const WHOLE_FORMAT: u32 = 1;
 
 /// The head of a checkpoint's manifest: everything except its entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct CheckpointManifest {
     pub format: u32,
     pub project: ProjectId,
     pub stamp: Stamp,
@@ -46,7 +46,7 @@ pub struct Manifest {
     pub changed: Vec<FilePath>,
     /// The occasion of the save. The verification result may hold a higher-ranking one since.
     #[serde(default)]
-    pub occasion: Occasion,
+    pub occasion: SaveOccasion,
     /// Whether the archive was searched for values of the workspace's variables. It contains none,
     /// unless the workspace allows it.
     #[serde(default)]
@@ -67,7 +67,7 @@ pub struct ListingFacts {
     pub attributes: bool,
 }
 
-impl Manifest {
+impl CheckpointManifest {
     /// Whether this checkpoint restores the tree of another, and lists all folders that the other
     /// excludes. Modification times are not compared.
     pub(crate) fn has_same_tree(&self, other: &Self) -> bool {
@@ -97,7 +97,7 @@ pub struct ArchiveFacts {
 /// A file, folder or link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Line")]
-pub struct Entry {
+pub struct ManifestEntry {
     /// Relative to the root, which itself is `.`.
     pub path: FilePath,
     #[serde(with = "octal")]
@@ -112,12 +112,12 @@ pub struct Entry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xattrs: Vec<String>,
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: ManifestKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Kind {
+pub enum ManifestKind {
     File {
         size: u64,
         sha256: Digest,
@@ -170,19 +170,19 @@ enum KindName {
     BlockDevice,
 }
 
-impl TryFrom<Line> for Entry {
+impl TryFrom<Line> for ManifestEntry {
     type Error = String;
 
     fn try_from(line: Line) -> Result<Self, Self::Error> {
         let Line { path, mode, uid, gid, user, group, xattrs, r#type, size, sha256, to, target } = line;
         let kind = match (r#type, size, sha256, to, target) {
-            (KindName::File, Some(size), Some(sha256), _, _) => Kind::File { size, sha256 },
-            (KindName::HardLink, Some(size), Some(sha256), Some(to), _) => Kind::HardLink { to, size, sha256 },
-            (KindName::Symlink, _, _, _, Some(target)) => Kind::Symlink { target },
-            (KindName::Directory, ..) => Kind::Directory,
-            (KindName::Fifo, ..) => Kind::Fifo,
-            (KindName::CharDevice, ..) => Kind::CharDevice,
-            (KindName::BlockDevice, ..) => Kind::BlockDevice,
+            (KindName::File, Some(size), Some(sha256), _, _) => ManifestKind::File { size, sha256 },
+            (KindName::HardLink, Some(size), Some(sha256), Some(to), _) => ManifestKind::HardLink { to, size, sha256 },
+            (KindName::Symlink, _, _, _, Some(target)) => ManifestKind::Symlink { target },
+            (KindName::Directory, ..) => ManifestKind::Directory,
+            (KindName::Fifo, ..) => ManifestKind::Fifo,
+            (KindName::CharDevice, ..) => ManifestKind::CharDevice,
+            (KindName::BlockDevice, ..) => ManifestKind::BlockDevice,
             (KindName::File | KindName::HardLink | KindName::Symlink, ..) => {
                 return Err(format!("the entry {path:?} says too little"));
             }
@@ -191,7 +191,7 @@ impl TryFrom<Line> for Entry {
     }
 }
 
-impl Kind {
+impl ManifestKind {
     /// The size and digest of the content.
     pub(crate) fn content(&self) -> Option<(u64, Digest)> {
         match self {
@@ -320,22 +320,23 @@ mod tests {
     fn any_path_and_kind_survives_a_round_trip() {
         let sha256 = Digest::hash(b"x");
         let kinds = [
-            Kind::File { size: 1, sha256 },
-            Kind::HardLink { to: "a".into(), size: 1, sha256 },
-            Kind::Directory,
-            Kind::Symlink { target: FilePath::new(*b"\xff") },
-            Kind::Fifo,
-            Kind::CharDevice,
-            Kind::BlockDevice,
+            ManifestKind::File { size: 1, sha256 },
+            ManifestKind::HardLink { to: "a".into(), size: 1, sha256 },
+            ManifestKind::Directory,
+            ManifestKind::Symlink { target: FilePath::new(*b"\xff") },
+            ManifestKind::Fifo,
+            ManifestKind::CharDevice,
+            ManifestKind::BlockDevice,
         ];
         let names: [&[u8]; 7] =
             [b"a", b"line\nbreak", "\u{fc}n\u{ee}".as_bytes(), b"\xff\xfe", b"-x", b"{\"hex\"}", b"."];
         for (kind, name) in kinds.into_iter().zip(names) {
             let (user, group) = ("user".to_owned(), String::new());
             let xattrs = vec!["user.note".to_owned()];
-            let entry = Entry { path: FilePath::new(name), mode: 0o4755, uid: 1000, gid: 0, user, group, xattrs, kind };
+            let entry =
+                ManifestEntry { path: FilePath::new(name), mode: 0o4755, uid: 1000, gid: 0, user, group, xattrs, kind };
             let text = serde_json::to_string(&entry).expect("it can be written");
-            assert_eq!(serde_json::from_str::<Entry>(&text).expect("it can be read"), entry, "{text}");
+            assert_eq!(serde_json::from_str::<ManifestEntry>(&text).expect("it can be read"), entry, "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Ordered by rank: lower ones are pruned first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Occasion {
+pub enum SaveOccasion {
     /// The supervisor saves a used workspace every few minutes.
     Interval,
     /// Before the sandbox stops or is replaced: a pause, a rotation, a move, the end.

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Checkpoints;
 use crate::faults::{CheckpointPoint, reach};
-use crate::key::{self, Part, ProjectId, Stamp};
+use crate::key::{self, ObjectPart, ProjectId, Stamp};
 use crate::listing::Generations;
-use crate::retention::Retention;
-use crate::store::StoreError;
+use crate::retention::RetentionPolicy;
+use crate::store::ObjectStoreError;
 
 /// What was removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl Checkpoints {
     /// restored.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn prune(&self, project: &ProjectId, keep: usize) -> Result<Pruned, StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn prune(&self, project: &ProjectId, keep: usize) -> Result<Pruned, ObjectStoreError> {
         let _lock = self.lock_project(project).await;
         self.prune_locked(project, keep, None).await
     }
@@ -53,7 +53,7 @@ impl Checkpoints {
         project: &ProjectId,
         keep: usize,
         spare: Option<Stamp>,
-    ) -> Result<Pruned, StoreError> {
+    ) -> Result<Pruned, ObjectStoreError> {
         let generations = self.generations(project).await?;
         reach(CheckpointPoint::PruneListed).await;
         let mut pruned = Pruned::default();
@@ -76,11 +76,11 @@ impl Checkpoints {
     /// Removes all objects of a project. No save may be in progress.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn remove_all(&self, project: &ProjectId) -> Result<(), StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn remove_all(&self, project: &ProjectId) -> Result<(), ObjectStoreError> {
         let _lock = self.lock_project(project).await;
         let all = self.objects.list(&key::project_root(project)).await?;
-        let is_manifest = |object: &ObjectMeta| matches!(key::parse(&object.location), Some((_, Part::Manifest)));
+        let is_manifest = |object: &ObjectMeta| matches!(key::parse(&object.location), Some((_, ObjectPart::Manifest)));
         let (manifests, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(is_manifest);
         for object in manifests.into_iter().chain(rest) {
             self.objects.delete(&object.location).await?;
@@ -91,8 +91,8 @@ impl Checkpoints {
     /// Removes one checkpoint. Returns false when it does not exist.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn delete(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn delete(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, ObjectStoreError> {
         let _lock = self.lock_project(project).await;
         let exists = self.generations(project).await?.committed().any(|there| there == stamp);
         if exists {
@@ -105,20 +105,20 @@ impl Checkpoints {
     /// retained because it had shrunk.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn confirm_shrink(&self, project: &ProjectId) -> Result<Pruned, StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn confirm_shrink(&self, project: &ProjectId) -> Result<Pruned, ObjectStoreError> {
         let _lock = self.lock_project(project).await;
         let at = self.newest(project).await?;
         self.put_shrinks(project, &Shrinks { at, before: BTreeSet::new() }).await?;
         self.prune_locked(project, self.settings.keep, None).await
     }
 
-    async fn put_shrinks(&self, project: &ProjectId, shrinks: &Shrinks) -> Result<(), StoreError> {
+    async fn put_shrinks(&self, project: &ProjectId, shrinks: &Shrinks) -> Result<(), ObjectStoreError> {
         let text = serde_json::to_vec(shrinks).expect("texts can be written as JSON");
         self.put_metadata(project, SHRINKS, text.into()).await
     }
 
-    async fn delete_one(&self, project: &ProjectId, stamp: Stamp) -> Result<(), StoreError> {
+    async fn delete_one(&self, project: &ProjectId, stamp: Stamp) -> Result<(), ObjectStoreError> {
         // The verification result first: without the manifest it would never be found.
         self.objects.delete(&key::check(project, stamp)).await?;
         self.objects.delete(&key::manifest(project, stamp)).await?;
@@ -134,7 +134,7 @@ impl Checkpoints {
         generations: &Generations,
         keep: usize,
         spare: Option<Stamp>,
-    ) -> Result<Vec<Stamp>, StoreError> {
+    ) -> Result<Vec<Stamp>, ObjectStoreError> {
         // Within the limit, no manifest needs to be read.
         if generations.committed().count() <= keep {
             return Ok(Vec::new());
@@ -147,7 +147,7 @@ impl Checkpoints {
         let shrinks: Shrinks = shrinks.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let Shrinks { at, before } = shrinks;
         let keep_for = self.settings.keep_for;
-        let retention = Retention { keep, keep_for, spare, shrink_confirmed: at, before_shrink: before.clone() };
+        let retention = RetentionPolicy { keep, keep_for, spare, shrink_confirmed: at, before_shrink: before.clone() };
         let selection = retention.select(&all, Timestamp::now());
         // Written before the small trees, by which the next prune would know it, are removed.
         if selection.before_shrink != before {

@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::Checkpoints;
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Digest, DigestHasher};
 use crate::entries::Entries;
 use crate::faults::{CheckpointPoint, reach};
 use crate::key::{self, ProjectId, Stamp};
 use crate::listing::{Generations, ManifestError};
-use crate::manifest::{FilePath, Manifest};
-use crate::script::{self, Input, Script, ScriptError, ScriptExit, ScriptTimeouts};
+use crate::manifest::{CheckpointManifest, FilePath};
+use crate::script::{self, SandboxScript, SandboxScriptError, ScriptExit, ScriptInput, ScriptTimeouts};
 use crate::spool::Spooled;
-use crate::store::StoreError;
+use crate::store::ObjectStoreError;
 use crate::verify::{Comparison, Mismatch, VerifyRequest};
 use sdk::error_chain;
 
@@ -102,7 +102,7 @@ pub enum RestoreError {
     Sandbox { id: SandboxId, source: CommandError },
     /// The store failed, which says nothing about its checkpoints.
     #[error("the snapshots of project {project} could not be read")]
-    Store { project: ProjectId, source: StoreError },
+    Store { project: ProjectId, source: ObjectStoreError },
 }
 
 fn list_skipped(skipped: &[(Stamp, Flaw)]) -> String {
@@ -221,7 +221,7 @@ impl Checkpoints {
             match self.restore_one(sandbox, project, stamp, generations.archive_size(stamp)).await {
                 Ok(manifest) => {
                     self.record_check(project, stamp, generations.archive(stamp), None).await;
-                    let Manifest { root, files, excluded, .. } = manifest;
+                    let CheckpointManifest { root, files, excluded, .. } = manifest;
                     let key = key::archive(project, stamp).to_string();
                     info!(key, files, skipped = skipped.len(), "checkpoint restored");
                     return Ok(Restored {
@@ -257,10 +257,12 @@ impl Checkpoints {
         project: &ProjectId,
         stamp: Stamp,
         archive_size: Option<u64>,
-    ) -> Result<Manifest, Failure> {
+    ) -> Result<CheckpointManifest, Failure> {
         let (manifest, entries) = match self.manifest_and_entries(project, stamp).await {
             Ok(read) => read,
-            Err(ManifestError::Store(StoreError::NotFound { .. })) => return Err(Failure::Flawed(Flaw::NoManifest)),
+            Err(ManifestError::Store(ObjectStoreError::NotFound { .. })) => {
+                return Err(Failure::Flawed(Flaw::NoManifest));
+            }
             Err(ManifestError::Unreadable(reason)) => return Err(Failure::Flawed(Flaw::ManifestUnreadable(reason))),
             Err(ManifestError::Store(source)) => {
                 return Err(RestoreError::Store { project: project.clone(), source }.into());
@@ -289,11 +291,11 @@ impl Checkpoints {
     async fn stage(
         &self,
         sandbox: &Sandbox,
-        manifest: &Manifest,
+        manifest: &CheckpointManifest,
         entries: Entries,
         stage: &str,
     ) -> Result<(), Failure> {
-        let Manifest { project, root, stamp, archive, .. } = manifest;
+        let CheckpointManifest { project, root, stamp, archive, .. } = manifest;
         let (id, stamp) = (sandbox.id().clone(), *stamp);
         let explain = |error| from_script_error(sandbox, error);
         let unread = |error| RestoreError::Store { project: project.clone(), source: self.spool_error(error) };
@@ -301,15 +303,16 @@ impl Checkpoints {
         let request = tokio::task::spawn_blocking(move || VerifyRequest::new(&entries_to_verify, directory)).await;
         let request = request.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(unread)?;
         let (input, who) = match inflates_stdin(sandbox).await {
-            true => (Input::Gzip, "guest"),
-            false => (Input::Open, "script"),
+            true => (ScriptInput::Gzip, "guest"),
+            false => (ScriptInput::Open, "script"),
         };
         let compressed = request.compressed.clone();
         let bytes = compressed.len() + archive.bytes;
         let numbers = [bytes, request.bytes, request.files].map(|number| number.to_string());
         let arguments: Vec<String> =
             [root.clone(), stage.to_owned()].into_iter().chain(numbers).chain([who.to_owned()]).collect();
-        let script = Script::start(sandbox, script::UNPACK, arguments, input, self.quiet()).await.map_err(explain)?;
+        let script =
+            SandboxScript::start(sandbox, script::UNPACK, arguments, input, self.quiet()).await.map_err(explain)?;
         reach(CheckpointPoint::RestoreUnpacking).await;
 
         let process = script.process();
@@ -341,7 +344,7 @@ impl Checkpoints {
             Err(error) => {
                 kill(&process).await;
                 return Err(match error {
-                    SendError::Store(StoreError::NotFound { .. }) => Failure::Flawed(Flaw::ArchiveMissing),
+                    SendError::Store(ObjectStoreError::NotFound { .. }) => Failure::Flawed(Flaw::ArchiveMissing),
                     SendError::Store(source) => RestoreError::Store { project: project.clone(), source }.into(),
                     SendError::Spool(error) => unread(error).into(),
                     SendError::Sandbox(source) => RestoreError::Sandbox { id, source }.into(),
@@ -372,11 +375,12 @@ impl Checkpoints {
         }
     }
 
-    async fn swap(&self, sandbox: &Sandbox, manifest: &Manifest, stage: &str) -> Result<(), RestoreError> {
+    async fn swap(&self, sandbox: &Sandbox, manifest: &CheckpointManifest, stage: &str) -> Result<(), RestoreError> {
         let arguments = vec![manifest.root.clone(), stage.to_owned()];
         let explain = |error| from_script_error(sandbox, error);
-        let script =
-            Script::start(sandbox, script::SWAP, arguments, Input::None, self.quiet()).await.map_err(explain)?;
+        let script = SandboxScript::start(sandbox, script::SWAP, arguments, ScriptInput::None, self.quiet())
+            .await
+            .map_err(explain)?;
         let ScriptExit { exit, stderr } = script.finish_reconnecting().await.map_err(explain)?;
         if exit.success() {
             return Ok(());
@@ -420,15 +424,15 @@ async fn run(
     text: &str,
     arguments: Vec<String>,
     timeouts: ScriptTimeouts,
-) -> Result<ScriptExit, ScriptError> {
-    Script::start(sandbox, text, arguments, Input::None, timeouts).await?.finish(|_| {}).await
+) -> Result<ScriptExit, SandboxScriptError> {
+    SandboxScript::start(sandbox, text, arguments, ScriptInput::None, timeouts).await?.finish(|_| {}).await
 }
 
 /// The chunk size of the verification request.
 const REQUEST_CHUNK: usize = 1 << 20;
 
 enum SendError {
-    Store(StoreError),
+    Store(ObjectStoreError),
     Spool(std::io::Error),
     Sandbox(CommandError),
 }
@@ -466,11 +470,11 @@ async fn wait_with_idle_timeout<T>(
 async fn send(
     process: &Process,
     request: &Spooled,
-    content: impl Stream<Item = Result<Bytes, StoreError>>,
-    input: Input,
+    content: impl Stream<Item = Result<Bytes, ObjectStoreError>>,
+    input: ScriptInput,
 ) -> Result<Digest, SendError> {
     let mut content = pin!(content);
-    let mut hasher = Hasher::default();
+    let mut hasher = DigestHasher::default();
     let mut half = false;
     let mut open = true;
     let mut request = request.reader();
@@ -493,7 +497,7 @@ async fn send(
         }
     }
     // When the script inflates, it counts bytes instead of waiting for the end of input.
-    if open && input == Input::Gzip {
+    if open && input == ScriptInput::Gzip {
         accept_input(process.close_stdin().await)?;
     }
     Ok(hasher.finish())
@@ -515,10 +519,10 @@ async fn kill(process: &Process) {
     }
 }
 
-fn from_script_error(sandbox: &Sandbox, error: ScriptError) -> RestoreError {
+fn from_script_error(sandbox: &Sandbox, error: SandboxScriptError) -> RestoreError {
     let id = sandbox.id().clone();
     match error {
-        ScriptError::Command(source) => RestoreError::Sandbox { id, source },
-        ScriptError::Silent(after) => RestoreError::Silent { id, after },
+        SandboxScriptError::Command(source) => RestoreError::Sandbox { id, source },
+        SandboxScriptError::Silent(after) => RestoreError::Silent { id, after },
     }
 }

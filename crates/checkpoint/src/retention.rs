@@ -16,7 +16,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::key::Stamp;
-use crate::occasion::Occasion;
+use crate::occasion::SaveOccasion;
 
 /// A stored checkpoint.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ pub(crate) struct Generation {
     pub(crate) stamp: Stamp,
     /// When a save last found these files.
     pub(crate) saved_at: Timestamp,
-    pub(crate) occasion: Occasion,
+    pub(crate) occasion: SaveOccasion,
     /// The size of its tree; [`None`] if damaged, which cannot be restored.
     pub(crate) tree: Option<TreeSize>,
 }
@@ -53,7 +53,7 @@ const MOST_PROTECTED: usize = 5;
 
 /// The retention policy.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Retention {
+pub(crate) struct RetentionPolicy {
     /// The number of complete checkpoints, at least one.
     pub(crate) keep: usize,
     /// In addition, all that are younger.
@@ -75,7 +75,7 @@ pub(crate) struct Selection {
     pub(crate) before_shrink: BTreeSet<Stamp>,
 }
 
-impl Retention {
+impl RetentionPolicy {
     /// Selects the checkpoints to remove. `all` is ordered by age, oldest first.
     pub(crate) fn select(&self, all: &[Generation], now: Timestamp) -> Selection {
         let keep = self.keep.max(1);
@@ -123,14 +123,14 @@ impl Retention {
 
 #[cfg(test)]
 mod tests {
-    use super::Occasion::{Interval, Phase, Requested, Stop};
+    use super::SaveOccasion::{Interval, Phase, Requested, Stop};
     use super::*;
 
     fn stamp(second: i64) -> Stamp {
         Stamp::after(None, Timestamp::from_second(second).expect("a moment"))
     }
 
-    fn generation(place: usize, occasion: Occasion, files: Option<u64>) -> Generation {
+    fn generation(place: usize, occasion: SaveOccasion, files: Option<u64>) -> Generation {
         let stamp = stamp(60 * place as i64);
         let tree = files.map(|files| TreeSize { files, bytes: files * 100 });
         Generation { stamp, saved_at: stamp.time(), occasion, tree }
@@ -139,8 +139,9 @@ mod tests {
     /// Checks generations with these occasions and file counts, one per minute; [`None`] is a
     /// damaged one.
     #[track_caller]
-    fn check(retention: &Retention, all: &[(Occasion, Option<u64>)], removed: &[usize]) {
-        let one = |(place, (occasion, files)): (usize, &(Occasion, Option<u64>))| generation(place, *occasion, *files);
+    fn check(retention: &RetentionPolicy, all: &[(SaveOccasion, Option<u64>)], removed: &[usize]) {
+        let one =
+            |(place, (occasion, files)): (usize, &(SaveOccasion, Option<u64>))| generation(place, *occasion, *files);
         let all: Vec<Generation> = all.iter().enumerate().map(one).collect();
         let now = stamp(60 * all.len() as i64).time();
         let wanted: Vec<Stamp> = removed.iter().map(|place| all[*place].stamp).collect();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     /// Saves trees of these sizes, with a prune after each, and returns those that are left.
-    fn save_all(mut retention: Retention, sizes: &[u64]) -> Vec<u64> {
+    fn save_all(mut retention: RetentionPolicy, sizes: &[u64]) -> Vec<u64> {
         let mut all: Vec<Generation> = Vec::new();
         for (place, files) in sizes.iter().enumerate() {
             all.push(generation(place, Stop, Some(*files)));
@@ -159,7 +160,7 @@ mod tests {
         all.iter().filter_map(|one| one.tree).map(|tree| tree.files).collect()
     }
 
-    const THREE: Retention = Retention {
+    const THREE: RetentionPolicy = RetentionPolicy {
         keep: 3,
         keep_for: Duration::ZERO,
         spare: None,
@@ -169,15 +170,19 @@ mod tests {
 
     #[test]
     fn newest_and_phases_are_retained_first() {
-        let saved = |occasions: &[Occasion]| occasions.iter().map(|one| (*one, Some(10))).collect::<Vec<_>>();
+        let saved = |occasions: &[SaveOccasion]| occasions.iter().map(|one| (*one, Some(10))).collect::<Vec<_>>();
         check(&THREE, &saved(&[Stop, Stop]), &[]);
         check(&THREE, &saved(&[Stop, Stop, Stop, Stop, Stop]), &[0, 1]);
         check(&THREE, &saved(&[Phase, Phase, Stop, Stop, Stop]), &[2, 3]);
         check(&THREE, &saved(&[Phase, Phase, Phase, Phase, Interval]), &[0, 1]);
         check(&THREE, &saved(&[Requested, Stop, Interval, Interval, Interval]), &[2, 3]);
-        check(&Retention { keep: 0, ..THREE }, &saved(&[Phase, Stop]), &[0]);
-        check(&Retention { spare: Some(stamp(0)), ..THREE }, &saved(&[Stop; 5]), &[1]);
-        check(&Retention { keep_for: Duration::from_secs(150), keep: 1, ..THREE }, &saved(&[Stop; 5]), &[0, 1, 2]);
+        check(&RetentionPolicy { keep: 0, ..THREE }, &saved(&[Phase, Stop]), &[0]);
+        check(&RetentionPolicy { spare: Some(stamp(0)), ..THREE }, &saved(&[Stop; 5]), &[1]);
+        check(
+            &RetentionPolicy { keep_for: Duration::from_secs(150), keep: 1, ..THREE },
+            &saved(&[Stop; 5]),
+            &[0, 1, 2],
+        );
     }
 
     #[test]
@@ -207,8 +212,8 @@ mod tests {
         // Sizes that shrink and grow for ever fill no store.
         let swinging: Vec<u64> = (0..100).flat_map(|step| [1000 - step, 1]).collect();
         assert_eq!(save_all(THREE, &swinging), [1000, 999, 998, 997, 996, 1, 901, 1]);
-        let confirmed = Retention { shrink_confirmed: Some(stamp(120)), ..THREE };
+        let confirmed = RetentionPolicy { shrink_confirmed: Some(stamp(120)), ..THREE };
         check(&confirmed, &saved(&[100, 3, 3, 3, 3]), &[0, 1]);
-        check(&Retention { shrink_confirmed: Some(stamp(60)), ..THREE }, &saved(&[3, 100, 3, 3, 3, 3]), &[0, 2]);
+        check(&RetentionPolicy { shrink_confirmed: Some(stamp(60)), ..THREE }, &saved(&[3, 100, 3, 3, 3, 3]), &[0, 2]);
     }
 }

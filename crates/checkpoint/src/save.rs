@@ -8,20 +8,20 @@ use sdk::{Chunk, CommandError, Sandbox, SandboxId};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-use crate::archive::{self, Contents};
-use crate::digest::Hasher;
+use crate::archive::{self, ArchiveContents};
+use crate::digest::DigestHasher;
 use crate::entries::{Entries, EntryWriter};
 use crate::excludes::Excludes;
 use crate::faults::{CheckpointPoint, reach};
 use crate::key::{self, ProjectId, Stamp};
 use crate::limits::{ArchiveLimits, Excess};
 use crate::listing::{Condition, Generations, ManifestError};
-use crate::manifest::{ArchiveFacts, FORMAT, FilePath, Manifest};
-use crate::occasion::Occasion;
+use crate::manifest::{ArchiveFacts, CheckpointManifest, FORMAT, FilePath};
+use crate::occasion::SaveOccasion;
 use crate::prune::Pruned;
-use crate::script::{self, Input, Script, ScriptError, Stderr};
+use crate::script::{self, SandboxScript, SandboxScriptError, ScriptInput, Stderr};
 use crate::spool::Spool;
-use crate::store::StoreError;
+use crate::store::ObjectStoreError;
 use crate::tar_warnings;
 use crate::upload::Upload;
 use crate::values::{EnvValues, ExposedFile};
@@ -41,7 +41,7 @@ pub struct CheckpointOptions {
     /// A checkpoint that pruning spares: the caller is about to restore it.
     pub spare: Option<Stamp>,
     /// Decides how long it is retained.
-    pub occasion: Occasion,
+    pub occasion: SaveOccasion,
     /// Values that must not be in an archive.
     pub values: EnvValues,
 }
@@ -53,7 +53,7 @@ impl Default for CheckpointOptions {
             excluded: Excludes::default(),
             retries_when_changed: 0,
             spare: None,
-            occasion: Occasion::default(),
+            occasion: SaveOccasion::default(),
             values: EnvValues::default(),
         }
     }
@@ -61,7 +61,7 @@ impl Default for CheckpointOptions {
 
 /// A stored checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedCheckpoint {
     pub stamp: Stamp,
     /// The newest checkpoint had these files already: none was stored, and its time is updated.
     pub unchanged: bool,
@@ -108,7 +108,7 @@ pub enum SaveError {
     #[error("could not save sandbox {}", id)]
     Sandbox { id: SandboxId, source: CommandError },
     #[error("the snapshot of project {project} could not be stored")]
-    Store { project: ProjectId, source: StoreError },
+    Store { project: ProjectId, source: ObjectStoreError },
     /// Remove the values from the files, or allow them for this workspace. The sandbox keeps the
     /// files, and earlier checkpoints are intact.
     #[error(
@@ -180,7 +180,7 @@ struct SaveLimits {
 
 /// An archive that was received from a sandbox.
 struct Streamed {
-    contents: Contents,
+    contents: ArchiveContents,
     entries: Entries,
     facts: ArchiveFacts,
     owners: bool,
@@ -203,7 +203,7 @@ impl Checkpoints {
         sandbox: &Sandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
-    ) -> Result<Saved, SaveError> {
+    ) -> Result<SavedCheckpoint, SaveError> {
         let _lock = self.lock_project(project).await;
         reach(CheckpointPoint::SaveBegun).await;
         let archive = match self.settings.limits {
@@ -239,7 +239,7 @@ impl Checkpoints {
         project: &ProjectId,
         options: &CheckpointOptions,
         limits: &SaveLimits,
-    ) -> Result<Saved, SaveError> {
+    ) -> Result<SavedCheckpoint, SaveError> {
         let failed = |source| SaveError::Store { project: project.clone(), source };
         let generations = self.generations(project).await.map_err(failed)?;
         let stamp = Stamp::after(generations.newest(), Timestamp::now());
@@ -253,7 +253,7 @@ impl Checkpoints {
             match self.stream(sandbox, project, options, limits, &own_files.concat(), &mut upload).await {
                 Ok(streamed) if !streamed.contents.exposed.is_empty() => {
                     upload.abort().await;
-                    let Contents { exposed, more_exposed, .. } = streamed.contents;
+                    let ArchiveContents { exposed, more_exposed, .. } = streamed.contents;
                     let own = |file: &&ExposedFile| file.path.as_bytes().starts_with(OWN_FILES);
                     if more_exposed || own_files.len() >= OWN_FILES_TRIES || !exposed.iter().all(|file| own(&file)) {
                         let files: Vec<ExposedFile> = exposed.iter().filter(|file| !own(file)).cloned().collect();
@@ -278,8 +278,8 @@ impl Checkpoints {
         reach(CheckpointPoint::SaveStreamed).await;
 
         let Streamed { contents, entries, facts, owners, excluded, changed } = streamed;
-        let Contents { files, bytes, .. } = contents;
-        let manifest = Manifest {
+        let ArchiveContents { files, bytes, .. } = contents;
+        let manifest = CheckpointManifest {
             format: FORMAT,
             project: project.clone(),
             stamp,
@@ -297,10 +297,20 @@ impl Checkpoints {
         if let Some(newest) = self.find_identical(project, &generations, &manifest).await.map_err(failed)? {
             upload.abort().await;
             self.record_unchanged(project, newest.stamp, options.occasion, Timestamp::now()).await;
-            let Manifest { stamp, files, archive: ArchiveFacts { bytes, sha256 }, .. } = newest;
+            let CheckpointManifest { stamp, files, archive: ArchiveFacts { bytes, sha256 }, .. } = newest;
             let (key, pruned) = (key::archive(project, stamp).to_string(), Pruned::default());
-            let Manifest { changed, excluded, .. } = manifest;
-            return Ok(Saved { stamp, unchanged: true, key, files, bytes, sha256, changed, excluded, pruned });
+            let CheckpointManifest { changed, excluded, .. } = manifest;
+            return Ok(SavedCheckpoint {
+                stamp,
+                unchanged: true,
+                key,
+                files,
+                bytes,
+                sha256,
+                changed,
+                excluded,
+                pruned,
+            });
         }
         upload.finish().await.map_err(failed)?;
         reach(CheckpointPoint::SaveArchiveStored).await;
@@ -315,15 +325,15 @@ impl Checkpoints {
         }
         reach(CheckpointPoint::SaveVerified).await;
 
-        let Manifest { changed, excluded, .. } = manifest;
+        let CheckpointManifest { changed, excluded, .. } = manifest;
         let ArchiveFacts { bytes, sha256 } = facts;
         let pruned = Pruned::default();
         let key = key.to_string();
-        Ok(Saved { stamp, unchanged: false, key, files, bytes, sha256, changed, excluded, pruned })
+        Ok(SavedCheckpoint { stamp, unchanged: false, key, files, bytes, sha256, changed, excluded, pruned })
     }
 
     /// Stores the manifest, which commits the checkpoint.
-    async fn commit(&self, manifest: &Manifest, entries: &Entries) -> Result<(), StoreError> {
+    async fn commit(&self, manifest: &CheckpointManifest, entries: &Entries) -> Result<(), ObjectStoreError> {
         let mut head = serde_json::to_vec(manifest).expect("names and numbers can be written as JSON");
         head.push(b'\n');
         let mut upload = self.objects.upload(key::manifest(&manifest.project, manifest.stamp));
@@ -345,8 +355,8 @@ impl Checkpoints {
         upload.finish().await
     }
 
-    pub(crate) fn spool_error(&self, error: std::io::Error) -> StoreError {
-        StoreError::Directory { path: self.objects.spool_directory().as_ref().clone(), source: error.into() }
+    pub(crate) fn spool_error(&self, error: std::io::Error) -> ObjectStoreError {
+        ObjectStoreError::Directory { path: self.objects.spool_directory().as_ref().clone(), source: error.into() }
     }
 
     /// The newest checkpoint, if it is verified and restores the same tree.
@@ -354,8 +364,8 @@ impl Checkpoints {
         &self,
         project: &ProjectId,
         generations: &Generations,
-        manifest: &Manifest,
-    ) -> Result<Option<Manifest>, StoreError> {
+        manifest: &CheckpointManifest,
+    ) -> Result<Option<CheckpointManifest>, ObjectStoreError> {
         let Some(stamp) = generations.committed().next_back() else { return Ok(None) };
         match self.condition(project, generations, stamp).await? {
             Some(Condition::Whole { verified: true, .. }) => {}
@@ -363,7 +373,7 @@ impl Checkpoints {
         }
         match self.manifest(project, stamp).await {
             Ok(newest) => Ok(Some(newest).filter(|newest| newest.searched && newest.has_same_tree(manifest))),
-            Err(ManifestError::Store(StoreError::NotFound { .. }) | ManifestError::Unreadable(_)) => Ok(None),
+            Err(ManifestError::Store(ObjectStoreError::NotFound { .. }) | ManifestError::Unreadable(_)) => Ok(None),
             Err(ManifestError::Store(error)) => Err(error),
         }
     }
@@ -379,7 +389,9 @@ impl Checkpoints {
         options: &CheckpointOptions,
     ) -> Result<Vec<FilePath>, SaveError> {
         let explain = |error| from_script_error(sandbox, error);
-        let script = Script::start(sandbox, script::EXCLUDES, arguments(options), Input::None, self.timeouts()).await;
+        let script =
+            SandboxScript::start(sandbox, script::EXCLUDES, arguments(options), ScriptInput::None, self.timeouts())
+                .await;
         let ended = script.map_err(explain)?.finish(|_| {}).await.map_err(explain)?;
         if let Some(refused) = root_error(sandbox, options, ended.exit.code) {
             return Err(refused);
@@ -388,8 +400,8 @@ impl Checkpoints {
     }
 
     /// Reads the checkpoint back, and returns what the store lacks of it.
-    async fn find_missing(&self, manifest: &Manifest) -> Result<Option<&'static str>, StoreError> {
-        let Manifest { project, stamp, archive: facts, .. } = manifest;
+    async fn find_missing(&self, manifest: &CheckpointManifest) -> Result<Option<&'static str>, ObjectStoreError> {
+        let CheckpointManifest { project, stamp, archive: facts, .. } = manifest;
         let stamp = *stamp;
         let object = self.objects.stat(&key::archive(project, stamp)).await?;
         let Some(object) = object.filter(|object| object.size == facts.bytes) else {
@@ -397,7 +409,7 @@ impl Checkpoints {
         };
         match self.manifest(project, stamp).await {
             Ok(there) if there == *manifest => {}
-            Ok(_) | Err(ManifestError::Unreadable(_) | ManifestError::Store(StoreError::NotFound { .. })) => {
+            Ok(_) | Err(ManifestError::Unreadable(_) | ManifestError::Store(ObjectStoreError::NotFound { .. })) => {
                 return Ok(Some("the manifest is missing or another one"));
             }
             Err(ManifestError::Store(error)) => return Err(error),
@@ -433,7 +445,9 @@ impl Checkpoints {
         if left.is_zero() {
             return Err(timed_out());
         }
-        let script = Script::start(sandbox, script::ARCHIVE, arguments, Input::None, self.timeouts_within(left)).await;
+        let script =
+            SandboxScript::start(sandbox, script::ARCHIVE, arguments, ScriptInput::None, self.timeouts_within(left))
+                .await;
         let mut script = script.map_err(explain)?;
         reach(CheckpointPoint::SaveArchiving).await;
 
@@ -453,7 +467,7 @@ impl Checkpoints {
             script.kill().await;
         }
         // The reader ends by itself: its channel is closed.
-        let contents: std::io::Result<(Contents, Entries)> =
+        let contents: std::io::Result<(ArchiveContents, Entries)> =
             reader.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         let (id, root) = (sandbox.id().clone(), options.root.clone());
         let exceeded = |excess: Excess| SaveError::Excess { id: id.clone(), root: root.clone(), excess };
@@ -517,8 +531,8 @@ fn root_error(sandbox: &Sandbox, options: &CheckpointOptions, code: i32) -> Opti
 
 /// Why the transfer of the archive stopped early.
 enum TransferError {
-    Script(ScriptError),
-    Store(StoreError),
+    Script(SandboxScriptError),
+    Store(ObjectStoreError),
     Excess(Excess),
     Slow {
         bytes: u64,
@@ -540,12 +554,12 @@ struct ArchiveTransfer {
 impl ArchiveTransfer {
     async fn run(
         &self,
-        script: &mut Script,
+        script: &mut SandboxScript,
         upload: &mut Upload,
         feed: &tokio::sync::mpsc::Sender<Bytes>,
         stderr: &mut Stderr,
     ) -> Result<ArchiveFacts, TransferError> {
-        let mut hasher = Hasher::default();
+        let mut hasher = DigestHasher::default();
         let mut bytes = 0;
         let mut half = false;
         let begun = Instant::now();
@@ -598,11 +612,11 @@ fn parse_excludes(stderr: &[u8]) -> (Vec<FilePath>, &[u8]) {
     (excluded, rest)
 }
 
-fn from_script_error(sandbox: &Sandbox, error: ScriptError) -> SaveError {
+fn from_script_error(sandbox: &Sandbox, error: SandboxScriptError) -> SaveError {
     let id = sandbox.id().clone();
     match error {
-        ScriptError::Command(source) => SaveError::Sandbox { id, source },
-        ScriptError::Silent(after) => SaveError::Silent { id, after },
+        SandboxScriptError::Command(source) => SaveError::Sandbox { id, source },
+        SandboxScriptError::Silent(after) => SaveError::Silent { id, after },
     }
 }
 

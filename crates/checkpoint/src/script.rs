@@ -36,8 +36,8 @@ pub(crate) struct ScriptTimeouts {
     pub(crate) silence: Duration,
 }
 
-/// A running script. [`Script::kill`] ends it; dropping it leaves it running until its timeout.
-pub(crate) struct Script {
+/// A running script. [`SandboxScript::kill`] ends it; dropping it leaves it running until its timeout.
+pub(crate) struct SandboxScript {
     running: Running,
     timeouts: ScriptTimeouts,
     /// Whether it runs as root.
@@ -45,7 +45,7 @@ pub(crate) struct Script {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ScriptError {
+pub(crate) enum SandboxScriptError {
     #[error(transparent)]
     Command(CommandError),
     #[error("nothing has come from the sandbox for {0:?}")]
@@ -63,29 +63,29 @@ pub(crate) fn is_retryable(error: &CommandError) -> bool {
 
 /// The standard input of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum ScriptInput {
     None,
     Open,
     /// The input is gzip; the sandbox inflates it.
     Gzip,
 }
 
-impl Script {
+impl SandboxScript {
     pub(crate) async fn start(
         sandbox: &Sandbox,
         text: &str,
         arguments: Vec<String>,
-        input: Input,
+        input: ScriptInput,
         timeouts: ScriptTimeouts,
-    ) -> Result<Self, ScriptError> {
+    ) -> Result<Self, SandboxScriptError> {
         let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments);
         // This module parses messages of programs, so their locale is fixed.
         let command = label::tag_internal(Command::exec("/bin/bash", arguments)).env("LC_ALL", "C").cwd("/");
         let command = command.timeout(timeouts.total);
         let command = match input {
-            Input::None => command,
-            Input::Open => command.stdin(),
-            Input::Gzip => command.stdin_gzip(),
+            ScriptInput::None => command,
+            ScriptInput::Open => command.stdin(),
+            ScriptInput::Gzip => command.stdin_gzip(),
         };
         let sandbox = sandbox.within(timeouts.silence);
         let (running, as_root) = match sandbox.commands().start(command.clone().user("root")).await {
@@ -93,8 +93,8 @@ impl Script {
             Err(
                 CommandError::NotStartable { .. }
                 | CommandError::Call(CallError::Unauthorized { .. } | CallError::Invalid { .. }),
-            ) => (sandbox.commands().start(command).await.map_err(ScriptError::Command)?, false),
-            Err(error) => return Err(ScriptError::Command(error)),
+            ) => (sandbox.commands().start(command).await.map_err(SandboxScriptError::Command)?, false),
+            Err(error) => return Err(SandboxScriptError::Command(error)),
         };
         Ok(Self { running, timeouts, as_root })
     }
@@ -105,10 +105,10 @@ impl Script {
     }
 
     /// The next chunk of output; [`None`] at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, ScriptError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, SandboxScriptError> {
         match tokio::time::timeout(self.timeouts.silence, self.running.next()).await {
-            Ok(next) => next.map_err(ScriptError::Command),
-            Err(_) => Err(ScriptError::Silent(self.timeouts.silence)),
+            Ok(next) => next.map_err(SandboxScriptError::Command),
+            Err(_) => Err(SandboxScriptError::Silent(self.timeouts.silence)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Script {
     }
 
     /// Reads the output to its end. Standard output goes to `each`.
-    pub(crate) async fn finish(mut self, mut each: impl FnMut(Bytes)) -> Result<ScriptExit, ScriptError> {
+    pub(crate) async fn finish(mut self, mut each: impl FnMut(Bytes)) -> Result<ScriptExit, SandboxScriptError> {
         let mut stderr = Stderr::default();
         loop {
             match self.next().await {
@@ -135,14 +135,14 @@ impl Script {
 
     /// Reads the output to its end, reconnecting when the connection is lost: the caller must know
     /// the result.
-    pub(crate) async fn finish_reconnecting(mut self) -> Result<ScriptExit, ScriptError> {
+    pub(crate) async fn finish_reconnecting(mut self) -> Result<ScriptExit, SandboxScriptError> {
         let mut stderr = Stderr::default();
         loop {
             match self.next().await {
                 Ok(Some(chunk)) => stderr.push(chunk.bytes()),
                 Ok(None) => return Ok(ScriptExit { exit: self.exit(), stderr }),
-                Err(ScriptError::Command(CommandError::ConnectionLost { .. })) => {
-                    let exit = self.running.wait_exit().await.map_err(ScriptError::Command)?;
+                Err(SandboxScriptError::Command(CommandError::ConnectionLost { .. })) => {
+                    let exit = self.running.wait_exit().await.map_err(SandboxScriptError::Command)?;
                     return Ok(ScriptExit { exit, stderr });
                 }
                 Err(error) => return Err(error),

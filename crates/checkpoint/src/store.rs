@@ -25,7 +25,7 @@ use object_store::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use crate::listing::Object;
+use crate::listing::StoredObject;
 use crate::upload::Upload;
 
 /// The timeout of one request, or one step of a transfer.
@@ -78,7 +78,7 @@ pub struct ConditionalPuts {
 
 /// Why an operation on an object failed.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum ObjectStoreError {
     #[error("the objects' directory {} cannot be used", path.display())]
     Directory { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the bucket {bucket} cannot be used as configured")]
@@ -101,7 +101,7 @@ pub enum StoreError {
     Failed { verb: &'static str, key: String, source: Box<object_store::Error> },
 }
 
-impl StoreError {
+impl ObjectStoreError {
     /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -153,9 +153,9 @@ impl Objects {
     /// survive a power cut.
     ///
     /// # Errors
-    /// [`StoreError::Directory`].
-    pub fn disk(directory: &Path) -> Result<Self, StoreError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| StoreError::Directory {
+    /// [`ObjectStoreError::Directory`].
+    pub fn disk(directory: &Path) -> Result<Self, ObjectStoreError> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| ObjectStoreError::Directory {
             path: directory.to_owned(),
             source,
         };
@@ -170,8 +170,8 @@ impl Objects {
     /// A store in a bucket. Sends no request yet.
     ///
     /// # Errors
-    /// [`StoreError::Config`].
-    pub fn s3(config: S3Config) -> Result<Self, StoreError> {
+    /// [`ObjectStoreError::Config`].
+    pub fn s3(config: S3Config) -> Result<Self, ObjectStoreError> {
         let S3Config { bucket, prefix, region, endpoint, credentials } = config;
         let retry = RetryConfig { max_retries: RETRIES, retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() };
         let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
@@ -192,7 +192,7 @@ impl Objects {
         if let Some((id, secret)) = credentials {
             builder = builder.with_access_key_id(id).with_secret_access_key(secret.expose());
         }
-        let store = builder.build().map_err(|error| StoreError::Config { bucket, source: Box::new(error) })?;
+        let store = builder.build().map_err(|error| ObjectStoreError::Config { bucket, source: Box::new(error) })?;
         let prefix = Key::from(prefix);
         let objects = if prefix.as_ref().is_empty() {
             Self::new(Arc::new(store))
@@ -213,12 +213,12 @@ impl Objects {
     /// `probe/`, which are deleted again.
     ///
     /// # Errors
-    /// [`StoreError`] when the store cannot be used at all.
-    pub async fn conditional_puts(&self) -> Result<ConditionalPuts, StoreError> {
+    /// [`ObjectStoreError`] when the store cannot be used at all.
+    pub async fn conditional_puts(&self) -> Result<ConditionalPuts, ObjectStoreError> {
         self.conditional.get_or_try_init(|| self.probe()).await.copied()
     }
 
-    async fn probe(&self) -> Result<ConditionalPuts, StoreError> {
+    async fn probe(&self) -> Result<ConditionalPuts, ObjectStoreError> {
         let key = Key::from_iter(["probe".to_owned(), format!("{:032x}", rand::random::<u128>())]);
         let answer = self.try_conditions(&key).await;
         let deleted = self.delete(&key).await;
@@ -227,13 +227,13 @@ impl Objects {
         Ok(answer)
     }
 
-    async fn try_conditions(&self, key: &Key) -> Result<ConditionalPuts, StoreError> {
+    async fn try_conditions(&self, key: &Key) -> Result<ConditionalPuts, ObjectStoreError> {
         // Some servers enforce the condition only without concurrency.
         let racers = (0..RACERS).map(|racer| self.put_if(key, Bytes::from(format!("racer {racer}")), PutMode::Create));
         let answers = futures::future::join_all(racers).await;
         let create = match answers.iter().filter(|answer| answer.is_ok()).count() {
             1 => match self.put_if(key, Bytes::from_static(b"late"), PutMode::Create).await {
-                Err(StoreError::Exists { .. }) => Condition::Kept,
+                Err(ObjectStoreError::Exists { .. }) => Condition::Kept,
                 Ok(_) => Condition::Ignored,
                 Err(error) => return Err(error),
             },
@@ -248,7 +248,9 @@ impl Objects {
         self.put_if(key, Bytes::from_static(b"newer"), PutMode::Overwrite).await?;
         let update = match self.put_if(key, Bytes::from_static(b"blind"), PutMode::Update(known)).await {
             Ok(_) => Condition::Ignored,
-            Err(StoreError::Failed { source, .. }) if matches!(*source, object_store::Error::Precondition { .. }) => {
+            Err(ObjectStoreError::Failed { source, .. })
+                if matches!(*source, object_store::Error::Precondition { .. }) =>
+            {
                 Condition::Kept
             }
             Err(error) if is_unsupported(&error) => Condition::Unsupported,
@@ -257,7 +259,7 @@ impl Objects {
         Ok(ConditionalPuts { create, update })
     }
 
-    async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, StoreError> {
+    async fn put_if(&self, key: &Key, content: Bytes, mode: PutMode) -> Result<UpdateVersion, ObjectStoreError> {
         if content.len() > SMALL_OBJECT {
             self.reserve(key, content.len() as u64)?;
         }
@@ -269,13 +271,13 @@ impl Objects {
     }
 
     /// Checks that writing `bytes` leaves the reserved disk space free.
-    pub(crate) fn reserve(&self, key: &Key, bytes: u64) -> Result<(), StoreError> {
+    pub(crate) fn reserve(&self, key: &Key, bytes: u64) -> Result<(), ObjectStoreError> {
         let Some(directory) = &self.directory else { return Ok(()) };
         let path = directory.as_ref().clone();
         match durable::writable_bytes(&path) {
             Ok(writable) if writable >= bytes => Ok(()),
-            Ok(_) => Err(StoreError::NoSpace { path, key: key.to_string() }),
-            Err(error) => Err(StoreError::Directory { path, source: error.into() }),
+            Ok(_) => Err(ObjectStoreError::NoSpace { path, key: key.to_string() }),
+            Err(error) => Err(ObjectStoreError::Directory { path, source: error.into() }),
         }
     }
 
@@ -308,20 +310,20 @@ impl Objects {
     }
 
     /// Stores a small object, replacing an earlier one.
-    pub async fn put(&self, key: &Key, content: Bytes) -> Result<(), StoreError> {
+    pub async fn put(&self, key: &Key, content: Bytes) -> Result<(), ObjectStoreError> {
         self.put_if(key, content, PutMode::Overwrite).await.map(drop)
     }
 
     /// Stores a small object that must not exist yet, as far as the store enforces that.
-    pub async fn create(&self, key: &Key, content: Bytes) -> Result<(), StoreError> {
+    pub async fn create(&self, key: &Key, content: Bytes) -> Result<(), ObjectStoreError> {
         if self.conditional_puts().await?.create != Condition::Kept {
             return self.put(key, content).await;
         }
         match self.put_if(key, content.clone(), PutMode::Create).await {
             // The response to our own put may have been lost, and the client retried it.
-            Err(StoreError::Exists { key: name }) => match self.get(key).await {
+            Err(ObjectStoreError::Exists { key: name }) => match self.get(key).await {
                 Ok(there) if there == content => Ok(()),
-                _ => Err(StoreError::Exists { key: name }),
+                _ => Err(ObjectStoreError::Exists { key: name }),
             },
             other => other.map(drop),
         }
@@ -333,7 +335,7 @@ impl Objects {
     }
 
     /// Reads a small object.
-    pub async fn get(&self, key: &Key) -> Result<Bytes, StoreError> {
+    pub async fn get(&self, key: &Key) -> Result<Bytes, ObjectStoreError> {
         self.with_deadline("read", key, async { self.store.get(key).await?.bytes().await }).await
     }
 
@@ -341,7 +343,7 @@ impl Objects {
     pub(crate) async fn stream(
         &self,
         key: Key,
-    ) -> Result<impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static, StoreError> {
+    ) -> Result<impl Stream<Item = Result<Bytes, ObjectStoreError>> + Send + 'static, ObjectStoreError> {
         let pieces = self.with_deadline("read", &key, self.store.get(&key)).await?.into_stream();
         let objects = self.clone();
         Ok(stream::unfold((pieces, objects, key), |(mut pieces, objects, key)| async move {
@@ -352,21 +354,21 @@ impl Objects {
     }
 
     /// The size of an object; [`None`] when there is none.
-    pub async fn size(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+    pub async fn size(&self, key: &Key) -> Result<Option<u64>, ObjectStoreError> {
         Ok(self.stat(key).await?.map(|object| object.size))
     }
 
     /// The metadata of an object; [`None`] when there is none.
-    pub(crate) async fn stat(&self, key: &Key) -> Result<Option<Object>, StoreError> {
+    pub(crate) async fn stat(&self, key: &Key) -> Result<Option<StoredObject>, ObjectStoreError> {
         match self.with_deadline("read the metadata of", key, self.store.head(key)).await {
-            Ok(meta) => Ok(Some(Object { size: meta.size, tag: meta.e_tag })),
-            Err(StoreError::NotFound { .. }) => Ok(None),
+            Ok(meta) => Ok(Some(StoredObject { size: meta.size, tag: meta.e_tag })),
+            Err(ObjectStoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Streams an object of `size` bytes in order, prefetching the next range.
-    pub fn read(&self, key: Key, size: u64) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static {
+    pub fn read(&self, key: Key, size: u64) -> impl Stream<Item = Result<Bytes, ObjectStoreError>> + Send + 'static {
         let objects = self.clone();
         let step = usize::try_from(RANGE).unwrap_or(usize::MAX);
         stream::iter((0..size).step_by(step))
@@ -381,24 +383,24 @@ impl Objects {
     }
 
     /// All objects with a prefix.
-    pub async fn list(&self, folder: &Key) -> Result<Vec<ObjectMeta>, StoreError> {
+    pub async fn list(&self, folder: &Key) -> Result<Vec<ObjectMeta>, ObjectStoreError> {
         self.with_deadline("list", folder, self.store.list(Some(folder)).try_collect()).await
     }
 
     /// Deletes an object; deleting an absent one succeeds.
-    pub async fn delete(&self, key: &Key) -> Result<(), StoreError> {
+    pub async fn delete(&self, key: &Key) -> Result<(), ObjectStoreError> {
         match self.with_deadline("delete", key, self.store.delete(key)).await {
-            Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(ObjectStoreError::NotFound { .. }) => Ok(()),
             other => other,
         }
     }
 
     /// Removes leftovers of uploads whose process was killed. No upload to this prefix may be in
     /// progress.
-    pub async fn sweep(&self, folder: &Key) -> Result<usize, StoreError> {
+    pub async fn sweep(&self, folder: &Key) -> Result<usize, ObjectStoreError> {
         let Some(directory) = &self.directory else { return Ok(0) };
         let path = folder.parts().fold(directory.as_ref().clone(), |path, part| path.join(part.as_ref()));
-        let failed = |source: std::io::Error| StoreError::Directory { path: path.clone(), source: source.into() };
+        let failed = |source: std::io::Error| ObjectStoreError::Directory { path: path.clone(), source: source.into() };
         let mut entries = match tokio::fs::read_dir(&path).await {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
@@ -422,10 +424,10 @@ impl Objects {
         verb: &'static str,
         key: &Key,
         work: impl Future<Output = Result<T, object_store::Error>>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, ObjectStoreError> {
         match tokio::time::timeout(self.timeout, work).await {
-            Ok(done) => done.map_err(|error| StoreError::from_store(verb, key, error)),
-            Err(_) => Err(StoreError::TimedOut { verb, key: key.to_string(), within: self.timeout }),
+            Ok(done) => done.map_err(|error| ObjectStoreError::from_store(verb, key, error)),
+            Err(_) => Err(ObjectStoreError::TimedOut { verb, key: key.to_string(), within: self.timeout }),
         }
     }
 }
@@ -436,7 +438,7 @@ impl fmt::Debug for Objects {
     }
 }
 
-fn is_unsupported(error: &StoreError) -> bool {
-    let StoreError::Failed { source, .. } = error else { return false };
+fn is_unsupported(error: &ObjectStoreError) -> bool {
+    let ObjectStoreError::Failed { source, .. } = error else { return false };
     matches!(**source, object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. })
 }

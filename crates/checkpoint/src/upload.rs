@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore as _, PutMultipartOptions, WriteMultipart};
 
-use crate::store::{Objects, StoreError};
+use crate::store::{ObjectStoreError, Objects};
 
 /// S3 requires parts of at least 5 MiB and allows 10,000 of them: this allows 80 GB.
 const PART: usize = 8 * 1024 * 1024;
@@ -35,7 +35,7 @@ impl Upload {
     }
 
     /// Sends bytes, with backpressure from the store.
-    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), ObjectStoreError> {
         match &mut self.parts {
             Some(parts) => {
                 self.objects.with_deadline("store", &self.key, parts.wait_for_capacity(PARTS)).await?;
@@ -71,7 +71,7 @@ impl Upload {
     }
 
     /// Completes the upload: the object appears atomically.
-    pub async fn finish(self) -> Result<(), StoreError> {
+    pub async fn finish(self) -> Result<(), ObjectStoreError> {
         let Self { objects, key, first, parts, .. } = self;
         match parts {
             None => objects.create(&key, first.freeze()).await,
@@ -110,7 +110,7 @@ async fn discard(objects: &Objects, key: &Key, mut parts: WriteMultipart) {
 }
 
 /// Each part has its own timeout.
-async fn while_parts_are_out(objects: &Objects, key: &Key, parts: &mut WriteMultipart) -> Result<(), StoreError> {
+async fn while_parts_are_out(objects: &Objects, key: &Key, parts: &mut WriteMultipart) -> Result<(), ObjectStoreError> {
     for most in (1..=PARTS).rev() {
         objects.with_deadline("store", key, parts.wait_for_capacity(most)).await?;
     }

@@ -82,8 +82,8 @@ impl EnvValues {
     }
 
     /// Starts the search of one file.
-    pub(crate) fn search(&self) -> Search<'_> {
-        Search { finder: self.0.as_deref(), held: Vec::new(), found: BTreeSet::new() }
+    pub(crate) fn search(&self) -> ValueSearch<'_> {
+        ValueSearch { finder: self.0.as_deref(), held: Vec::new(), found: BTreeSet::new() }
     }
 }
 
@@ -95,14 +95,14 @@ impl fmt::Debug for EnvValues {
 }
 
 /// The search of one file, whose content arrives in chunks that may split a value.
-pub(crate) struct Search<'v> {
+pub(crate) struct ValueSearch<'v> {
     finder: Option<&'v Finder>,
     /// The end of the input so far, in which a value may start.
     held: Vec<u8>,
     found: BTreeSet<usize>,
 }
 
-impl Search<'_> {
+impl ValueSearch<'_> {
     pub(crate) fn push(&mut self, piece: &[u8]) {
         let Some(Finder { longest, finder, variables, .. }) = self.finder else { return };
         let keep = longest - 1;

@@ -16,7 +16,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::entries::Entries;
-use crate::manifest::{Entry, FilePath, Kind};
+use crate::manifest::{FilePath, ManifestEntry, ManifestKind};
 use crate::spool::{Spool, Spooled};
 
 /// The most files that one program reads back.
@@ -88,7 +88,7 @@ impl VerifyRequest {
                 others.write_all(entry.path.as_bytes())?;
                 others.write_all(b"\0")?;
             }
-            if let Kind::HardLink { to, .. } = &entry.kind {
+            if let ManifestKind::HardLink { to, .. } = &entry.kind {
                 linked.expect(to);
             }
             count += 1;
@@ -148,8 +148,8 @@ pub(crate) struct Comparison {
 }
 
 enum Due {
-    Digest(Entry),
-    Facts(Entry),
+    Digest(ManifestEntry),
+    Facts(ManifestEntry),
 }
 
 impl Due {
@@ -165,7 +165,7 @@ impl Comparison {
     /// and the script ran as root.
     pub(crate) fn new(entries: &Entries, request: VerifyRequest, owners: bool) -> Self {
         let has_content =
-            |entry: &io::Result<Entry>| entry.as_ref().map_or(true, |entry| entry.kind.content().is_some());
+            |entry: &io::Result<ManifestEntry>| entry.as_ref().map_or(true, |entry| entry.kind.content().is_some());
         let files = || entries.iter().filter(has_content);
         let others = entries.iter().filter(move |entry| !has_content(entry));
         let digests = files().map(|entry| entry.map(Due::Digest));
@@ -209,14 +209,14 @@ impl Comparison {
         }
     }
 
-    fn take_facts(&mut self, entry: &Entry, record: &[u8]) -> Option<&'static str> {
+    fn take_facts(&mut self, entry: &ManifestEntry, record: &[u8]) -> Option<&'static str> {
         let fields: Vec<&[u8]> = record.splitn(8, |byte| *byte == b' ').collect();
         let &[mode, uid, gid, inode, size, user, group, name] = &fields[..] else { return Some("it is missing") };
         let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
         let mode = std::str::from_utf8(mode).ok().and_then(|mode| u32::from_str_radix(mode, 16).ok()).unwrap_or(0);
 
         let mut wanted = entry.path.as_bytes().to_vec();
-        if let Kind::Symlink { target } = &entry.kind {
+        if let ManifestKind::Symlink { target } = &entry.kind {
             if !name.starts_with(&[&wanted[..], b" -> "].concat()) {
                 return Some("it is missing or no link");
             }
@@ -231,7 +231,7 @@ impl Comparison {
             return Some("its type differs");
         }
         // A symbolic link has no mode of its own.
-        if !matches!(entry.kind, Kind::Symlink { .. }) && mode & 0o7777 != entry.mode {
+        if !matches!(entry.kind, ManifestKind::Symlink { .. }) && mode & 0o7777 != entry.mode {
             return Some("its mode differs");
         }
         let same = |id: &[u8], name: &[u8], wanted_id: u64, wanted_name: &str| {
@@ -248,7 +248,9 @@ impl Comparison {
         // Another link may refer to this one.
         self.linked.record(&entry.path, inode);
         match &entry.kind {
-            Kind::HardLink { to, .. } if self.linked.inode(to) != Some(inode) => Some("it is a copy instead of a link"),
+            ManifestKind::HardLink { to, .. } if self.linked.inode(to) != Some(inode) => {
+                Some("it is a copy instead of a link")
+            }
             _ => None,
         }
     }
@@ -267,7 +269,7 @@ impl Comparison {
 }
 
 /// Compares the digest of a file, in the format of sha256sum or openssl.
-fn take_digest(entry: &Entry, record: &[u8]) -> Option<&'static str> {
+fn take_digest(entry: &ManifestEntry, record: &[u8]) -> Option<&'static str> {
     let (_, wanted) = entry.kind.content()?;
     let Some((digest, name)) = record.split_at_checked(64) else { return Some("it cannot be read") };
     let name = name.strip_prefix(b"  ./").or_else(|| name.strip_prefix(b" *./"));
@@ -316,14 +318,14 @@ mod tests {
         Arc::new(std::env::temp_dir())
     }
 
-    fn entries(all: &[Entry]) -> Entries {
+    fn entries(all: &[ManifestEntry]) -> Entries {
         let mut writer = EntryWriter::new(directory());
         all.iter().for_each(|entry| writer.push(entry).expect("memory"));
         writer.finish().expect("memory")
     }
 
     /// The request for these entries, inflated.
-    fn request_text(all: &[Entry]) -> String {
+    fn request_text(all: &[ManifestEntry]) -> String {
         let request = VerifyRequest::new(&entries(all), directory()).expect("a question");
         let mut text = String::new();
         let mut inflated = flate2::read::GzDecoder::new(request.compressed.reader());
@@ -332,16 +334,16 @@ mod tests {
         text
     }
 
-    fn entry(path: &str, kind: Kind) -> Entry {
+    fn entry(path: &str, kind: ManifestKind) -> ManifestEntry {
         let (user, group) = ("user".to_owned(), "user".to_owned());
-        Entry { path: path.into(), mode: 0o644, uid: 1000, gid: 1000, user, group, xattrs: Vec::new(), kind }
+        ManifestEntry { path: path.into(), mode: 0o644, uid: 1000, gid: 1000, user, group, xattrs: Vec::new(), kind }
     }
 
     fn check(records: &[&str], wanted: Result<(), (&str, &'static str)>) {
         let sha256 = Digest::hash(b"x");
-        let file = entry("a b", Kind::File { size: 1, sha256 });
-        let hard = entry("h", Kind::HardLink { to: "a b".into(), size: 1, sha256 });
-        let link = entry("l", Kind::Symlink { target: "a -> b".into() });
+        let file = entry("a b", ManifestKind::File { size: 1, sha256 });
+        let hard = entry("h", ManifestKind::HardLink { to: "a b".into(), size: 1, sha256 });
+        let link = entry("l", ManifestKind::Symlink { target: "a -> b".into() });
         // In the archive's order, which differs from that of the request.
         let entries = entries(&[link, file, hard]);
         let request = VerifyRequest::new(&entries, directory()).expect("a question");
@@ -357,12 +359,12 @@ mod tests {
 
     #[test]
     fn batches_are_read_back_once_unpacked() {
-        let file = |path: &str, size| entry(path, Kind::File { size, sha256: Digest::hash(b"x") });
-        let check = |entries: Vec<Entry>, wanted: &str| {
+        let file = |path: &str, size| entry(path, ManifestKind::File { size, sha256: Digest::hash(b"x") });
+        let check = |entries: Vec<ManifestEntry>, wanted: &str| {
             let text = request_text(&entries);
             assert!(text.ends_with(&format!("\0{wanted}\0")), "{text:?}");
         };
-        let folder = || entry(".", Kind::Directory);
+        let folder = || entry(".", ManifestKind::Directory);
         check(vec![folder()], "");
         check(vec![folder(), file("a", 1), folder()], "1 4 ");
         check(vec![folder(), file("a", BATCH_BYTES), folder(), file("b", 1)], "1 3 1 5 ");

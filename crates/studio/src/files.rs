@@ -1,7 +1,7 @@
 //! Reads the files of a job: from its sandbox while that runs, else from a snapshot. Reading
 //! resumes and extends nothing: it uses a plain sandbox handle and not the workspace's gate.
 
-use checkpoint::{BrowseError, FilePath, Kind, Manifest, ProjectId as SnapshotsOf, Stamp};
+use checkpoint::{BrowseError, CheckpointManifest, FilePath, ManifestKind, ProjectId as SnapshotsOf, Stamp};
 use sdk::{FileError, Sandbox};
 use workspace::setup::PROJECT_DIRECTORY;
 
@@ -24,7 +24,7 @@ const SAMPLE_BYTES: usize = 8000;
 
 enum FileLocation {
     Sandbox(Box<Sandbox>),
-    Snapshot(Box<Manifest>),
+    Snapshot(Box<CheckpointManifest>),
 }
 
 impl Studio {
@@ -123,7 +123,11 @@ impl Studio {
     }
 
     /// The entries of a directory in a snapshot, and whether the list is truncated.
-    async fn list_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<FileEntry>, bool), StudioError> {
+    async fn list_in_snapshot(
+        &self,
+        manifest: &CheckpointManifest,
+        path: &str,
+    ) -> Result<(Vec<FileEntry>, bool), StudioError> {
         let directory = path_in_snapshot(manifest, path)?;
         let path_inside = FilePath::new(directory.as_str());
         let listed =
@@ -132,17 +136,17 @@ impl Studio {
         let entries = listed.entries.into_iter().filter_map(|entry| {
             let name = entry.path.text().strip_prefix(&prefix)?.to_owned();
             let (kind, bytes) = match &entry.kind {
-                Kind::Directory => (FileKind::Directory, 0),
-                Kind::File { size, .. } | Kind::HardLink { size, .. } => (FileKind::File, *size),
-                Kind::Symlink { .. } => (FileKind::Link, 0),
-                Kind::Fifo | Kind::CharDevice | Kind::BlockDevice => return None,
+                ManifestKind::Directory => (FileKind::Directory, 0),
+                ManifestKind::File { size, .. } | ManifestKind::HardLink { size, .. } => (FileKind::File, *size),
+                ManifestKind::Symlink { .. } => (FileKind::Link, 0),
+                ManifestKind::Fifo | ManifestKind::CharDevice | ManifestKind::BlockDevice => return None,
             };
             Some(FileEntry { path: join(path, &name), name, kind, bytes })
         });
         Ok((entries.collect(), listed.truncated))
     }
 
-    async fn read_in_snapshot(&self, manifest: &Manifest, path: &str) -> Result<(Vec<u8>, u64), StudioError> {
+    async fn read_in_snapshot(&self, manifest: &CheckpointManifest, path: &str) -> Result<(Vec<u8>, u64), StudioError> {
         let path_inside = FilePath::new(path_in_snapshot(manifest, path)?);
         match self.workspaces().checkpoints().file(manifest, &path_inside, MAX_FILE_BYTES, MAX_TEXT_BYTES + 1).await {
             Ok(file) => Ok((file.content, file.bytes)),
@@ -179,7 +183,7 @@ fn join(directory: &str, name: &str) -> String {
 }
 
 /// The path of a project file below the root of a snapshot.
-fn path_in_snapshot(manifest: &Manifest, path: &str) -> Result<String, StudioError> {
+fn path_in_snapshot(manifest: &CheckpointManifest, path: &str) -> Result<String, StudioError> {
     let root = format!("{}/", manifest.root.trim_end_matches('/'));
     let project = PROJECT_DIRECTORY.strip_prefix(&root).ok_or(StudioError::NotFound)?;
     Ok(if path.is_empty() { project.to_owned() } else { format!("{project}/{path}") })

@@ -14,7 +14,7 @@ use crate::provider::{LocalServer, Orchestrator};
 use crate::records::{DatabaseRecords, Records, RecordsError};
 use crate::settings::Settings;
 use crate::workspaces::Workspaces;
-use checkpoint::{CheckpointOptions, Checkpoints, Condition, Excludes, Objects, S3Config, StoreError};
+use checkpoint::{CheckpointOptions, Checkpoints, Condition, Excludes, ObjectStoreError, Objects, S3Config};
 use sdk::error_chain;
 
 /// The environment variables that AWS's own programs read.
@@ -32,7 +32,7 @@ pub enum BuildError {
     #[error(transparent)]
     Records(#[from] RecordsError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ObjectStoreError),
 }
 
 impl ObjectsConfig {

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sandbar_checkpoint::{
-    ArchiveLimits, CheckpointOptions, CheckpointSettings, Checkpoints, Excess, Objects, SaveError, StoreError, Which,
+    ArchiveLimits, CheckpointOptions, CheckpointSettings, Checkpoints, Excess, ObjectStoreError, Objects, SaveError,
+    Which,
 };
 use sdk::{Command, Sandbox};
 use testing::{Server, eventually_async};
@@ -252,7 +253,9 @@ async fn disk_faults_of_a_filling_directory_leave_a_reserve() {
     run(&sandbox, "head -c 90000000 /dev/urandom >large").await;
     let before = free(directory.path());
     let refused = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
-    let Err(SaveError::Store { source: StoreError::NoSpace { .. }, .. }) = &refused else { panic!("{refused:?}") };
+    let Err(SaveError::Store { source: ObjectStoreError::NoSpace { .. }, .. }) = &refused else {
+        panic!("{refused:?}")
+    };
     assert!(free(directory.path()) + (64 << 10) >= before, "what came is taken back");
     let listed = checkpoints.list(&id).await.expect("a list");
     assert_eq!(listed.iter().map(|listed| listed.stamp).collect::<Vec<_>>(), [first.stamp]);

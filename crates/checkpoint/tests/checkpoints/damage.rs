@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use sandbar_checkpoint::{
-    CheckpointCondition, CheckpointOptions, Checkpoints, Flaw, Objects, ProjectId, RestoreError, Saved, Stamp, Which,
+    CheckpointCondition, CheckpointOptions, Checkpoints, Flaw, Objects, ProjectId, RestoreError, SavedCheckpoint,
+    Stamp, Which,
 };
 use sdk::Sandbox;
 use tempfile::TempDir;
@@ -19,8 +20,8 @@ struct Two {
     checkpoints: Checkpoints,
     id: ProjectId,
     sandbox: Sandbox,
-    first: Saved,
-    second: Saved,
+    first: SavedCheckpoint,
+    second: SavedCheckpoint,
     first_tree: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use object_store::path::Path as Key;
-use sandbar_checkpoint::{Objects, StoreError};
+use sandbar_checkpoint::{ObjectStoreError, Objects};
 use testing::{DISK_FAULTS, DiskFault, FaultyDisk};
 
 const FOLDER: &str = "folder";
@@ -26,7 +26,7 @@ impl Change {
         self != Self::Create
     }
 
-    async fn apply(self, objects: &Objects, content: &Bytes) -> Result<(), StoreError> {
+    async fn apply(self, objects: &Objects, content: &Bytes) -> Result<(), ObjectStoreError> {
         let key = Key::from(KEY);
         match self {
             Self::Put => objects.put(&key, content.clone()).await,
@@ -51,7 +51,7 @@ async fn find(directory: &Path) -> Option<Bytes> {
     let objects = Objects::disk(directory).expect("the disk works");
     match objects.get(&Key::from(KEY)).await {
         Ok(content) => Some(content),
-        Err(StoreError::NotFound { .. }) => None,
+        Err(ObjectStoreError::NotFound { .. }) => None,
         Err(error) => panic!("{error:?}"),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use sandbar_checkpoint::{
-    CheckpointOptions, Condition, ConditionalPuts, Objects, RestoreError, SaveError, StoreError, Which,
+    CheckpointOptions, Condition, ConditionalPuts, ObjectStoreError, Objects, RestoreError, SaveError, Which,
 };
 use testing::Server;
 
@@ -33,8 +33,8 @@ async fn a_failing_store_is_retried_without_leftovers() {
     let scripted = [
         (List, Fail),
         (BeginParts, Stall),
-        (Part, Fail),
-        (Part, Stall),
+        (ObjectPart, Fail),
+        (ObjectPart, Stall),
         (Complete, Fail),
         (Complete, Forget),
         (PutManifest, Fail),
@@ -85,7 +85,7 @@ async fn a_save_fails_after_three_attempts() {
         store.expect(ObjectRequest::PutArchive, StoreFault::Fail);
     }
     let failed = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
-    assert!(matches!(failed, Err(SaveError::Store { source: StoreError::Failed { .. }, .. })), "{failed:?}");
+    assert!(matches!(failed, Err(SaveError::Store { source: ObjectStoreError::Failed { .. }, .. })), "{failed:?}");
     assert!(store.is_done());
     assert_eq!(checkpoints.list(&id).await.expect("a list"), before, "earlier snapshots are as they were");
 
@@ -95,7 +95,7 @@ async fn a_save_fails_after_three_attempts() {
         store.expect(ObjectRequest::Get, StoreFault::Stall);
     }
     let failed = checkpoints.restore(&sandbox, &id, Which::Newest).await;
-    assert!(matches!(failed, Err(RestoreError::Store { source: StoreError::TimedOut { .. }, .. })), "{failed:?}");
+    assert!(matches!(failed, Err(RestoreError::Store { source: ObjectStoreError::TimedOut { .. }, .. })), "{failed:?}");
     assert_eq!(run(&sandbox, "cat file; ls -A | grep -c sandbar || true").await, "new\n0\n");
 }
 

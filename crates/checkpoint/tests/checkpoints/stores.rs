@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as Key;
-use sandbar_checkpoint::{Condition, ConditionalPuts, Objects, StoreError};
+use sandbar_checkpoint::{Condition, ConditionalPuts, ObjectStoreError, Objects};
 use testing::S3Server;
 
 use crate::support::s3_objects;
@@ -149,7 +149,7 @@ async fn contract(objects: Objects, facts: ConditionalPuts) {
     objects.create(&second, text.clone()).await.expect("a first create");
     objects.create(&second, text.clone()).await.expect("the same once more is our own, repeated");
     let refused = objects.create(&second, Bytes::from_static(b"other")).await;
-    assert!(matches!(refused, Err(StoreError::Exists { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ObjectStoreError::Exists { .. })), "{refused:?}");
     assert_eq!(objects.get(&second).await.expect("a get"), text, "the first one stays");
     assert_eq!(names(&objects, "folder").await, ["first", "second"]);
     assert_eq!(names(&objects, "other").await, [""; 0]);
@@ -158,7 +158,7 @@ async fn contract(objects: Objects, facts: ConditionalPuts) {
     objects.delete(&first).await.expect("what is absent is deleted");
     assert_eq!(objects.size(&first).await.expect("a size"), None);
     let missing = objects.get(&first).await;
-    assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(ObjectStoreError::NotFound { .. })), "{missing:?}");
 
     // By one request, in parts, and at the boundaries.
     const PART: usize = 8 * 1024 * 1024;

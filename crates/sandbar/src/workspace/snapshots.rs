@@ -5,7 +5,8 @@ use crate::sandbox::ask;
 use crate::sandbox::show::{Colour, local_time, printable, size};
 use anyhow::bail;
 use checkpoint::{
-    CheckpointCondition, Checkpoints, FilePath, Listed, Objects, Occasion, ProjectId, Restored, Stamp, Which,
+    CheckpointCondition, Checkpoints, FilePath, ListedCheckpoint, Objects, ProjectId, Restored, SaveOccasion, Stamp,
+    Which,
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -132,7 +133,7 @@ impl List {
         self.print(session, &listed)
     }
 
-    fn print(&self, session: &Session, listed: &[Listed]) -> anyhow::Result<()> {
+    fn print(&self, session: &Session, listed: &[ListedCheckpoint]) -> anyhow::Result<()> {
         let show = session.show;
         if show.json {
             return Ok(show.object(&listed.iter().map(to_json).collect::<Vec<_>>())?);
@@ -141,7 +142,7 @@ impl List {
             eprintln!("workspace {} has no snapshot; `sandbar workspace snapshot {}` makes one", self.name, self.name);
             return Ok(());
         }
-        let row = |listed: &Listed| {
+        let row = |listed: &ListedCheckpoint| {
             let when = local_time(&listed.saved_at.to_string());
             match &listed.condition {
                 CheckpointCondition::Whole { files, bytes, verified, .. } => vec![
@@ -224,8 +225,8 @@ impl List {
     }
 }
 
-fn to_json(listed: &Listed) -> Value {
-    let Listed { stamp, key, created_at, saved_at, occasion, environment_files, condition } = listed;
+fn to_json(listed: &ListedCheckpoint) -> Value {
+    let ListedCheckpoint { stamp, key, created_at, saved_at, occasion, environment_files, condition } = listed;
     let exposed = !environment_files.is_empty();
     match condition {
         CheckpointCondition::Whole { files, bytes, sha256, verified } => json!({
@@ -240,12 +241,12 @@ fn to_json(listed: &Listed) -> Value {
 }
 
 /// The name of the occasion of a checkpoint.
-fn occasion_name(occasion: Occasion) -> &'static str {
+fn occasion_name(occasion: SaveOccasion) -> &'static str {
     match occasion {
-        Occasion::Interval => "interval",
-        Occasion::Stop => "stop",
-        Occasion::Requested => "request",
-        Occasion::Phase => "phase",
+        SaveOccasion::Interval => "interval",
+        SaveOccasion::Stop => "stop",
+        SaveOccasion::Requested => "request",
+        SaveOccasion::Phase => "phase",
     }
 }
 
@@ -323,8 +324,8 @@ impl Restore {
 
 impl Restore {
     /// Describes which files the snapshot replaces.
-    fn describe(&self, view: &WorkspaceView, listed: &[Listed]) -> anyhow::Result<String> {
-        let whole = |listed: &&Listed| matches!(listed.condition, CheckpointCondition::Whole { .. });
+    fn describe(&self, view: &WorkspaceView, listed: &[ListedCheckpoint]) -> anyhow::Result<String> {
+        let whole = |listed: &&ListedCheckpoint| matches!(listed.condition, CheckpointCondition::Whole { .. });
         let chosen = match self.snapshot {
             Some(stamp) => listed.iter().find(|listed| listed.stamp == stamp),
             None => listed.iter().rfind(whole),

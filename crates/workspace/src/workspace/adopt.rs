@@ -16,7 +16,7 @@ use crate::events::EventKind;
 use crate::name::ProviderName;
 use crate::records::{ChangeError, WorkspaceState};
 use crate::setup::PROJECT_DIRECTORY;
-use checkpoint::Saved;
+use checkpoint::SavedCheckpoint;
 use sdk::error_chain;
 
 impl Core {
@@ -35,7 +35,7 @@ impl Core {
         Ok((attached, outcome.auto_restore()))
     }
 
-    pub(super) async fn save_checkpoint(&self) -> Result<Saved, WorkspaceError> {
+    pub(super) async fn save_checkpoint(&self) -> Result<SavedCheckpoint, WorkspaceError> {
         let op = self.begin_op().await;
         let (attached, _) = self.ensure_running(&op).await?;
         Ok(self.save(&op, &attached.sandbox, SavedFor::Request).await?)

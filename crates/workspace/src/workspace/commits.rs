@@ -13,7 +13,7 @@ use crate::events::EventKind;
 use crate::phase::{self, Phase};
 use crate::records::ChangeError;
 use crate::setup::PROJECT_DIRECTORY;
-use checkpoint::Saved;
+use checkpoint::SavedCheckpoint;
 
 /// The result of a phase's commit.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct PhaseCommit {
     pub phase: Phase,
     /// [`None`] when there was nothing to commit, or when the checkpoint failed, which an event
     /// reports.
-    pub checkpoint: Option<Saved>,
+    pub checkpoint: Option<SavedCheckpoint>,
 }
 
 impl Core {
@@ -72,7 +72,7 @@ impl Core {
         op: &OpGuard<'_>,
         commit: &str,
         message: Option<&str>,
-    ) -> Result<Option<Saved>, ChangeError> {
+    ) -> Result<Option<SavedCheckpoint>, ChangeError> {
         self.update(op, |_, details| details.head = Some(commit.to_owned())).await?;
         let saved = match self.attached() {
             Some(attached) => self.save(op, &attached.sandbox, SavedFor::Phase).await.ok(),

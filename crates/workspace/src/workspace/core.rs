@@ -32,7 +32,9 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::Placed;
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use checkpoint::{CheckpointOptions, EnvValues, ExposedFile, Occasion, ProjectId, SaveError, Saved, Stamp};
+use checkpoint::{
+    CheckpointOptions, EnvValues, ExposedFile, ProjectId, SaveError, SaveOccasion, SavedCheckpoint, Stamp,
+};
 use sdk::error_chain;
 
 /// The key of the dev server in a record's services.
@@ -124,12 +126,12 @@ pub(super) enum SavedFor {
 }
 
 impl SavedFor {
-    fn occasion(self) -> Occasion {
+    fn occasion(self) -> SaveOccasion {
         match self {
-            Self::Handover | Self::Stop => Occasion::Stop,
-            Self::Interval => Occasion::Interval,
-            Self::Request => Occasion::Requested,
-            Self::Phase => Occasion::Phase,
+            Self::Handover | Self::Stop => SaveOccasion::Stop,
+            Self::Interval => SaveOccasion::Interval,
+            Self::Request => SaveOccasion::Requested,
+            Self::Phase => SaveOccasion::Phase,
         }
     }
 }
@@ -434,7 +436,7 @@ impl Core {
         op: &OpGuard<'_>,
         sandbox: &Sandbox,
         saved_for: SavedFor,
-    ) -> Result<Saved, SaveError> {
+    ) -> Result<SavedCheckpoint, SaveError> {
         self.save_sparing(op, sandbox, saved_for, None).await
     }
 
@@ -445,7 +447,7 @@ impl Core {
         sandbox: &Sandbox,
         saved_for: SavedFor,
         spare: Option<Stamp>,
-    ) -> Result<Saved, SaveError> {
+    ) -> Result<SavedCheckpoint, SaveError> {
         let values = match self.state().details.allow_env_values {
             true => EnvValues::default(),
             false => self.env_values.clone(),
@@ -458,7 +460,7 @@ impl Core {
             Ok(saved) => {
                 saving.finish();
                 self.record_saved(op, sandbox, saved_for, &saved).await;
-                let Saved { stamp, unchanged, ref key, files, bytes, .. } = saved;
+                let SavedCheckpoint { stamp, unchanged, ref key, files, bytes, .. } = saved;
                 let kind = match unchanged {
                     true => EventKind::CheckpointUnchanged { stamp },
                     false => EventKind::CheckpointSaved { stamp, key: key.clone(), files, bytes },
@@ -481,7 +483,7 @@ impl Core {
 
     /// Records the checkpoint, marks the sandbox with it, and notifies sessions of excluded folders
     /// while these still exist.
-    async fn record_saved(&self, op: &OpGuard<'_>, sandbox: &Sandbox, saved_for: SavedFor, saved: &Saved) {
+    async fn record_saved(&self, op: &OpGuard<'_>, sandbox: &Sandbox, saved_for: SavedFor, saved: &SavedCheckpoint) {
         let stays = saved_for != SavedFor::Handover;
         let marked = self.state().details.mark.clone().filter(|mark| mark.stamp == saved.stamp);
         let mark = match marked {

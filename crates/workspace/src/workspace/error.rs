@@ -13,7 +13,7 @@ use crate::process;
 use crate::provider::{OrchestratorError, Unusable};
 use crate::records::{ChangeError, LeaseError, RecordsError};
 use crate::setup::StepFailed;
-use checkpoint::{RestoreError, SaveError, Stamp, StoreError};
+use checkpoint::{ObjectStoreError, RestoreError, SaveError, Stamp};
 
 /// Why the workspace cannot be used now.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +121,7 @@ pub enum WorkspaceError {
     #[error(transparent)]
     Restore(#[from] RestoreError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ObjectStoreError),
     #[error(transparent)]
     Phase(#[from] PhaseError),
     #[error(transparent)]

@@ -52,7 +52,7 @@ use crate::context::WorkspaceContext;
 use crate::devserver::{DevServer, Ready};
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
-use checkpoint::{FilePath, Listed, ProjectId, Pruned, Restored, Saved, Stamp, Which};
+use checkpoint::{FilePath, ListedCheckpoint, ProjectId, Pruned, Restored, SavedCheckpoint, Stamp, Which};
 use sdk::error_chain;
 
 /// How long closing waits for work of the supervisor: a rotation, a checkpoint.
@@ -174,7 +174,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`WorkspaceError::Unavailable`], or [`WorkspaceError::Save`] of the last attempt.
-    pub async fn save_checkpoint(&self) -> Result<Saved, WorkspaceError> {
+    pub async fn save_checkpoint(&self) -> Result<SavedCheckpoint, WorkspaceError> {
         self.inner.core.save_checkpoint().await
     }
 
@@ -194,7 +194,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`WorkspaceError::Store`].
-    pub async fn checkpoints(&self) -> Result<Vec<Listed>, WorkspaceError> {
+    pub async fn checkpoints(&self) -> Result<Vec<ListedCheckpoint>, WorkspaceError> {
         Ok(self.inner.core.context.checkpoints.list(&self.inner.core.project).await?)
     }
 

@@ -15,7 +15,7 @@ use crate::events::EventKind;
 use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Limit;
 use crate::records::WorkspaceState;
-use checkpoint::{SaveError, Saved, Stamp};
+use checkpoint::{SaveError, SavedCheckpoint, Stamp};
 use sdk::error_chain;
 
 /// What to do with unsaved changes.
@@ -160,7 +160,8 @@ impl Core {
     /// when there are none.
     async fn save_last(&self, op: &OpGuard<'_>) -> Result<Option<Stamp>, WorkspaceError> {
         let Some(place) = self.current_sandbox() else { return Ok(None) };
-        let saved = |result: Result<Saved, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
+        let saved =
+            |result: Result<SavedCheckpoint, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
         match self.inspect_sandbox(&place).await? {
             SandboxStatus::Gone => Ok(None),
             SandboxStatus::Running { sandbox, .. } => saved(self.save(op, &sandbox, SavedFor::Stop).await),

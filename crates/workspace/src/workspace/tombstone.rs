@@ -7,7 +7,7 @@ use tracing::warn;
 use super::core::{Core, OpGuard, services};
 use crate::devserver::DevServer;
 use crate::records::ChangeError;
-use checkpoint::StoreError;
+use checkpoint::ObjectStoreError;
 use sdk::error_chain;
 
 const NAME: &str = "workspace.json";
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    async fn read_tombstone(&self) -> Result<Tombstone, StoreError> {
+    async fn read_tombstone(&self) -> Result<Tombstone, ObjectStoreError> {
         let text = self.context.checkpoints.get_metadata(&self.project, NAME).await?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default())
     }

@@ -23,7 +23,7 @@ use crate::setup::Setup;
 use crate::workspace::{
     Core, Details, HeldLease, Inner, OpenError, SandboxRef, SetUp, SetupError, Workspace, dev_server, read_details,
 };
-use checkpoint::{Checkpoints, Listed, ProjectId, Restored, Stamp, StoreError};
+use checkpoint::{Checkpoints, ListedCheckpoint, ObjectStoreError, ProjectId, Restored, Stamp};
 
 pub use maintenance::{Maintained, MaintenanceOutcome};
 pub(crate) use orphans::CREATION_TIMEOUT;
@@ -244,16 +244,16 @@ impl Workspaces {
     /// The checkpoints of a project, oldest first; also of one without a workspace.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails.
-    pub async fn checkpoints_of(&self, project: &ProjectId) -> Result<Vec<Listed>, StoreError> {
+    /// [`ObjectStoreError`] when the store fails.
+    pub async fn checkpoints_of(&self, project: &ProjectId) -> Result<Vec<ListedCheckpoint>, ObjectStoreError> {
         self.context.checkpoints.list(project).await
     }
 
     /// Removes a checkpoint of a project without a workspace. Returns false when it does not exist.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn delete_checkpoint_of(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn delete_checkpoint_of(&self, project: &ProjectId, stamp: Stamp) -> Result<bool, ObjectStoreError> {
         let deleted = self.context.checkpoints.delete(project, stamp).await?;
         self.context.record_stored(project, self.context.settings.clock.now()).await;
         Ok(deleted)
@@ -262,8 +262,8 @@ impl Workspaces {
     /// Removes all checkpoints of a project permanently. No process may hold a workspace of it.
     ///
     /// # Errors
-    /// [`StoreError`] when the store fails; a retry continues.
-    pub async fn remove_checkpoints_of(&self, project: &ProjectId) -> Result<(), StoreError> {
+    /// [`ObjectStoreError`] when the store fails; a retry continues.
+    pub async fn remove_checkpoints_of(&self, project: &ProjectId) -> Result<(), ObjectStoreError> {
         self.context.checkpoints.remove_all(project).await?;
         self.context.record_stored(project, self.context.settings.clock.now()).await;
         Ok(())

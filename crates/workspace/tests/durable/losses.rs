@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use checkpoint::{Occasion, SaveError};
+use checkpoint::{SaveError, SaveOccasion};
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::{Settings, Unsaved, WorkspaceError};
 use sdk::{Connect, Pause};
@@ -53,7 +53,7 @@ async fn old_checkpoints_are_renewed_by_the_interval() {
     let saves = || world.events.count(|event| matches!(event, EventKind::CheckpointSaved { .. }));
     eventually_async("a save by the interval", TIMEOUT, || async { (saves() > 0).then_some(()) }).await;
     let listed = workspace.checkpoints().await.expect("a list");
-    assert_eq!(listed.last().expect("one").occasion, Occasion::Interval);
+    assert_eq!(listed.last().expect("one").occasion, SaveOccasion::Interval);
     let pass = workspace.enter().await.expect("it runs");
     pass.sandbox().kill().await.expect("killed");
     pass.mark_suspect();
@@ -97,7 +97,7 @@ async fn unchanged_saves_store_nothing_and_phases_outlive_pauses() {
     }
     let listed = workspace.checkpoints().await.expect("a list");
     assert_eq!(listed.len(), 5, "{listed:?}");
-    assert!(listed.iter().any(|one| one.stamp == phase.stamp && one.occasion == Occasion::Phase), "{listed:?}");
+    assert!(listed.iter().any(|one| one.stamp == phase.stamp && one.occasion == SaveOccasion::Phase), "{listed:?}");
     assert!(listed.iter().any(|one| one.stamp == first.stamp), "a requested save stays: {listed:?}");
 }
 
