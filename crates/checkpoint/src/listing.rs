@@ -126,8 +126,8 @@ impl Checkpoints {
     /// The checkpoints of a project, oldest first.
     ///
     /// # Errors
-    /// [`ObjectStoreError`] when the store fails. A damaged checkpoint is not an error: it is listed as
-    /// such.
+    /// [`ObjectStoreError`] when the store fails. A damaged checkpoint is not an error: it is
+    /// listed as such.
     pub async fn list(&self, project: &ProjectId) -> Result<Vec<ListedCheckpoint>, ObjectStoreError> {
         let generations = self.generations(project).await?;
         let mut listed = Vec::new();

@@ -34,8 +34,9 @@ const COMMON: [&str; 26] = [
     "error",
     "utf-8",
 ];
-/// Whether a value is too common to be masked everywhere: fewer than [`SHORTEST_MASKED`] bytes, a number
-/// of up to five digits, or a common value of settings.
+
+/// Whether a value is too common to be masked everywhere: fewer than [`SHORTEST_MASKED`] bytes, a
+/// number of up to five digits, or a common value of settings.
 pub fn is_plain(value: &str) -> bool {
     let number = value.len() <= SHORT_NUMBER && value.bytes().all(|byte| byte.is_ascii_digit());
     value.len() < SHORTEST_MASKED || number || COMMON.iter().any(|word| value.eq_ignore_ascii_case(word))

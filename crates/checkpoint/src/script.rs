@@ -36,7 +36,8 @@ pub(crate) struct ScriptTimeouts {
     pub(crate) silence: Duration,
 }
 
-/// A running script. [`SandboxScript::kill`] ends it; dropping it leaves it running until its timeout.
+/// A running script. [`SandboxScript::kill`] ends it; dropping it leaves it running until its
+/// timeout.
 pub(crate) struct SandboxScript {
     running: Running,
     timeouts: ScriptTimeouts,

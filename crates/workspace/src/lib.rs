@@ -36,6 +36,6 @@ pub use workspace::{
     SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{
-    Abandoned, Created, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, SandboxCondition, Sweeper, Swept,
+    Abandoned, Created, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, OwnServer, SandboxCondition, Swept,
     WorkspaceView, Workspaces,
 };

@@ -6,8 +6,8 @@
 //! Overlapping occurrences are masked together, so that no end of one remains visible.
 //!
 //! Masking a plain value everywhere would destroy the text: a port, `true`, `production`, and any
-//! value of fewer than [`checkpoint::SHORTEST_MASKED`] bytes ([`is_plain`]). Plain values are masked
-//! only after their name, as in `NAME=value`, so they must not be used for secrets.
+//! value of fewer than [`checkpoint::SHORTEST_MASKED`] bytes ([`is_plain`]). Plain values are
+//! masked only after their name, as in `NAME=value`, so they must not be used for secrets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -33,8 +33,8 @@ async fn a_failing_store_is_retried_without_leftovers() {
     let scripted = [
         (List, Fail),
         (BeginParts, Stall),
-        (ObjectPart, Fail),
-        (ObjectPart, Stall),
+        (Part, Fail),
+        (Part, Stall),
         (Complete, Fail),
         (Complete, Forget),
         (PutManifest, Fail),

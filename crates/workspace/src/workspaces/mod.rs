@@ -3,6 +3,7 @@
 mod maintenance;
 mod orphans;
 mod queries;
+mod server;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -29,8 +30,9 @@ pub use maintenance::{Maintained, MaintenanceOutcome};
 pub(crate) use orphans::CREATION_TIMEOUT;
 #[cfg(test)]
 pub(crate) use orphans::NamedSandboxes;
-pub use orphans::{ORPHAN_GRACE, Orphan, Sweeper, Swept};
+pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
 pub use queries::SandboxCondition;
+pub use server::OwnServer;
 
 /// The workspaces of a program. Cheap to clone.
 #[derive(Clone)]

@@ -31,7 +31,7 @@ use serde::Serialize;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::Workspaces;
+use super::{OwnServer, Workspaces};
 use crate::clock::{earlier, later};
 use crate::context::{Watched, WorkspaceContext};
 use crate::name::ProviderName;
@@ -64,15 +64,6 @@ pub struct Orphan {
     /// The provider name under which its run is recorded.
     #[serde(skip)]
     recorded_provider: ProviderName,
-}
-
-/// The server that sweeps.
-#[derive(Clone, Copy)]
-pub struct Sweeper<'a> {
-    /// Whether a server with this id is the one that sweeps.
-    pub is_own_server: &'a (dyn Fn(&str) -> bool + Sync),
-    /// Whether it has this sandbox.
-    pub owns: &'a (dyn Fn(&SandboxId) -> bool + Sync),
 }
 
 /// The result of a sweep.
@@ -120,24 +111,24 @@ impl Workspaces {
         Ok(self.context.records.orphans().await?)
     }
 
-    async fn find_orphans(&self, sweeper: Option<Sweeper<'_>>) -> Result<OrphanScan, OpenError> {
+    async fn find_orphans(&self, server: Option<&dyn OwnServer>) -> Result<OrphanScan, OpenError> {
         let (mut candidates, mut answered, mut foreign) = (Vec::new(), HashSet::new(), HashSet::new());
         let now = self.context.settings.clock.now();
         for provider in self.context.providers_used_by(None).await {
             let asked = match provider.client().await {
-                Ok(client) => ask(&client.within(ANSWER_TIMEOUT), sweeper).await,
+                Ok(client) => ask(&client.within(ANSWER_TIMEOUT), server).await,
                 Err(error) => Err(error.to_string()),
             };
             let Some((owner, mut rows)) = self.context.accept_answer(provider, asked) else { continue };
             answered.insert(provider.name().clone());
-            if owner == Owner::OtherServer {
+            if owner == ProviderOwner::OtherServer {
                 foreign.insert(provider.name().clone());
                 continue;
             }
-            let is_shared = owner == Owner::Service && !provider.is_local();
+            let is_shared = owner == ProviderOwner::Service && !provider.is_local();
             let own = |row: &ListedSandbox| {
-                let owned = |Sweeper { owns, .. }: Sweeper<'_>| row.sandbox_id.parse().is_ok_and(|id| owns(&id));
-                is_shared || sweeper.is_none_or(owned)
+                let owned = |server: &dyn OwnServer| row.sandbox_id.parse().is_ok_and(|id| server.has(&id));
+                is_shared || server.is_none_or(owned)
             };
             rows.retain(|row| row.metadata.contains_key(METADATA) && own(row));
             let ledger = self.context.creations_for(&rows).await?;
@@ -169,15 +160,15 @@ impl Workspaces {
     }
 
     /// Pauses and reports new orphans, and kills those that have been known and paused for a day.
-    /// Of Sandbar servers, only the sandboxes that the sweeper has are considered. Does nothing
+    /// Of Sandbar servers, only the sandboxes that `server` has are considered. Does nothing
     /// while a row of a workspace cannot be decoded.
     ///
     /// # Errors
     /// [`OpenError::Records`] or [`OpenError::Damaged`]. A sandbox that could not be killed is not
     /// in the result.
-    pub async fn sweep(&self, sweeper: Sweeper<'_>) -> Result<Swept, OpenError> {
+    pub async fn sweep(&self, server: &dyn OwnServer) -> Result<Swept, OpenError> {
         let (records, clock) = (&self.context.records, &self.context.settings.clock);
-        let OrphanScan { orphans, answered, foreign, complete } = self.find_orphans(Some(sweeper)).await?;
+        let OrphanScan { orphans, answered, foreign, complete } = self.find_orphans(Some(server)).await?;
         if !complete {
             return Ok(Swept::default());
         }
@@ -241,7 +232,7 @@ impl Workspaces {
             let is_local = self.context.orchestrator.provider(&recorded.provider).is_ok_and(Provider::is_local);
             let may_be_other_s = is_local || foreign.contains(&recorded.provider);
             let is_old = clock.now() >= later(recorded.seen_at, FOREIGN_RECORD_TIMEOUT);
-            let is_ours = !may_be_other_s || (sweeper.owns)(&id) || self.context.is_watched(&id) || is_old;
+            let is_ours = !may_be_other_s || server.has(&id) || self.context.is_watched(&id) || is_old;
             let is_named = named.names(id.as_str(), &recorded.workspace);
             if (answered.contains(&recorded.provider) && is_ours) || is_named {
                 self.context.forget_watch(&id);
@@ -324,24 +315,24 @@ impl Workspaces {
 
 /// Who a provider's sandboxes belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum ProviderOwner {
     /// A service without servers of its users.
     Service,
     /// The Sandbar server that sweeps, by whatever name.
-    Sweeper,
+    OwnServer,
     OtherServer,
 }
 
-/// The owner of a provider's sandboxes, and the sandboxes. Without a sweeper, all are listed.
-async fn ask(client: &Client, sweeper: Option<Sweeper<'_>>) -> Result<(Owner, Vec<ListedSandbox>), String> {
-    let owner = match sweeper {
-        None => Owner::Service,
-        Some(Sweeper { is_own_server, .. }) => match client.capabilities().await {
+/// The owner of a provider's sandboxes, and the sandboxes. Without a server, all are listed.
+async fn ask(client: &Client, server: Option<&dyn OwnServer>) -> Result<(ProviderOwner, Vec<ListedSandbox>), String> {
+    let owner = match server {
+        None => ProviderOwner::Service,
+        Some(server) => match client.capabilities().await {
             // Some services refuse unknown paths with another status than 404.
-            Ok(None) => Owner::Service,
-            Err(error) if !error.is_service_trouble() => Owner::Service,
-            Ok(Some(found)) if found.server_id.as_deref().is_some_and(is_own_server) => Owner::Sweeper,
-            Ok(Some(_)) => return Ok((Owner::OtherServer, Vec::new())),
+            Ok(None) => ProviderOwner::Service,
+            Err(error) if !error.is_service_trouble() => ProviderOwner::Service,
+            Ok(Some(found)) if found.server_id.as_deref().is_some_and(|id| server.is(id)) => ProviderOwner::OwnServer,
+            Ok(Some(_)) => return Ok((ProviderOwner::OtherServer, Vec::new())),
             Err(error) => return Err(error.to_string()),
         },
     };

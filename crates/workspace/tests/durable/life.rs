@@ -4,10 +4,10 @@ use checkpoint::Which;
 use sandbar_workspace::events::EventKind;
 use sandbar_workspace::phase::Phase;
 use sandbar_workspace::setup::Setup;
-use sandbar_workspace::{OpenError, SetupError, Sweeper, Unavailable, Unsaved, Workspace, WorkspaceError, Workspaces};
+use sandbar_workspace::{OpenError, SetupError, Unavailable, Unsaved, Workspace, WorkspaceError, Workspaces};
 use testing::{eventually_async, repeats};
 
-use crate::support::{World, assert_same, error_chain, name, run, setup, tree};
+use crate::support::{OnlyServer, World, assert_same, error_chain, name, run, setup, tree};
 
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ fn everything_can_be_spawned(workspaces: &Workspaces, workspace: &Workspace) {
     let of = name("any");
     sent(workspaces.create(&of, setup()));
     sent(workspaces.open(&of));
-    sent(workspaces.sweep(Sweeper { is_own_server: &|_| true, owns: &|_| true }));
+    sent(workspaces.sweep(&OnlyServer));
     sent(workspace.enter());
     sent(workspace.exec("true"));
     sent(workspace.save_checkpoint());

@@ -9,14 +9,14 @@ use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::records::{
     Creation, DatabaseRecords, OrphanRecords as _, Payer, UsageRecords as _, WorkspaceRecords as _,
 };
-use sandbar_workspace::{Settings, Sweeper, Swept, Unsaved, Workspaces};
+use sandbar_workspace::{OwnServer, Settings, Swept, Unsaved, Workspaces};
 use sdk::model::SandboxState;
 use sdk::{Connect, Create, SandboxId};
 use sea_orm::ConnectionTrait as _;
 use testing::Server;
 use uuid::Uuid;
 
-use crate::support::{Fixture, METADATA, Recorder, World, name, settings, setup};
+use crate::support::{Fixture, METADATA, OnlyServer, Recorder, World, name, settings, setup};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -42,8 +42,7 @@ impl Process {
     }
 
     async fn sweep(&self) -> Swept {
-        let sweeper = Sweeper { is_own_server: &|_| true, owns: &|_| true };
-        self.workspaces.sweep(sweeper).await.expect("the records can be read")
+        self.workspaces.sweep(&OnlyServer).await.expect("the records can be read")
     }
 
     /// Sweeps for several days.
@@ -151,6 +150,22 @@ async fn an_orphan_is_paused_and_killed_a_day_later() {
     assert!(records(&world).await.orphans().await.expect("read").is_empty());
 }
 
+/// A server with this id, which has all sandboxes or none.
+struct NamedServer {
+    id: String,
+    owns: bool,
+}
+
+impl OwnServer for NamedServer {
+    fn is(&self, server_id: &str) -> bool {
+        server_id == self.id
+    }
+
+    fn has(&self, _sandbox: &SandboxId) -> bool {
+        self.owns
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_skips_other_servers() {
     let world = World::new();
@@ -159,8 +174,8 @@ async fn a_sweep_skips_other_servers() {
     let found = world.one.client().capabilities().await.expect("an answer").expect("a Sandbar server");
     let id = found.server_id.expect("it has an id");
     let sweep = async |of: &str, owns: bool| {
-        let sweeper = Sweeper { is_own_server: &|id| id == of, owns: &|_| owns };
-        process.workspaces.sweep(sweeper).await.expect("the records can be read")
+        let server = NamedServer { id: of.to_owned(), owns };
+        process.workspaces.sweep(&server).await.expect("the records can be read")
     };
     assert_eq!(sweep("another server", true).await, Swept::default());
     assert_eq!(sweep(&id, false).await, Swept::default(), "by whatever name it knows itself");
@@ -169,8 +184,8 @@ async fn a_sweep_skips_other_servers() {
     assert_eq!(state(&world.one, &orphan).await, Some(SandboxState::Paused));
     // Another server keeps the record for the one that has the sandbox.
     let other = Process::start(&world, &[("one", &world.one)]).await;
-    let sweeper = Sweeper { is_own_server: &|_| false, owns: &|_| false };
-    assert_eq!(other.workspaces.sweep(sweeper).await.expect("read"), Swept::default());
+    let server = NamedServer { id: "none".to_owned(), owns: false };
+    assert_eq!(other.workspaces.sweep(&server).await.expect("read"), Swept::default());
     assert_eq!(records(&world).await.orphans().await.expect("read").len(), 1);
 }
 

@@ -38,7 +38,7 @@ impl Stored {
     }
 
     /// Makes every attempt fail in this way.
-    fn expect_all(&self, request: Request, fault: StoreFault) {
+    fn expect_all(&self, request: ObjectRequest, fault: StoreFault) {
         for _ in 0..ATTEMPTS {
             self.store.expect(request, fault);
         }

@@ -16,8 +16,8 @@ use sandbar_workspace::ledger::Ledger;
 use sandbar_workspace::provider::{LocalEndpoint, LocalServer, NoLocalServer, Orchestrator};
 use sandbar_workspace::records::{MemoryRecords, Records};
 use sandbar_workspace::setup::{Prepare, PreparedFile, Setup};
-use sandbar_workspace::{Parts, Settings, Workspace, WorkspaceName, Workspaces};
-use sdk::{Client, ListQuery};
+use sandbar_workspace::{OwnServer, Parts, Settings, Workspace, WorkspaceName, Workspaces};
+use sdk::{Client, ListQuery, SandboxId};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use testing::{Launch, Running, Server};
@@ -265,4 +265,17 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The only server: every sandbox is its own.
+pub(crate) struct OnlyServer;
+
+impl OwnServer for OnlyServer {
+    fn is(&self, _server_id: &str) -> bool {
+        true
+    }
+
+    fn has(&self, _sandbox: &SandboxId) -> bool {
+        true
+    }
 }
