@@ -5,7 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
-use tools::text::{ExitKind, Provenance, Saved, Truncation, truncate};
+use text::{ExitKind, Truncation, truncate};
+use tools::{Provenance, Saved};
 
 use crate::provider::Contents;
 use crate::size;

@@ -2,9 +2,9 @@
 //! their sources.
 
 use crate::config::{self, Config, Overrides};
-use crate::sandbox::show::{Colour, Show, printable};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
+use cli::show::{Colour, Show, printable};
 use figment::value::{Tag, Value};
 use figment::{Figment, Source};
 use serde_json::{Map, Value as Json, json};

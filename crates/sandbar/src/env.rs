@@ -3,10 +3,10 @@
 
 use crate::config::{Config, Overrides};
 use crate::data::{self, FoundServer, ServerNote};
-use crate::sandbox::show::Show;
 use crate::{logging, studio};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use cli::show::Show;
 use sdk::Secret;
 use serde_json::{Map, Value};
 use std::io::Write as _;

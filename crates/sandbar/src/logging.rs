@@ -1,6 +1,5 @@
 //! The program's log on stderr, filtered by the variable `SANDBAR_LOG`.
 
-use crate::doctor;
 use anyhow::anyhow;
 use std::io::stderr;
 use tracing::{Level, Metadata};
@@ -36,7 +35,7 @@ fn install(filter: &str) -> anyhow::Result<()> {
     })?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(stderr)
-        .with_ansi(doctor::colours_on(&stderr()))
+        .with_ansi(cli::show::colours_on(&stderr()))
         .with_target(false)
         .with_filter(filter_fn(|event| !shows_contents(event)));
     tracing_subscriber::registry().with(lines).with(parsed).init();

@@ -10,6 +10,7 @@ mod config_file;
 mod data;
 mod doctor;
 mod down;
+mod endpoint;
 mod env;
 mod hosts;
 mod limits;
@@ -19,11 +20,9 @@ mod maintenance;
 mod mcp;
 mod recover;
 mod runtime;
-mod sandbox;
 mod screenshot_host;
 mod screenshots;
 mod studio;
-mod template;
 mod tool;
 mod tools;
 mod trust;
@@ -32,6 +31,7 @@ mod usage;
 mod workspace;
 
 use clap::{Parser, Subcommand};
+use endpoint::Endpoint;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -80,8 +80,8 @@ enum Command {
     Restore(backup::Restore),
     Scrub(backup::Scrub),
     #[command(visible_alias = "sbx")]
-    Sandbox(Box<sandbox::Sandbox>),
-    Template(Box<template::Template>),
+    Sandbox(Box<cli::sandbox::Sandbox<Endpoint>>),
+    Template(Box<cli::template::Template<Endpoint>>),
     Mcp(Box<mcp::Mcp>),
     Tool(Box<tool::Tool>),
     Tools(tools::Tools),
@@ -108,8 +108,8 @@ fn main() -> ExitCode {
         Command::Backup(backup) => backup.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Scrub(scrub) => scrub.run(),
-        Command::Sandbox(sandbox) => sandbox.run(),
-        Command::Template(template) => template.run(),
+        Command::Sandbox(sandbox) => run_client(sandbox.run()),
+        Command::Template(template) => run_client(template.run()),
         Command::Mcp(mcp) => mcp.run().map(|()| ExitCode::SUCCESS),
         Command::Tool(tool) => tool.run(),
         Command::Tools(tools) => tools.run().map(|()| ExitCode::SUCCESS),
@@ -141,6 +141,12 @@ fn main() -> ExitCode {
         }
         ExitCode::FAILURE
     })
+}
+
+/// Runs a command that is a client of an E2B service.
+fn run_client(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    logging::start_if_wanted()?;
+    runtime::block_on(command)
 }
 
 /// The loopback host that a call could not reach. Parsed from the error's text, since every

@@ -1,9 +1,10 @@
 //! `sandbar recover`: lists files that no record names, and restores them.
 
-use crate::sandbox::endpoint::Endpoint;
-use crate::sandbox::show::{Show, printable};
+use crate::endpoint::Endpoint;
 use crate::{logging, runtime};
 use clap::Args;
+use cli::Connect as _;
+use cli::show::{Show, printable};
 use sdk::Client;
 use sdk::model::{Recoverable, Recovered};
 use std::process::ExitCode;
@@ -43,7 +44,7 @@ pub(crate) struct Recover {
 impl Recover {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         logging::start_if_wanted()?;
-        let (client, show) = (self.endpoint.client()?, Show::new(self.json));
+        let (client, show) = (self.endpoint.connect()?, Show::new(self.json));
         runtime::block_on(async {
             if self.ids.is_empty() && !self.all {
                 list(&client, &show).await?;

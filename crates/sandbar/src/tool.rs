@@ -3,14 +3,15 @@
 //! Without `--sandbox` the calls of a session share a sandbox: the first call creates one with the
 //! session's name in its metadata, by which later calls find it, also from other machines.
 
-use crate::sandbox::endpoint::Endpoint;
-use crate::sandbox::interrupt::{Stop, Stops};
-use crate::sandbox::{explain, keep};
+use crate::endpoint::Endpoint;
 use crate::screenshots::ScreenshotService;
 use crate::workspace::app::{DueScreenshots, Wait, WorkspaceApp};
 use crate::{logging, runtime};
 use anyhow::Context as _;
 use clap::Args;
+use cli::Connect as _;
+use cli::interrupt::{Stop, Stops};
+use cli::{keep, sandbox::explain};
 use futures::TryStreamExt as _;
 use sdk::model::{ListedSandbox, SandboxState};
 use sdk::{Client, Connect, Create, ListQuery, Order, Sandbox, SandboxId};
@@ -94,7 +95,7 @@ impl Tool {
             app.close(DueScreenshots::Take).await;
             return done;
         }
-        let client = self.endpoint.client()?;
+        let client = self.endpoint.connect()?;
         let sandbox = match &self.sandbox {
             Some(id) => connect(&client, id).await?,
             None => find_or_create(&client, &self.session).await?,

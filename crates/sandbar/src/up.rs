@@ -197,13 +197,13 @@ impl Up {
         // namespaces.
         let report = engine::probe::probe(&config.data);
         if report.isolation == Isolation::None {
-            eprint!("{}", doctor::describe(&report, doctor::colours_on(&stderr())));
+            eprint!("{}", doctor::describe(&report, cli::show::colours_on(&stderr())));
             bail!(
                 "sandboxes cannot run on this machine yet; after the fixes above, `sandbar doctor` shows whether they can"
             );
         }
         if !report.differences.is_empty() {
-            eprint!("{}", doctor::describe_differences(&report, doctor::colours_on(&stderr())));
+            eprint!("{}", doctor::describe_differences(&report, cli::show::colours_on(&stderr())));
         }
         engine::enter_private_mounts(&config.data).context("cannot make namespaces for the server")?;
         config.limits.raise(config.sandboxes.max_sandboxes);

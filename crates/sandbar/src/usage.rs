@@ -3,9 +3,9 @@
 
 use crate::config::{self, Config, Overrides};
 use crate::runtime;
-use crate::sandbox::show::{Colour, Show, printable, size, span};
 use crate::studio;
 use clap::Args;
+use cli::show::{Colour, Show, printable, size, span};
 use jiff::Timestamp;
 use sdk::Secret;
 use serde_json::{Map, Value, json};

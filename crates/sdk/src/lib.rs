@@ -32,8 +32,6 @@ mod id;
 mod pty;
 mod sandbox;
 mod secret;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod transport;
 mod version;
 mod watched;

@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::definitions::NAMES;
 use crate::input::Input;
 use crate::live_output::{LiveOutput, OutputChunk};
+use crate::notice::Provenance;
 use crate::port::{Machine, MachineSource};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::ScreenshotProvider;
-use crate::text::{ExitKind, Provenance, Truncation, truncate};
 use crate::tools::{self, BUDGET};
+use text::{ExitKind, Truncation, truncate};
 
 /// Runs tools by name. Every call returns exactly one result, whatever the model sends.
 #[async_trait]

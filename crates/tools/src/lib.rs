@@ -17,15 +17,13 @@
 
 mod definitions;
 mod diagnosis;
-mod diff;
 mod dispatch;
-mod edit;
-mod encoding;
 mod file_cache;
 mod image;
 mod input;
 mod live_output;
 mod memory;
+mod notice;
 mod output_buffer;
 mod paths;
 mod port;
@@ -34,13 +32,13 @@ mod result;
 mod sandbox;
 mod screenshots;
 mod search;
-pub mod text;
 mod tools;
 
 pub use definitions::{Annotations, Definition, NAMES, definitions};
 pub use dispatch::{OverwriteGuard, Progress, ToolDispatcher, Watch};
 pub use live_output::OutputChunk;
 pub use memory::{InMemoryToolDispatcher, Step};
+pub use notice::{Producer, Provenance, Saved};
 pub use port::Stream;
 pub use result::{Block, ErrorCode, Image, ToolResult};
 pub use sandbox::{AcquireError, LeaseGuard, SandboxLease, SandboxSource, SandboxToolDispatcher};

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::port::Stream;
-use crate::text::{readable, strip_escapes};
+use text::{readable, strip_escapes};
 
 /// Interval between two flushes.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);

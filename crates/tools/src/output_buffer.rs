@@ -120,7 +120,7 @@ impl OutputBuffer {
         const ENOUGH: usize = 4096;
         let last = self.tail.back().or(self.head.last());
         let bytes = last.map_or(&[][..], |(_, bytes)| &bytes[bytes.len().saturating_sub(ENOUGH)..]);
-        let text = crate::text::strip_escapes(&crate::text::readable(bytes));
+        let text = text::strip_escapes(&text::readable(bytes));
         let line = text.trim_end_matches(['\n', '\r']).rsplit(['\n', '\r']).next().unwrap_or_default();
         line.chars().take(200).collect()
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use serde_json::Value;
-use tools::text::{Provenance, Saved};
 use tools::{ErrorCode, ToolResult, Watch};
+use tools::{Provenance, Saved};
 
 use super::execute::{execute, output};
 use super::observe::{self, TruncatedResult};

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tools::text::Provenance;
+use tools::Provenance;
 
 use super::observe::truncate_result;
 use super::think::Broken;

@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use tools::text::{ExitKind, Provenance, Truncation, collapse_repeats, fold_overwrites, truncate};
+use text::{ExitKind, Truncation, collapse_repeats, fold_overwrites, truncate};
+use tools::Provenance;
 
 use crate::message::{Part, ToolOutcome, ToolUse};
 

@@ -258,7 +258,7 @@ async fn a_failed_save_names_its_reason() {
 #[test]
 fn a_swap_keeps_mounts() {
     let directory = tempfile::tempdir().expect("a directory");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/scripts/swap.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/swap.sh");
     let check = |mounted: &str, after: &str| {
         let line = r#"
             set -e

@@ -1,8 +1,8 @@
 //! Asks the user at the terminal whether a tool call is allowed.
 
-use crate::sandbox::show::printable;
 use agent::approval::{ApprovalAnswer, Approver, Question};
 use async_trait::async_trait;
+use cli::show::printable;
 use std::io::{BufRead as _, Write as _, stderr, stdin};
 
 /// Reads each answer from standard input.

@@ -4,7 +4,6 @@ use super::approve::TerminalApprover;
 use super::open_records;
 use super::view::View;
 use crate::mcp::SharedMcpServer;
-use crate::sandbox::interrupt::{Stop, Stops};
 use crate::workspace::app::{DueScreenshots, EndAction, WorkspaceApp};
 use agent::approval::{ApprovalQueue, Approver, DenyAll};
 use agent::model::Model;
@@ -13,6 +12,7 @@ use agent::{
     WorkspaceCheckpointer,
 };
 use anyhow::Context as _;
+use cli::interrupt::{Stop, Stops};
 use sdk::Secret;
 use std::io::{IsTerminal as _, stdin};
 use std::net::SocketAddr;

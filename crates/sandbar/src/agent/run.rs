@@ -2,7 +2,6 @@
 
 use super::drive::{Drive, RunStart};
 use super::{keys, records_url};
-use crate::sandbox::values::{self, Variable};
 use crate::workspace::app::{EndAction, WorkspaceApp, WorkspaceLocation};
 use crate::{logging, runtime};
 use agent::approval::{Decision, Policy, Rule};
@@ -10,6 +9,7 @@ use agent::model::{Choice, Price};
 use agent::{Phase, Plan, RunError, RunId, Settings, system_prompt};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use cli::values::{self, Variable};
 use serde_json::json;
 use std::io::{IsTerminal as _, stdout};
 use std::net::SocketAddr;

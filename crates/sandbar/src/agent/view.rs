@@ -1,7 +1,7 @@
 //! Prints the events of a run: as JSON lines for programs, as coloured text for people.
 
-use crate::sandbox::show::{Colour, Show, local_time, printable};
 use agent::{Event, Happened};
+use cli::show::{Colour, Show, local_time, printable};
 use serde_json::Value;
 use std::io::{self, Write as _, stdout};
 use std::time::Duration;
@@ -193,9 +193,5 @@ fn subject(args: &Value) -> String {
 
 fn took(millis: u64) -> String {
     let time = Duration::from_millis(millis);
-    if time < Duration::from_secs(60) {
-        format!("{:.1}s", time.as_secs_f64())
-    } else {
-        crate::sandbox::show::span(time)
-    }
+    if time < Duration::from_secs(60) { format!("{:.1}s", time.as_secs_f64()) } else { cli::show::span(time) }
 }

@@ -4,9 +4,9 @@
 use crate::config::{self, Config};
 use crate::data::{self, FoundServer};
 use crate::local_server::LocalStarter;
-use crate::sandbox::show::printable;
 use crate::workspace::queries::describe_orphan;
 use checkpoint::{Checkpoints, Objects, ProjectId, Stamp};
+use cli::show::printable;
 use futures::TryStreamExt as _;
 use futures::future::join_all;
 use sdk::{Client, ListQuery, Secret};

@@ -10,7 +10,7 @@ use browser::BrowserConfig;
 use clap::Args;
 use engine::probe::{Isolation, Layer, Report};
 use serde::Serialize;
-use std::io::{IsTerminal, stdout};
+use std::io::stdout;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -78,7 +78,7 @@ impl Doctor {
             };
             println!("{}", serde_json::to_string_pretty(&findings).expect("a report is plain data"));
         } else {
-            let colours = colours_on(&stdout());
+            let colours = cli::show::colours_on(&stdout());
             print!("{}{}", describe(&report, colours), describe_differences(&report, colours));
             println!("note: {KEPT}\n\nworkspaces:");
             print!("{}{}", describe_dependencies(&dependencies, colours), describe_exposed(&exposed, colours));
@@ -124,11 +124,6 @@ struct Findings<'a> {
     exposed_snapshots: &'a [ExposedSnapshot],
     /// Stores that may have more of them.
     snapshots_not_searched: &'a [NotSearched],
-}
-
-/// Whether a stream is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
-pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn colour_text(colours: bool, code: &str, text: &str) -> String {

@@ -4,10 +4,10 @@
 use crate::config::{Config, Overrides};
 use crate::data::ServerNote;
 use crate::local_server::{LocalFinder, LocalStarter};
-use crate::sandbox::show::printable;
 use crate::studio;
 use crate::workspace::app::{DueScreenshots, WorkspaceApp, WorkspaceLocation};
 use anyhow::Context as _;
+use cli::show::printable;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sdk::model::ListedSandbox;
 use sdk::{Client, ListQuery, Secret};

@@ -9,13 +9,13 @@ mod workspace_source;
 
 pub(crate) use shared_server::SharedMcpServer;
 
-use crate::sandbox::endpoint::Endpoint;
-use crate::sandbox::interrupt::Stops;
+use crate::endpoint::Endpoint;
 use crate::screenshots::ScreenshotService;
 use crate::workspace::app::{DueScreenshots, EndAction, Wait, WorkspaceApp};
 use crate::{logging, runtime};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use cli::interrupt::Stops;
 use mcp::{Access, SandboxProvider, Server, Settings, Token};
 use sdk::SandboxId;
 use single_sandbox::SingleSandbox;

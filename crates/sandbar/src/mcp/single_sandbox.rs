@@ -1,10 +1,11 @@
 //! Provides one sandbox to MCP clients: an existing one, or one that is created at the first call.
 
-use crate::sandbox::endpoint::Endpoint;
-use crate::sandbox::keep;
+use crate::endpoint::Endpoint;
 use crate::screenshots::ScreenshotService;
 use async_trait::async_trait;
 use bytes::BytesMut;
+use cli::Connect as _;
+use cli::keep;
 use futures::StreamExt as _;
 use mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
 use sdk::model::SandboxState;
@@ -73,7 +74,7 @@ impl SingleSandbox {
 #[async_trait]
 impl SandboxProvider for SingleSandbox {
     async fn acquire(&self) -> Result<AcquiredSandbox, AcquireError> {
-        let client = self.endpoint.client();
+        let client = self.endpoint.connect();
         let client = client.map_err(|error| AcquireError(format!("There is no sandbox: {error:#}.")))?;
         let mut state = self.state.lock().await;
         let known = self.given.clone().or_else(|| state.made.clone());

@@ -2,13 +2,13 @@
 
 use super::open;
 use crate::config::{Config, Overrides};
-use crate::sandbox::show::Show;
 use crate::{logging, runtime};
 use ::studio::User;
 use ::studio::records::{AddUserError, CreditChange, Records};
 use ::studio::token::{Digest, new_token};
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
+use cli::show::Show;
 use jiff::Timestamp;
 use sdk::Secret;
 use serde_json::json;

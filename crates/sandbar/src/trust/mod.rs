@@ -4,11 +4,11 @@
 mod store;
 
 use crate::config::{Config, Overrides};
-use crate::sandbox::show::Show;
 use crate::{data, hosts, logging};
 use anyhow::Context;
 use ca::Authority;
 use clap::Args;
+use cli::show::Show;
 use serde_json::json;
 use std::io::Write as _;
 use std::path::PathBuf;

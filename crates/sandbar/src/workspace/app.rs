@@ -5,14 +5,14 @@ use super::auto_screenshots::{self, DueScreenshot, ScreenshotTask, WorkspaceScre
 use super::progress::Progress;
 use super::timeline::Timeline;
 use crate::config::{self, Config, Overrides};
+use crate::endpoint::{self, Endpoint};
 use crate::local_server::{LocalFinder, LocalStarter, OwnEndpoint};
-use crate::sandbox::endpoint::{self, Endpoint};
-use crate::sandbox::values;
 use crate::screenshots::ScreenshotService;
 use agent::workspace_tools;
 use anyhow::anyhow;
 use browser::store::Occasion;
 use clap::Args;
+use cli::values;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 
 use super::Session;
 use super::app;
-use crate::sandbox::show::printable;
-use crate::sandbox::values::{self, Variable};
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
+use cli::show::printable;
+use cli::values::{self, Variable};
 use sdk::Credentials;
 use serde_json::json;
 use std::io::{IsTerminal as _, stderr};

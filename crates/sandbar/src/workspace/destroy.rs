@@ -1,9 +1,9 @@
 //! `sandbar workspace destroy`: saves and ends a workspace, or deletes it with its checkpoints.
 
 use super::{Session, app};
-use crate::sandbox::ask;
 use anyhow::{Context as _, bail};
 use clap::Args;
+use cli::ask;
 use serde_json::json;
 use workspace::{OpenError, Unsaved, WorkspaceName};
 

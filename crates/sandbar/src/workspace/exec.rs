@@ -1,9 +1,9 @@
 //! `sandbar workspace exec`: runs a command in the sandbox of a workspace.
 
 use super::Session;
-use crate::sandbox::run::{Run, kill_leftovers};
-use crate::sandbox::show::{printable, printable_lines};
 use clap::Args;
+use cli::sandbox::run::{Run, kill_leftovers};
+use cli::show::{printable, printable_lines};
 use std::process::ExitCode;
 use tokio::task::JoinSet;
 use uuid::Uuid;

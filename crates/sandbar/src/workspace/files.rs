@@ -2,11 +2,11 @@
 //! a workspace.
 
 use super::Session;
-use crate::sandbox::cp::{self, Direction};
-use crate::sandbox::files;
-use crate::sandbox::show::printable_lines;
 use anyhow::{Context as _, bail};
 use clap::Args;
+use cli::sandbox::cp::{self, Direction};
+use cli::sandbox::files;
+use cli::show::printable_lines;
 use serde_json::json;
 use std::io::{Read as _, stdin};
 use std::path::PathBuf;

@@ -3,9 +3,9 @@
 use super::queries::WorkspaceStatus;
 use super::snapshots::{report_skipped, skipped_to_json, summarize_paths};
 use super::{Session, screenshot_process};
-use crate::sandbox::show::{printable, span};
 use checkpoint::FilePath;
 use clap::Args;
+use cli::show::{printable, span};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use workspace::{AutoRestore, HandedOver, LeftBehind, MoveOptions, ProviderName, Workspace, WorkspaceName};

@@ -19,11 +19,11 @@ mod screenshot_process;
 mod snapshots;
 mod timeline;
 
-use crate::sandbox::interrupt::{Stop, Stops};
-use crate::sandbox::show::Show;
 use crate::{logging, runtime};
 use app::{DueScreenshots, WorkspaceApp, WorkspaceLocation};
 use clap::{Args, Subcommand};
+use cli::interrupt::{Stop, Stops};
+use cli::show::Show;
 use std::process::ExitCode;
 
 /// Create and use workspaces: files that outlive any sandbox, on any provider.

@@ -3,8 +3,8 @@
 
 use super::snapshots::summarize_paths;
 use super::{Session, app};
-use crate::sandbox::show::{Colour, Show, ahead, local_time, printable, span};
 use clap::Args;
+use cli::show::{Colour, Show, ahead, local_time, printable, span};
 use serde::Serialize;
 use serde_json::{Value, json};
 use workspace::records::{OrphanRecord, WorkspaceState};

@@ -1,14 +1,14 @@
 //! `sandbar workspace snapshot`, `snapshots` and `restore`: save, list and restore checkpoints.
 
 use super::{Session, app};
-use crate::sandbox::ask;
-use crate::sandbox::show::{Colour, local_time, printable, size};
 use anyhow::bail;
 use checkpoint::{
     CheckpointCondition, Checkpoints, FilePath, ListedCheckpoint, Objects, ProjectId, Restored, SaveOccasion, Stamp,
     Which,
 };
 use clap::Args;
+use cli::ask;
+use cli::show::{Colour, local_time, printable, size};
 use serde_json::{Value, json};
 use std::io::{IsTerminal as _, stdin};
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use super::auto_screenshots::DueScreenshot;
 use super::progress::Progress;
-use crate::sandbox::show::{printable, printable_lines, span};
 use async_trait::async_trait;
 use browser::store::Occasion;
+use cli::show::{printable, printable_lines, span};
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::mpsc;
 use tracing::info;

@@ -4,10 +4,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
+use fake::{FakeServer, Fault, Script};
 use futures::TryStreamExt as _;
 use sandbar_sdk::model::LogLevel;
 use sandbar_sdk::templates::{Build, BuildError, ContextError, CopyFiles, Template, TemplateError};
-use sandbar_sdk::testing::{FakeServer, Fault, Script};
 use sandbar_sdk::{CallError, Create, CreateError, LogQuery};
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use fake::{FakeServer, Fault, Script};
 use futures::TryStreamExt as _;
 use sandbar_sdk::model::{NetworkUpdate, SandboxState};
-use sandbar_sdk::testing::{FakeServer, Fault, Script};
 use sandbar_sdk::{
     CallError, Connect, Create, CreateError, Fork, ForkError, ListQuery, LogQuery, NewSnapshot, Pause, PauseOutcome,
     SandboxError, SnapshotQuery, TimeRange,

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::time::{Duration, Instant};
 
-use sandbar_sdk::testing::{FakeServer, Fault};
+use fake::{FakeServer, Fault};
 use sandbar_sdk::{
     CallError, Client, ConfigError, Connect, Create, CreateError, NewSnapshot, Pause, PauseOutcome, Resume,
     SandboxError,

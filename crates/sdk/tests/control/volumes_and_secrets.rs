@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use fake::{FakeServer, Fault};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use sandbar_sdk::model::volume::{EntryKind, VolumeEntryUpdate};
 use sandbar_sdk::secrets::SecretError;
-use sandbar_sdk::testing::{FakeServer, Fault};
 use sandbar_sdk::volumes::{EntryOptions, VolumeError};
 use sandbar_sdk::{CallError, Create, CreateError, Secret};
 

@@ -12,12 +12,13 @@ use super::{BUDGET, broken};
 use crate::dispatch::Watch;
 use crate::input::{Input, invalid};
 use crate::live_output::LiveOutput;
+use crate::notice::{Producer, Provenance, Saved};
 use crate::output_buffer::OutputBuffer;
 use crate::port::{
     Fetched, FinishedTask, Machine, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Started, Stream, Survivor,
 };
 use crate::result::{Done, ErrorCode, Failure, Outcome};
-use crate::text::{ExitKind, Producer, Provenance, Saved, Truncation, readable, strip_escapes, truncate};
+use text::{ExitKind, Truncation, readable, strip_escapes, truncate};
 
 const DEFAULT_TIMEOUT_SECONDS: u64 = 60;
 const MAX_TIMEOUT_SECONDS: i64 = 3600;

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::read_file::check_changeable;
 use super::{count, failed, line_count, locate, not_found, write_file};
 use crate::diagnosis;
-use crate::diff;
-use crate::edit::{self, Edit, EditError, Edited, Tier};
-use crate::encoding::{decode, is_binary};
 use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
 use crate::port::{Basis, Fetch, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
+use text::diff;
+use text::edit::{self, Edit, EditError, Edited, Tier};
+use text::encoding::{decode, is_binary};
 
 /// Larger files are for sed.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;

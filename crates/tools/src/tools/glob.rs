@@ -7,11 +7,12 @@ use serde_json::json;
 
 use super::{BUDGET, broken, failed, locate, not_found};
 use crate::input::Input;
+use crate::notice::Provenance;
 use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob, unnameable_note};
-use crate::text::{ExitKind, Provenance, Truncation, truncate};
+use text::{ExitKind, Truncation, truncate};
 
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT: u64 = 100;

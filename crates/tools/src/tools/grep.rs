@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 
 use super::{BUDGET, broken, count, failed, locate, not_found};
 use crate::input::{Input, invalid};
+use crate::notice::Provenance;
 use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{
     Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector, unnameable_note,
 };
-use crate::text::{ExitKind, Provenance, Truncation, truncate};
+use text::{ExitKind, Truncation, truncate};
 
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_ROWS: u64 = 250;

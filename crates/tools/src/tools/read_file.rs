@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::{BUDGET, count, failed, locate, not_found};
-use crate::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
 use crate::file_cache::{self, CachedFile};
 use crate::image::{self, MAX_PIXELS, PreparedImage};
 use crate::input::{Input, invalid};
 use crate::paths;
 use crate::port::{Fetch, Fetched, Machine, PortError, Window};
 use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
+use text::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
 
 const LINES: u64 = 2000;
 const MAX_LINES: i64 = 10_000;

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::read_file::check_changeable;
 use super::{count, failed, line_count, locate};
-use crate::diff;
 use crate::dispatch::OverwriteGuard;
-use crate::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
 use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
 use crate::port::{Basis, Fetch, Fetched, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
+use text::diff;
+use text::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
 
 const MAX_BYTES: usize = 10 * 1024 * 1024;
 /// The largest file that is compared with the session's cache.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use checkpoint::{Checkpoints, Objects};
+use fake::FakeServer;
 use sandbar_workspace::clock::{Clock, ManualClock};
 use sandbar_workspace::config::{DeploymentMode, PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
 use sandbar_workspace::events::EventKind;
@@ -13,7 +14,6 @@ use sandbar_workspace::provider::{LocalServer, Orchestrator};
 use sandbar_workspace::records::{Leases, MemoryRecords, Records, WorkspaceRecord, WorkspaceRecords, WorkspaceState};
 use sandbar_workspace::{Parts, Settings, Workspace, Workspaces};
 use sdk::Create;
-use sdk::testing::FakeServer;
 use serde_json::{Value, json};
 
 use crate::support::{METADATA, NoLocal, Recorder, name};

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use fake::{FakeServer, Fault};
 use sandbar_workspace::config::{ProviderConfig, ProviderKind};
 use sandbar_workspace::provider::{CreateRequest, OrchestratorError, Resources};
-use sdk::testing::{FakeServer, Fault};
 
 use crate::support::{
     Placement, SilentServer, TricklingServer, local, local_at, name, no_local, outcome, request, service,

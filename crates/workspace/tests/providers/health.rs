@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use fake::{FakeServer, Fault};
 use jiff::Timestamp;
 use sandbar_workspace::provider::Breaker;
-use sdk::testing::{FakeServer, Fault};
 
 use crate::support::{Placement, name, no_local, outcome, service};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fake::FakeServer;
 use sandbar_workspace::ProviderName;
 use sandbar_workspace::config::{DeploymentMode, ProviderConfig, ProviderKind, WorkspaceConfig};
 use sandbar_workspace::provider::{
@@ -14,7 +15,6 @@ use sandbar_workspace::provider::{
 };
 use sandbar_workspace::records::{MemoryRecords, Payer, Records};
 use sdk::Secret;
-use sdk::testing::FakeServer;
 
 pub(crate) fn name(text: &str) -> ProviderName {
     text.parse().expect("a name")

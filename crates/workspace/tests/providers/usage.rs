@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fake::{FakeServer, Fault};
 use jiff::Timestamp;
 use sandbar_workspace::config::{BudgetConfig, BudgetPeriod, WorkspaceConfig};
 use sandbar_workspace::ledger::{Ledger, Limit, Period, Usd, Verdict};
 use sandbar_workspace::records::{Interval, MemoryRecords, Payer, Tokens, UsageQuery, UsageRecords as _, UsageRows};
-use sdk::testing::{FakeServer, Fault};
 
 use crate::support::{Placement, name, no_local, outcome, request, service};
 
