@@ -124,6 +124,8 @@ pub(crate) struct Started {
     pub(crate) network: Network,
     pub(crate) volume: Volume,
     pub(crate) resources: BootResources,
+    /// The launcher, which ends by itself. Waiting for it, as its drop does, needs no hurry.
+    pub(crate) launcher: Option<Launcher>,
 }
 
 /// The network namespace of a sandbox, and the egress that serves it.
@@ -287,12 +289,12 @@ impl SandboxBuilder {
             let launched = self.launch(launcher, &mut resources, &spec, &guest_config, connect, &mut watch);
             (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
         });
-        let (instance, network) = launched?;
+        let (instance, network, launcher) = launched?;
         synced.map_err(EngineError::io(format!("write volume {} to the disk", resources.name)))?;
         watch.mark("volume synced");
         debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", resources.name)))?;
-        Ok(Started { instance, network, volume, resources })
+        Ok(Started { instance, network, volume, resources, launcher: Some(launcher) })
     }
 
     /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
@@ -322,7 +324,7 @@ impl SandboxBuilder {
         config: &OwnedFd,
         connect: impl FnOnce(Link) -> io::Result<Network>,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, Network), EngineError> {
+    ) -> Result<(Instance, Network, Launcher), EngineError> {
         let name = resources.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
@@ -338,14 +340,13 @@ impl SandboxBuilder {
         let network = network.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
         let network = network.and_then(connect).map_err(failed("connect the sandbox to the network"))?;
         watch.mark("guest executed");
-        drop(launcher);
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         if !matches!(ended, Ok(None)) {
             return Err(failed("keep process 1 running")(io::ErrorKind::BrokenPipe.into()));
         }
         let pid = pid.as_raw_nonzero().get().cast_unsigned();
         let start_time = start_time_of(pid).map_err(failed("identify process 1"))?;
-        Ok((Instance { pid, start_time }, network))
+        Ok((Instance { pid, start_time }, network, launcher))
     }
 }
 

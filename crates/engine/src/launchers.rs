@@ -215,3 +215,32 @@ impl Launchers {
         Ok(launcher)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::privilege::Privilege;
+
+    /// A process that may not make namespaces gets no spare; what it had taken is given back, too.
+    #[test]
+    fn the_ids_of_an_unused_spare_are_given_back() {
+        let privilege = Privilege::detect();
+        let ranges = Ranges::survey(privilege, 0);
+        let launchers = Launchers::new(None, ranges.clone(), privilege.id_count()).unwrap();
+        launchers.refill();
+        launchers.refill();
+        let spares = usize::from(matches!(*launchers.lock(), Spare::Ready(_)));
+        assert_eq!(ranges.taken(), spares);
+        // A spare with another limit of processes cannot be used.
+        let launcher = launchers.take(Some(17)).unwrap();
+        assert_eq!((launcher.preparation.processes, ranges.taken()), (Some(17), 1));
+        drop(launcher);
+        assert_eq!(ranges.taken(), 0);
+        launchers.refill();
+        if let Spare::Ready(spare) = &*launchers.lock() {
+            assert_eq!(spare.preparation.processes, Some(17), "as the last boot");
+        }
+        drop(launchers);
+        assert_eq!(ranges.taken(), 0);
+    }
+}
