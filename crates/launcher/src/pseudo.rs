@@ -112,7 +112,7 @@ const READ_ONLY: MountFlags = MountFlags::BIND
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// The mounts that are the same for every sandbox: made ahead of the boot, where the host's tree is.
+/// The mounts that are the same for every sandbox, made ahead of the boot in the host's tree.
 ///
 /// A mount takes others only once it is attached, so they are in the sandbox's mount namespace
 /// already: `/dev` at its place, `/sys` in [`SYS_DRAFT`].
