@@ -23,8 +23,10 @@ const BACKLOG: i32 = 4096;
 /// runs.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The descriptors that are used outside the namespace.
-pub(crate) struct Device {
+/// The device of a sandbox, as the descriptors that are used outside its namespace. Nothing serves
+/// it until it is passed to [`Egress::serve`](crate::Egress::serve).
+#[derive(Debug)]
+pub struct Device {
     pub(crate) tun: OwnedFd,
     /// Where the sandbox's kernel terminates TCP.
     pub(crate) listener_v4: TcpListener,
@@ -32,8 +34,21 @@ pub(crate) struct Device {
     pub(crate) listener_v6: Option<TcpListener>,
 }
 
-/// Creates the device or attaches to the existing one, and configures it completely.
-pub(crate) fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
+impl Device {
+    /// Creates the device in the network namespace `netns` or attaches to the existing one, and
+    /// configures it completely.
+    ///
+    /// Blocks for about a millisecond, or up to two seconds while an
+    /// [`Egress`](crate::Egress) of the sandbox is being dropped.
+    ///
+    /// # Errors
+    /// The kernel's, when no TUN device can be created or this process lacks the capability.
+    pub fn set_up(netns: BorrowedFd<'_>) -> io::Result<Self> {
+        set_up(netns)
+    }
+}
+
+fn set_up(netns: BorrowedFd<'_>) -> io::Result<Device> {
     inside(netns, || {
         let mut netlink = Netlink::open()?;
         let left_behind = netlink.index(NAME).is_ok();

@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::budget::{Account, Amount, Bucket, Permit, Refused, TCP_FLOW, UDP_FLOW};
 use crate::decision::{Decision, Policy, Protocol};
-use crate::device::{self, Device, Tun};
+use crate::device::{Device, Tun};
 use crate::dns::{Resolver, Transport};
 use crate::forwarder::{Forwarder, Reached};
 use crate::host::Guard;
@@ -52,21 +52,25 @@ pub struct Egress {
 
 impl Egress {
     /// Connects the sandbox with network namespace `netns`, new or detached earlier, to what
-    /// `policy` allows. Names that the sandbox resolves are kept in the file `names`, for the next
-    /// `Egress` of the sandbox.
-    ///
-    /// Must be called inside a Tokio runtime, which then serves the sandbox. Blocks for about a
-    /// millisecond, or up to two seconds while another `Egress` of the sandbox is being dropped.
-    ///
-    /// # Errors
-    /// The kernel's, when no TUN device can be created or this process lacks the capability.
+    /// `policy` allows: [`Device::set_up`] and [`Egress::serve`] in one.
     pub fn attach(
         netns: BorrowedFd<'_>,
         config: Arc<EgressConfig>,
         policy: Policy,
         names: Option<&Path>,
     ) -> io::Result<Self> {
-        let Device { tun, listener_v4, listener_v6 } = device::set_up(netns)?;
+        Self::serve(Device::set_up(netns)?, config, policy, names)
+    }
+
+    /// Connects the sandbox with `device` to what `policy` allows. Names that the sandbox resolves
+    /// are kept in the file `names`, for the next `Egress` of the sandbox.
+    ///
+    /// Must be called inside a Tokio runtime, which then serves the sandbox.
+    ///
+    /// # Errors
+    /// The kernel's, when the device cannot be watched.
+    pub fn serve(device: Device, config: Arc<EgressConfig>, policy: Policy, names: Option<&Path>) -> io::Result<Self> {
+        let Device { tun, listener_v4, listener_v6 } = device;
         let account = config.budget.account();
         let guard = Arc::new(Guard::new(config, policy, names));
         let resolver = Arc::new(Resolver::new(Arc::clone(&guard)));

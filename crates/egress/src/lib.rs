@@ -56,6 +56,7 @@ use std::sync::Arc;
 
 pub use budget::Budget;
 pub use decision::{Decision, Journal, Policy, Protocol, Secrets};
+pub use device::Device;
 pub use domain::{Domain, InvalidDomain};
 pub use egress::Egress;
 pub use ipnet::IpNet;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use egress::{Egress, EgressConfig, Policy};
+use egress::{Device, Egress, EgressConfig, Policy};
 use launcher::spec::{Channel, Files, Overlay, Report, Shared, Spec};
 use launcher::{Stopwatch, sealed_file};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 use crate::error::EngineError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
-use crate::launchers::Launchers;
+use crate::launchers::{Launcher, Launchers, Link};
 use crate::machine::{names_path, remove, remove_socket};
 use crate::pool::{Pool, Volume};
 use crate::privilege::Privilege;
@@ -36,7 +36,7 @@ use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, rootfs::Temp
 
 /// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
 /// overloaded by hundreds of them, seconds.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that a mount needs beyond the limit: work directories of overlays, and the files that name
 /// the sandbox.
 pub(crate) const MOUNT_RESERVE_BYTES: u64 = 16 << 20;
@@ -124,6 +124,8 @@ pub(crate) struct Started {
     pub(crate) network: Network,
     pub(crate) volume: Volume,
     pub(crate) resources: BootResources,
+    /// The launcher, which ends by itself. Waiting for it, as its drop does, needs no hurry.
+    pub(crate) launcher: Option<Launcher>,
 }
 
 /// The network namespace of a sandbox, and the egress that serves it.
@@ -133,12 +135,19 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Opens the network namespace of the sandbox whose process 1 is `pid` and attaches its egress,
-    /// which keeps the names that the sandbox resolves beside `socket`. Blocks; must be called
-    /// inside a runtime.
+    /// Opens the network namespace of the sandbox whose process 1 is `pid` and connects it. Blocks;
+    /// must be called inside a runtime.
     pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
         let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
-        let egress = Egress::attach(namespace.as_fd(), Arc::clone(config), policy, Some(&names_path(socket)))?;
+        let device = Device::set_up(namespace.as_fd())?;
+        Self::serve(Link { namespace, device }, config, policy, socket)
+    }
+
+    /// Starts the egress of a sandbox, which keeps the names that the sandbox resolves beside
+    /// `socket`. Must be called inside a runtime.
+    fn serve(link: Link, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
+        let Link { namespace, device } = link;
+        let egress = Egress::serve(device, Arc::clone(config), policy, Some(&names_path(socket)))?;
         Ok(Self { namespace, egress })
     }
 }
@@ -152,9 +161,6 @@ pub(crate) struct BootResources {
     pub(crate) ids: Option<Range>,
     /// Process 1; `None` until the launcher has made it.
     pub(crate) process: Option<OwnedFd>,
-    /// The process group of the launcher and of the processes it has made so far, all children of
-    /// the server.
-    children: Option<Pid>,
     kept: bool,
 }
 
@@ -167,7 +173,7 @@ impl BootResources {
         ids: Option<Range>,
         process: OwnedFd,
     ) -> Self {
-        Self { name, group, socket, ids, process: Some(process), children: None, kept: true }
+        Self { name, group, socket, ids, process: Some(process), kept: true }
     }
 
     pub(crate) fn keep(&mut self) {
@@ -176,13 +182,10 @@ impl BootResources {
 }
 
 impl BootResources {
-    /// Waits for the server's children among the processes that have been killed.
+    /// Waits for process 1, a child of the server that has been killed.
     fn reap(&self) {
         if let Some(process) = &self.process {
             let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
-        }
-        if let Some(children) = self.children {
-            while waitid(WaitId::Pgid(Some(children)), WaitIdOptions::EXITED).is_ok() {}
         }
     }
 }
@@ -222,8 +225,9 @@ impl SandboxBuilder {
             .map_err(EngineError::io(format!("make {}", runtime.display())))?;
         let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
         let mark = (!privilege.is_root()).then(|| format!("{identity}/"));
-        let launchers = Launchers::new(mark).map_err(EngineError::io("make a memory file"))?;
         let ranges = Ranges::survey(privilege, identity.0);
+        let launchers = Launchers::new(mark, ranges.clone(), privilege.id_count());
+        let launchers = launchers.map_err(EngineError::io("make a memory file"))?;
         Ok(Self { runtime, pool, groups, privilege, identity, ranges, launchers, guest })
     }
 
@@ -240,7 +244,9 @@ impl SandboxBuilder {
         let volumes =
             volumes.into_iter().map(|Mount { volume, at }| self.open_shared(&volume, at)).collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
-        let ids = self.ranges.take().map_err(EngineError::TooMany)?;
+        // One that is not a spare prepares while the server does.
+        let mut launcher = self.launchers.take((!self.groups.has_limits()).then_some(limits.pids))?;
+        watch.mark("launcher there");
         let limit = u64::from(limits.disk_mb) << 20;
         let existed = self.pool.path_of(&name).is_dir();
         // A full volume must boot: the mount needs a few bytes, else the overlay turns read-only.
@@ -255,14 +261,11 @@ impl SandboxBuilder {
         watch.mark("cgroup made");
         let socket = self.socket_of(&name);
         let spec = Spec {
-            id_count: self.privilege.id_count(),
-            owner: ids.owner(),
-            processes: (!self.groups.has_limits()).then_some(limits.pids),
             mark: (!self.privilege.is_root()).then(|| format!("{MARK}={}/{name}", self.identity)),
             cgroup_tasks: group.tasks_files(),
             cgroup_unified: group.unified().map(Path::to_owned),
             files: Files {
-                id_base: ids.base(),
+                id_base: launcher.preparation.id_base,
                 on_disk: self.privilege.on_disk(),
                 writable,
                 overlays: overlays_of(template),
@@ -273,25 +276,25 @@ impl SandboxBuilder {
             nameserver: egress::NAMESERVER,
             shared_memory_bytes: shared_memory(&limits),
         };
-        let mut resources =
-            BootResources { name, group, socket, ids: Some(ids), process: None, children: None, kept: false };
+        let ids = launcher.ids.take();
+        let mut resources = BootResources { name, group, socket, ids, process: None, kept: false };
         let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
         remove(&names_path(&resources.socket))?;
         let socket = resources.socket.clone();
-        let connect = |pid| Network::connect(pid, config, egress, &socket);
+        let connect = |link| Network::serve(link, config, egress, &socket);
         // A flush of the disk takes about as long as a launch, so both run concurrently.
         let record = volume.path().join(RECORD);
         let (launched, synced) = thread::scope(|scope| {
             let syncing = (!existed).then(|| scope.spawn(|| self.pool.sync_new(&volume, &[&record])));
-            let launched = self.launch(&mut resources, &spec, &guest_config, connect, &mut watch);
+            let launched = self.launch(launcher, &mut resources, &spec, &guest_config, connect, &mut watch);
             (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
         });
-        let (instance, network) = launched?;
+        let (instance, network, launcher) = launched?;
         synced.map_err(EngineError::io(format!("write volume {} to the disk", resources.name)))?;
         watch.mark("volume synced");
         debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", resources.name)))?;
-        Ok(Started { instance, network, volume, resources })
+        Ok(Started { instance, network, volume, resources, launcher: Some(launcher) })
     }
 
     /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
@@ -315,79 +318,87 @@ impl SandboxBuilder {
 
     fn launch(
         &self,
+        mut launcher: Launcher,
         resources: &mut BootResources,
         spec: &Spec,
         config: &OwnedFd,
-        connect: impl FnOnce(u32) -> io::Result<Network>,
+        connect: impl FnOnce(Link) -> io::Result<Network>,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, Network), EngineError> {
+    ) -> Result<(Instance, Network, Launcher), EngineError> {
         let name = resources.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
             move |source| EngineError::Launch { name, step, source }
         };
         let listener = listen(&resources.socket).map_err(failed("listen for the guest"))?;
-        let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
-        resources.children = launcher.group();
-        watch.mark("launcher there");
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
-        let (mut network, mut connect) = (None, Some(connect));
-        // Runs while the launcher continues: the namespace exists, and attaching the egress takes a
-        // millisecond. If both fail, the error of the launcher is the one that names the cause.
-        let pid = follow(&launcher.channel, resources, |pid| {
-            if let Some(connect) = connect.take() {
-                network = Some(connect(pid.as_raw_nonzero().get().cast_unsigned()));
-            }
-        })?;
-        let network = network.expect("a first process was made, and so connected");
-        let network = network.map_err(failed("connect the sandbox to the network"))?;
+        // Both run while the launcher continues. If both fail, the error of the launcher is the one
+        // that names the cause.
+        let mut network = launcher.link.take().map(Ok);
+        let pid = follow(&launcher.channel, resources, |descriptors| network = Some(Link::set_up(descriptors)))?;
+        let network = network.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
+        let network = network.and_then(connect).map_err(failed("connect the sandbox to the network"))?;
         watch.mark("guest executed");
-        drop(launcher);
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         if !matches!(ended, Ok(None)) {
             return Err(failed("keep process 1 running")(io::ErrorKind::BrokenPipe.into()));
         }
         let pid = pid.as_raw_nonzero().get().cast_unsigned();
         let start_time = start_time_of(pid).map_err(failed("identify process 1"))?;
-        Ok((Instance { pid, start_time }, network))
+        Ok((Instance { pid, start_time }, network, launcher))
     }
 }
 
 /// Reads the launcher's reports until the channel closes, which happens at the exec of the guest;
 /// returns process 1.
 ///
-/// Calls `made` as soon as process 1 exists, while that still prepares to execute the guest.
-fn follow(channel: &Channel, resources: &mut BootResources, mut made: impl FnMut(Pid)) -> Result<Pid, EngineError> {
+/// Calls `prepared` with the descriptors of [`Report::Prepared`], unless a spare launcher has sent
+/// that before.
+fn follow(
+    channel: &Channel,
+    resources: &mut BootResources,
+    mut prepared: impl FnMut(Vec<OwnedFd>),
+) -> Result<Pid, EngineError> {
     let name = resources.name.clone();
     let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_TIMEOUT))
         .map_err(|error| failed("set a deadline", error.into()))?;
-    let (mut process, mut executing) = (None, false);
+    let (mut process, mut executing, mut failure) = (None, false, None);
     loop {
         let message = channel.receive().map_err(|error| match error.raw_os_error() {
             Some(libc::EAGAIN) => failed("finish in time", io::ErrorKind::TimedOut.into()),
             _ => failed("hear from the launcher", error),
-        })?;
+        });
+        // An earlier failure is the cause of this one.
+        let message = match (message, failure.take()) {
+            (Err(_), Some(failure)) => return Err(failure),
+            (message, earlier) => {
+                failure = earlier;
+                message?
+            }
+        };
         match message {
+            Some((Report::Prepared, descriptors)) => prepared(descriptors),
             Some((Report::Made { pid }, _)) => {
                 process = Pid::from_raw(pid);
                 // A child of the server that is not reaped yet: the pid cannot be reused.
                 let opened = process.map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose();
                 resources.process = opened.map_err(|error| failed("open process 1", error.into()))?;
                 resources.group.record_started(pid.cast_unsigned())?;
-                process.into_iter().for_each(&mut made);
             }
             Some((Report::Executing, _)) => executing = true,
             Some((Report::Timings(marks), _)) => debug!(sandbox = resources.name, ?marks, "boot"),
+            // The other processes end, too. One of them may be a process 1 that is not known yet.
             Some((Report::Failed { step, errno }, _)) => {
-                return Err(failed(&step, io::Error::from_raw_os_error(errno)));
+                failure.get_or_insert_with(|| failed(&step, io::Error::from_raw_os_error(errno)));
             }
             None => break,
         }
     }
-    match process {
-        Some(process) if executing => Ok(process),
+    match (process, failure) {
+        (_, Some(failure)) => Err(failure),
+        (Some(process), None) if executing => Ok(process),
         _ => Err(failed("finish: the launcher died", io::ErrorKind::BrokenPipe.into())),
     }
 }

@@ -24,6 +24,7 @@ use crate::cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClass
 use crate::delegation;
 use crate::error::EngineError;
 use crate::group::Groups;
+use crate::launchers::Launcher;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::pool::{Pool, PoolError, PoolFault, Trashed};
 use crate::privilege::{Privilege, rootless_limitations};
@@ -63,7 +64,7 @@ impl Drop for Shared {
     }
 }
 
-/// Delay until the next spare launcher is spawned. Shorter than the time between two creates of a
+/// Delay until the next spare launcher is prepared. Shorter than the time between two creates of a
 /// caller that uses what it creates.
 const REFILL_DELAY: Duration = Duration::from_millis(15);
 /// How often the host's free space is checked: other programs write to it too.
@@ -182,8 +183,8 @@ impl Engine {
     /// When it fails, or its future is dropped, nothing is left but those files.
     pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
         let shared = self.0.clone();
-        let started = blocking(move || shared.builder.start(boot, &shared.egress)).await?;
-        tokio::spawn(refill_soon(Arc::downgrade(&self.0)));
+        let mut started = blocking(move || shared.builder.start(boot, &shared.egress)).await?;
+        tokio::spawn(refill_soon(Arc::downgrade(&self.0), started.launcher.take()));
         self.build_machine(started)
     }
 
@@ -211,7 +212,7 @@ impl Engine {
     }
 
     fn build_machine(&self, started: Started) -> Result<Machine, EngineError> {
-        let Started { instance, network: Network { namespace: network, egress }, volume, mut resources } = started;
+        let Started { instance, network: Network { namespace: network, egress }, volume, mut resources, .. } = started;
         let process = watch::readable(resources.process.take().expect("a started sandbox has a process 1"));
         let process = process.map_err(EngineError::io("watch process 1"))?;
         resources.keep();
@@ -439,13 +440,17 @@ fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
     group.remove()
 }
 
-/// Spawns a launcher for the next boot, after a delay that leaves the processors to the guest's
-/// start and, usually, its first command.
-async fn refill_soon(engine: Weak<Shared>) {
+/// Waits for the end of the launcher that was `used`, and spawns one for the next boot. Both after
+/// a delay that leaves the processors to the guest's start and, usually, its first command.
+async fn refill_soon(engine: Weak<Shared>, used: Option<Launcher>) {
     tokio::time::sleep(REFILL_DELAY).await;
-    if let Some(shared) = engine.upgrade() {
-        drop(tokio::task::spawn_blocking(move || shared.builder.launchers.refill()));
-    }
+    let refill = move || {
+        drop(used);
+        if let Some(shared) = engine.upgrade() {
+            shared.builder.launchers.refill();
+        }
+    };
+    drop(tokio::task::spawn_blocking(refill));
 }
 
 /// Keeps the host's free space until the engine is dropped. Logs changes of the state, not every
@@ -564,7 +569,7 @@ impl Shared {
         }
         let ids = self.builder.ranges.adopt(instance.pid);
         let resources = BootResources::for_adopted(name, group, socket, ids, process);
-        Ok(Some(Started { instance, network, volume, resources }))
+        Ok(Some(Started { instance, network, volume, resources, launcher: None }))
     }
 }
 

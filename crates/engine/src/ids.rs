@@ -131,6 +131,14 @@ fn owner_number_of(pid: u32) -> Option<u32> {
 }
 
 #[cfg(test)]
+impl Ranges {
+    /// How many ranges this engine has taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).ours.len()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,9 +1,8 @@
 //! What the sandbox's first process does before it executes the guest.
 //!
-//! It takes everything that needs the host's tree (the `/dev` nodes, and `/proc` and `/sys`,
-//! without which the kernel grants no new instances) before it enters the new root, as detached
-//! mounts. It resolves paths of the sandbox only after that, when a symbolic link cannot lead out
-//! of the sandbox.
+//! It makes everything that needs the host's tree (`/proc`, without which the kernel grants no new
+//! instance) before it enters the new root; `/dev` and `/sys` were made ahead. It resolves paths of
+//! the sandbox only after that, when a symbolic link cannot lead out of the sandbox.
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
@@ -28,9 +27,8 @@ use crate::landlock;
 use crate::launch::limit_processes;
 use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
-use crate::spec::{Channel, Files, Report, Spec};
+use crate::spec::{Channel, Files, Preparation, Report, Spec};
 use crate::stopwatch::Stopwatch;
-use crate::sys::loopback::bring_up_loopback;
 use crate::sys::namespace::unshare_cgroups;
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
 
@@ -40,54 +38,56 @@ const OPEN_FILES: u64 = 1 << 20;
 const GUEST_NAME: &CStr = c"sandbar-guest";
 const GUEST_PATH: &CStr = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// What the first process gets from the launcher, of which it is a copy.
+pub(super) struct FirstProcess<'a> {
+    /// To the server.
+    pub(super) server: &'a Channel,
+    /// From the launcher, which sends a message once the server knows of this process.
+    pub(super) known: Channel,
+    /// From the process that mounts the overlays.
+    pub(super) overlays: Channel,
+    pub(super) devices: pseudo::Devices,
+    pub(super) preparation: &'a Preparation,
+    pub(super) spec: &'a Spec,
+    pub(super) handover: &'a Handover,
+    pub(super) filter: &'a Program,
+    pub(super) watch: Stopwatch,
+}
+
 /// Sets up the sandbox and executes the guest. Returns only on failure.
-pub(super) fn become_guest(
-    server: &Channel,
-    launcher: Channel,
-    spec: &Spec,
-    handover: &Handover,
-    filter: &Program,
-    watch: Stopwatch,
-) -> Failure {
-    match try_become_guest(server, launcher, spec, handover, filter, watch) {
+pub(super) fn become_guest(first: FirstProcess<'_>) -> Failure {
+    match try_become_guest(first) {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
 }
 
-fn try_become_guest(
-    server: &Channel,
-    launcher: Channel,
-    spec: &Spec,
-    handover: &Handover,
-    filter: &Program,
-    mut watch: Stopwatch,
-) -> Result<Infallible, Failure> {
+fn try_become_guest(first: FirstProcess<'_>) -> Result<Infallible, Failure> {
+    let FirstProcess { server, known, overlays, devices, preparation, spec, handover, filter, mut watch } = first;
     unshare_cgroups().at("make the cgroup namespace")?;
-    receive_from(&launcher, "wait for the ids")?;
+    become_root(preparation.id_count).at("become root of the sandbox")?;
+    umask(Mode::empty());
+    watch.mark("sandbox: is root");
+    let tree = pseudo::Tree::assemble(devices, spec)?;
+    watch.mark("sandbox: pseudo file systems made");
+    receive_from(&known, "wait for the server")?;
+    drop(known);
     // Not earlier: until the server has received the pid of this process, it can reap it only as a
     // member of the launcher's process group.
     setsid().at("start a session")?;
-    become_root(spec.id_count).at("become root of the sandbox")?;
-    umask(Mode::empty());
-    watch.mark("sandbox: is root");
-    let tree = pseudo::Tree::prepare(spec)?;
-    tree.assemble()?;
-    watch.mark("sandbox: pseudo file systems made");
-    let overlays = receive_from(&launcher, "wait for the file tree")?;
-    drop(launcher);
+    let mounts = receive_from(&overlays, "wait for the file tree")?;
+    drop(overlays);
     watch.mark("sandbox: file tree received");
-    let volumes = enter(overlays, tree, &spec.files)?;
+    let volumes = enter(mounts, tree, &spec.files)?;
     watch.mark("sandbox: file tree entered");
     sethostname(spec.hostname.as_bytes()).at("set the host name")?;
-    bring_up_loopback().at("bring up the loopback interface")?;
     umask(Mode::from_raw_mode(0o022));
     for (mount, volume) in volumes.iter().zip(&spec.files.volumes) {
         attach(mount, &volume.at)?;
     }
     write_names(&spec.hostname, spec.nameserver);
     set_resource_limits().at("set the resource limits")?;
-    limit_processes(spec).at("limit the processes")?;
+    limit_processes(preparation).at("limit the processes")?;
     watch.mark("sandbox: names and limits set");
 
     let null = File::options().read(true).write(true).open("/dev/null").at("open /dev/null")?;
@@ -107,8 +107,8 @@ fn try_become_guest(
     Err(exec_descriptor(handover.guest.as_fd(), &arguments, &[GUEST_PATH])).at("execute the guest")
 }
 
-fn receive_from(launcher: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure> {
-    let ((), descriptors) = launcher.receive().at(step)?.ok_or(Failure::closed(step))?;
+pub(crate) fn receive_from(channel: &Channel, step: &str) -> Result<Vec<OwnedFd>, Failure> {
+    let ((), descriptors) = channel.receive().at(step)?.ok_or(Failure::closed(step))?;
     Ok(descriptors)
 }
 

@@ -1,17 +1,19 @@
-//! The launcher: a short-lived, single-threaded process that boots one sandbox from a
-//! specification.
+//! The launcher: a short-lived, single-threaded process that boots one sandbox, in two parts: a
+//! preparation, which a spare launcher has done before it is needed, and a specification.
 //!
 //! ```text
-//! server ──spawn──▶ launcher ──clone──▶ first process (new namespaces, no ids yet)
-//!    │ specification,   │ id maps ─────────────────▶ │ becomes root of the sandbox, makes /proc, …
-//!    │ descriptors ───▶ │ layers, overlays ────────▶ │ enters the new root, locks itself down
-//!    │ ◀── reports ─────┘ ends                       │ ──exec──▶ the guest
+//! server ──spawn──▶ launcher: makes the namespaces, with ids, /dev and /sys, and the mounter
+//!    │ specification,   │ files ───────────▶ mounter: layers, overlays ─────┐
+//!    │ descriptors ───▶ │ cgroup, clone ───▶ first process, makes /proc ◀───┘
+//!    │ ◀── reports ─────┘ ends                │ enters the new root, locks itself down
+//!    │                                        │ ──exec──▶ the guest
 //! ```
 //!
-//! When one of the processes dies, the others end: the first process exits when the launcher's end
-//! of their channel closes before the overlays have come, the server notices both by its channel,
-//! and the cgroup, in which all of this happens, contains the rest. The server is the parent of the
-//! first process and reaps it, so no zombies accumulate on a machine whose process 1 reaps nothing.
+//! When one of the processes dies, the others end: the mounter and the first process exit when
+//! their channels to the launcher and to each other close, the server notices each by its channel,
+//! and the cgroup contains the first process, which begins in it. The server is the parent of all
+//! but the process that makes `/dev` and `/sys`, for which the launcher waits, and reaps them: no
+//! zombies accumulate on a machine whose process 1 reaps nothing.
 //!
 //! It is a separate executable, static and small, because a boot copies and tears down its memory
 //! twice. The library contains what the engine, which embeds that executable, shares with it: the
@@ -29,6 +31,7 @@ mod pseudo;
 mod sealed_file;
 mod seccomp;
 pub mod spec;
+mod stage;
 mod stopwatch;
 mod sys;
 pub mod trial;

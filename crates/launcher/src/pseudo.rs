@@ -2,8 +2,8 @@
 //! or affect the host are masked; `/sys` contains only an allow list.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 
@@ -112,90 +112,80 @@ const READ_ONLY: MountFlags = MountFlags::BIND
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// The sandbox's mounts, made and assembled before its root is entered, while the launcher still
-/// mounts that root: together these take as long as the overlays.
-pub(super) struct Tree {
-    proc: OwnedFd,
-    sysfs: OwnedFd,
-    sys: OwnedFd,
-    cgroup: Option<OwnedFd>,
+/// The mounts that are the same for every sandbox, made ahead of the boot in the host's tree.
+///
+/// A mount takes others only once it is attached, so they are in the sandbox's mount namespace
+/// already: `/dev` at its place, `/sys` in [`SYS_DRAFT`].
+pub(super) struct Devices {
     dev: OwnedFd,
-    pts: OwnedFd,
-    shm: OwnedFd,
-    mqueue: OwnedFd,
-    run: OwnedFd,
+    sys: OwnedFd,
     nothing: OwnedFd,
-    devices: Vec<(&'static str, OwnedFd)>,
-    boot_id: String,
 }
 
-impl Tree {
-    /// Makes all mounts while the host's tree is still visible: the kernel grants a new `/proc` or
-    /// `/sys` only to a process that sees an unmasked one.
-    pub(super) fn prepare(spec: &Spec) -> Result<Self, Failure> {
-        let shared_memory = spec.shared_memory_bytes.to_string();
-        // A fifth of the memory: the out-of-memory killer cannot free the memory of files, and
-        // /dev/shm may use half already.
-        let run = (spec.shared_memory_bytes / 5 * 2).to_string();
+impl Devices {
+    /// Makes them while the host's tree is still visible: the kernel grants a new `/sys` only to a
+    /// process that sees an unmasked one. `id_count`: how many ids the sandbox has.
+    pub(super) fn make(id_count: u32) -> Result<Self, Failure> {
+        let devices = Self {
+            dev: make(
+                "tmpfs",
+                &[("mode", "755"), ("size", "1m"), ("nr_inodes", "4096")],
+                MountAttrFlags::MOUNT_ATTR_NOSUID,
+            )?,
+            sys: make("tmpfs", &[("mode", "755"), ("size", "64k"), ("nr_inodes", "64")], INERT)?,
+            nothing: make("tmpfs", &[("mode", "555"), ("size", "4k")], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
+        };
+        devices.furnish_dev(id_count)?;
+        devices.assemble_sys()?;
+        Ok(devices)
+    }
+
+    /// To hand them to another process, which calls [`Devices::from_descriptors`].
+    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [&self.dev, &self.sys, &self.nothing].map(AsFd::as_fd)
+    }
+
+    pub(super) fn from_descriptors(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let [dev, sys, nothing] = <[OwnedFd; 3]>::try_from(descriptors)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected three mounts"))?;
+        Ok(Self { dev, sys, nothing })
+    }
+
+    fn furnish_dev(&self, id_count: u32) -> Result<(), Failure> {
         // The group `tty`, if the sandbox has more than one group id.
-        let tty = if spec.id_count == 1 { "0" } else { "5" };
+        let tty = if id_count == 1 { "0" } else { "5" };
+        let pts = make(
+            "devpts",
+            &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", tty), ("max", TERMINALS)],
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        )?;
+        let mqueue = make("mqueue", &[], INERT)?;
+        // Before `/dev` is covered.
         let devices = DEVICES
             .iter()
             .map(|name| {
                 let device = open_tree(CWD, Path::new("/dev").join(name), CLONE).at(&format!("take /dev/{name}"))?;
                 Ok((*name, device))
             })
-            .collect::<Result<_, Failure>>()?;
-        Ok(Self {
-            proc: make("proc", &[], INERT)?,
-            sysfs: make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
-            sys: make("tmpfs", &[("mode", "755"), ("size", "64k"), ("nr_inodes", "64")], INERT)?,
-            cgroup: (unified_cgroups() && spec.cgroup_unified.is_some())
-                .then(|| make("cgroup2", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY))
-                .transpose()?,
-            dev: make(
-                "tmpfs",
-                &[("mode", "755"), ("size", "1m"), ("nr_inodes", "4096")],
-                MountAttrFlags::MOUNT_ATTR_NOSUID,
-            )?,
-            pts: make(
-                "devpts",
-                &[("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", tty), ("max", TERMINALS)],
-                MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
-            )?,
-            shm: make("tmpfs", &[("mode", "1777"), ("size", &shared_memory)], QUIET)?,
-            mqueue: make("mqueue", &[], INERT)?,
-            run: make("tmpfs", &[("mode", "755"), ("size", &run)], QUIET)?,
-            nothing: make("tmpfs", &[("mode", "555"), ("size", "4k")], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?,
-            devices,
-            boot_id: spec.boot_id.clone(),
-        })
-    }
-
-    /// Fills and masks the mounts where the host's are, in this process's own mount namespace: a
-    /// mount takes others only once it is attached.
-    pub(super) fn assemble(&self) -> Result<(), Failure> {
+            .collect::<Result<Vec<_>, Failure>>()?;
         place(&self.dev, "/dev").at("mount /dev")?;
-        self.furnish_dev()?;
-        mkdirat(&self.run, "lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
-        place(&self.proc, "/proc").at("mount /proc")?;
-        self.assemble_sys()?;
-        self.mask()
-    }
-
-    /// Moves all mounts below the root of this process, which is the sandbox's. To be called before
-    /// the host's tree, where they are, is unmounted.
-    pub(super) fn attach(self) -> Result<(), Failure> {
-        for (mount, path) in [(&self.dev, "/dev"), (&self.run, "/run"), (&self.proc, "/proc"), (&self.sys, "/sys")] {
-            attach(mount, Path::new(path))?;
+        for (name, device) in devices {
+            let path = Path::new("/dev").join(name);
+            File::options().write(true).create_new(true).mode(0o666).open(&path).at("make a device's mount point")?;
+            place(&device, &path).at(&format!("mount {}", path.display()))?;
         }
-        fs::remove_dir(SYS_DRAFT).at("make /sys")
+        for (name, target) in DEVICE_LINKS {
+            symlink(target, Path::new("/dev").join(name)).at("link in /dev")?;
+        }
+        attach(&pts, Path::new("/dev/pts"))?;
+        attach(&mqueue, Path::new("/dev/mqueue"))
     }
 
     /// Assembles `/sys` in [`SYS_DRAFT`]: a bind needs a mounted sysfs as its source, which is at
     /// `/sys` meanwhile.
     fn assemble_sys(&self) -> Result<(), Failure> {
-        place(&self.sysfs, "/sys").at("mount /sys")?;
+        let sysfs = make("sysfs", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        place(&sysfs, "/sys").at("mount /sys")?;
         mkdir(SYS_DRAFT, Mode::RWXU).at("make /sys")?;
         place(&self.sys, SYS_DRAFT).at("make /sys")?;
         for path in SYS_DIRECTORIES {
@@ -205,28 +195,58 @@ impl Tree {
             let shown = mount_bind(format!("/sys/{path}"), format!("{SYS_DRAFT}/{path}"));
             if_present(shown).at(&format!("show /sys/{path}"))?;
         }
-        if let Some(cgroup) = &self.cgroup {
-            place(cgroup, format!("{SYS_DRAFT}/fs/cgroup")).at("mount /sys/fs/cgroup")?;
-        }
         mount_remount(SYS_DRAFT, READ_ONLY, c"").at("make /sys read-only")?;
         unmount("/sys", UnmountFlags::DETACH).at("hide the rest of sysfs")
     }
+}
 
-    fn furnish_dev(&self) -> Result<(), Failure> {
-        for (name, device) in &self.devices {
-            let path = Path::new("/dev").join(name);
-            File::options().write(true).create_new(true).mode(0o666).open(&path).at("make a device's mount point")?;
-            place(device, &path).at(&format!("mount {}", path.display()))?;
+/// The sandbox's mounts, made and assembled before its root is entered, while another process still
+/// mounts that root.
+pub(super) struct Tree {
+    devices: Devices,
+    proc: OwnedFd,
+    run: OwnedFd,
+}
+
+impl Tree {
+    /// Adds what depends on the sandbox to the mounts that were made ahead. To be called by process
+    /// 1 while the host's tree is still visible: the kernel grants a new `/proc` only to a process
+    /// that sees an unmasked one.
+    pub(super) fn assemble(devices: Devices, spec: &Spec) -> Result<Self, Failure> {
+        let shared_memory = spec.shared_memory_bytes.to_string();
+        // A fifth of the memory: the out-of-memory killer cannot free the memory of files, and
+        // /dev/shm may use half already.
+        let run = (spec.shared_memory_bytes / 5 * 2).to_string();
+        let tree = Self {
+            devices,
+            proc: make("proc", &[], INERT)?,
+            run: make("tmpfs", &[("mode", "755"), ("size", &run)], QUIET)?,
+        };
+        if unified_cgroups() && spec.cgroup_unified.is_some() {
+            let cgroup = make("cgroup2", &[], INERT | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+            place(&cgroup, format!("{SYS_DRAFT}/fs/cgroup")).at("mount /sys/fs/cgroup")?;
         }
-        for (name, target) in DEVICE_LINKS {
-            symlink(target, Path::new("/dev").join(name)).at("link in /dev")?;
-        }
-        for (name, mount) in [("pts", &self.pts), ("shm", &self.shm), ("mqueue", &self.mqueue)] {
-            attach(mount, &Path::new("/dev").join(name))?;
-        }
-        Ok(())
+        let shm = make("tmpfs", &[("mode", "1777"), ("size", &shared_memory)], QUIET)?;
+        attach(&shm, Path::new("/dev/shm"))?;
+        mkdirat(&tree.run, "lock", Mode::from_raw_mode(0o1777)).at("make /run/lock")?;
+        place(&tree.proc, "/proc").at("mount /proc")?;
+        tree.mask()?;
+        cover_boot_id(&spec.boot_id)?;
+        Ok(tree)
     }
 
+    /// Moves all mounts below the root of this process, which is the sandbox's. To be called before
+    /// the host's tree, where they are, is unmounted.
+    pub(super) fn attach(self) -> Result<(), Failure> {
+        let Devices { dev, sys, .. } = &self.devices;
+        for (mount, path) in [(dev, "/dev"), (&self.run, "/run"), (&self.proc, "/proc"), (sys, "/sys")] {
+            attach(mount, Path::new(path))?;
+        }
+        fs::remove_dir(SYS_DRAFT).at("make /sys")
+    }
+
+    /// Masks files and directories of `/proc` where the host's is, in this process's own mount
+    /// namespace.
     fn mask(&self) -> Result<(), Failure> {
         // mount(2) binds with one call each; a clone and a move are three, with a namespace in
         // between.
@@ -241,27 +261,27 @@ impl Tree {
         let mut first: Option<&str> = None;
         for path in MASKED_DIRECTORIES {
             let placed = match first {
-                None => place(&self.nothing, path),
+                None => place(&self.devices.nothing, path),
                 Some(first) => mount_bind(first, path),
             };
             if if_present(placed).at(&format!("mask {path}"))?.is_some() {
                 first = first.or(Some(path));
             }
         }
-        self.cover_boot_id()
+        Ok(())
     }
+}
 
-    /// Covers the host's boot id. The source file is on the sandbox's `/dev` and is unlinked once
-    /// it is mounted.
-    fn cover_boot_id(&self) -> Result<(), Failure> {
-        let hidden = "/dev/.boot_id";
-        let step = "set the boot id";
-        let mut file = File::options().write(true).create_new(true).mode(0o444).open(hidden).at(step)?;
-        file.write_all(format!("{}\n", self.boot_id).as_bytes()).at(step)?;
-        mount_bind(hidden, BOOT_ID).at(step)?;
-        mount_remount(BOOT_ID, READ_ONLY, c"").at(step)?;
-        fs::remove_file(hidden).at(step)
-    }
+/// Covers the host's boot id. The source file is on the sandbox's `/dev` and is unlinked once it is
+/// mounted.
+fn cover_boot_id(boot_id: &str) -> Result<(), Failure> {
+    let hidden = "/dev/.boot_id";
+    let step = "set the boot id";
+    let mut file = File::options().write(true).create_new(true).mode(0o444).open(hidden).at(step)?;
+    file.write_all(format!("{boot_id}\n").as_bytes()).at(step)?;
+    mount_bind(hidden, BOOT_ID).at(step)?;
+    mount_remount(BOOT_ID, READ_ONLY, c"").at(step)?;
+    fs::remove_file(hidden).at(step)
 }
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);

@@ -1,6 +1,6 @@
 //! Messages between the server, the launcher and the process that becomes process 1: the
-//! specification with its descriptors in one direction, reports in the other. One `SOCK_SEQPACKET`
-//! pair, one JSON value per message.
+//! preparation and the specification with its descriptors in one direction, reports in the other.
+//! One `SOCK_SEQPACKET` pair, one JSON value per message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,18 +23,25 @@ pub const MAX_DESCRIPTORS: usize = 253;
 /// own limit is a little higher.
 const MAX_MESSAGE: usize = 160 * 1024;
 
-/// What the launcher needs for one boot. Three descriptors are sent with it, in this order: the
-/// unix listener that becomes the guest's descriptor 3, the guest's executable, and the
-/// configuration that becomes its descriptor 4.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Spec {
+/// What the launcher needs to make the namespaces of a sandbox, which may be long before it gets
+/// the [`Spec`] of the boot that uses them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preparation {
+    /// The first host id of the sandbox's id range, which is id 0 in the sandbox.
+    pub id_base: u32,
     pub id_count: u32,
     /// The user, as numbered in the launcher's user namespace, who owns the sandbox's user
     /// namespace; 0: the launcher's own.
     pub owner: u32,
     /// Limit of processes and threads, where no cgroup counts them.
-    #[serde(default)]
     pub processes: Option<u32>,
+}
+
+/// What the launcher needs for one boot. Three descriptors are sent with it, in this order: the
+/// unix listener that becomes the guest's descriptor 3, the guest's executable, and the
+/// configuration that becomes its descriptor 4.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Spec {
     /// An argument of process 1 by which the server identifies it, where no cgroup does.
     #[serde(default)]
     pub mark: Option<String>,
@@ -96,9 +103,12 @@ pub struct Overlay {
     pub of_host: bool,
 }
 
-/// Messages from the launcher and the first process to the server.
+/// Messages from the processes of a launch to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
+    /// The namespaces of a [`Preparation`] exist. One descriptor comes with it: the network
+    /// namespace.
+    Prepared,
     /// The sandbox's first process exists, with this pid in the server's pid namespace.
     Made { pid: i32 },
     /// The next call is the exec of the guest. When the channel then closes, the guest runs.

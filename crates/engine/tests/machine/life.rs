@@ -178,7 +178,8 @@ fn a_failed_boot_names_its_step_and_leaves_nothing() {
     }
     assert_eq!(remains_of(&name, &shared_directory().join("run")), Vec::<String>::new());
     let zombies = format!("ps --ppid {} -o stat=,args= | grep ^Z", std::process::id());
-    assert_eq!(on_host(&zombies).0, "", "no child is left unreaped");
+    // Launchers of other boots are reaped with a delay.
+    eventually("the end of every child that has ended", || on_host(&zombies).0.is_empty());
     block_on(engine.remove_files(&name)).unwrap();
 }
 

@@ -22,6 +22,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_sweep_ends_unknown_sandboxes", a_sweep_ends_unknown_sandboxes),
     ("spares_that_a_sandbox_may_have_used_go_to_the_trash", spares_that_a_sandbox_may_have_used_go_to_the_trash),
     ("a_killed_launcher_leaves_nothing", a_killed_launcher_leaves_nothing),
+    ("a_spare_launcher_that_died_is_replaced", a_spare_launcher_that_died_is_replaced),
+    ("a_killed_server_leaves_no_spare_launcher", a_killed_server_leaves_no_spare_launcher),
     ("a_server_killed_while_booting_leaves_nothing_after_a_sweep", a_server_killed_while_booting_leaves_nothing),
 ];
 
@@ -247,14 +249,68 @@ fn a_killed_launcher_leaves_nothing() {
     assert!(failed > 5, "the launcher was hit");
     sweep_clean(&place, engine);
     let zombies = || on_host(&format!("ps --ppid {} -o stat=,pid=,pgid=,args= | grep ^Z", std::process::id())).0;
-    assert_eq!(zombies(), "", "every child is reaped");
+    eventually("the end of every child that has ended", || zombies().is_empty());
 }
 
 /// The children of this process.
 fn children() -> HashSet<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    children_of("self")
+}
+
+fn children_of(process: &str) -> HashSet<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Whether it is a launcher, or a process that a launcher has made for the mounts.
+fn is_launcher(pid: &str) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.ends_with(b"launch\0") && !is_process_1(pid)
+}
+
+/// The processes of the spare launcher of a server that boots nothing: two, once it is prepared.
+fn wait_for_spare(process: &str, others: &HashSet<String>) -> Vec<String> {
+    let mut spare = Vec::new();
+    eventually("a spare launcher", || {
+        spare = children_of(process).difference(others).filter(|pid| is_launcher(pid)).cloned().collect();
+        spare.len() == 2
+    });
+    spare.sort_by_key(|pid| pid.parse::<u32>().unwrap());
+    spare
+}
+
+fn a_spare_launcher_that_died_is_replaced() {
+    let others = children();
+    let place = TestDirectory::new();
+    let engine = block_on(place.engine());
+    for victim in 0..2 {
+        let spare = wait_for_spare("self", &others);
+        let pid = rustix::process::Pid::from_raw(spare[victim].parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        // Dead, but not reaped: the engine does that.
+        eventually("the end of the spare", || !is_launcher(&spare[victim]));
+        let machine = block_on(async { engine.boot(boot_of(&engine, &fresh_name()).await).await.unwrap() });
+        assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
+        block_on(machine.kill()).unwrap();
+        eventually("the end of its other half", || !spare.iter().any(|pid| is_launcher(pid)));
+    }
+    wait_for_spare("self", &others);
+    sweep_clean(&place, engine);
+    let left = || children().difference(&others).any(|pid| is_launcher(pid));
+    eventually("the end of the spare launcher with its engine", || !left());
+}
+
+fn a_killed_server_leaves_no_spare_launcher() {
+    let place = TestDirectory::new();
+    let mut server = Server::start(&place, &["first"]);
+    let first = server.next_instance();
+    let spare = wait_for_spare(&server.process.id().to_string(), &HashSet::new());
+    server.kill();
+    eventually("the end of the spare launcher", || !spare.iter().any(|pid| is_launcher(pid)));
+    assert!(Path::new(&format!("/proc/{}", first.pid)).exists(), "the sandbox goes on");
+    let engine = block_on(place.engine());
+    sweep_clean(&place, engine);
 }
 
 /// Whether it is the first process of a sandbox: also a child of this process, with the launcher's
@@ -277,8 +333,7 @@ fn kill_launchers_after(
         std::thread::sleep(delay);
         while !over.load(Ordering::Relaxed) {
             for pid in children().difference(&others) {
-                let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                if arguments.ends_with(b"launch\0") && !is_process_1(pid) {
+                if is_launcher(pid) {
                     let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
                     // It may have ended by itself.
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
