@@ -78,15 +78,15 @@ def kind(node: dict) -> str:
         case "string":
             return "text"
         case "integer":
-            return "whole number"
+            return "integer"
         case "boolean":
-            return "`true` or `false`"
+            return "boolean"
         case other:
             return str(other)
 
 
 def plural(word: str) -> str:
-    return {"text": "texts", "whole number": "whole numbers"}.get(word, word)
+    return {"text": "texts", "integer": "integers"}.get(word, word)
 
 
 def default(node: dict, required: bool) -> str:

@@ -86,6 +86,8 @@ class Part:
 
     def __init__(self, document: dict, taken: set[str]):
         self.schemas = document["components"]["schemas"]
+        # Bodies whose fields stand on the page.
+        self.shown: set[str] = set()
         # A name means one type on the page.
         self.titles = {name: f"{name} of the studio" if name in taken else name for name in self.schemas}
         self.calls = {f"{method.upper()} {path}": call for path, methods in document["paths"].items() for method, call in methods.items() if method in METHODS}
@@ -121,13 +123,13 @@ class Part:
         fields = schema.get("properties", {})
         if not fields:
             return []
-        lines = ["| field | type | | meaning |", "|---|---|---|---|"]
+        lines = ["| field | type | meaning |", "|---|---|---|"]
         for name, field in fields.items():
             field = field if isinstance(field, dict) else {}
-            needed = "required" if name in schema.get("required", []) else ""
+            needed = ", required" if sent and name in schema.get("required", []) else ""
             kind = self.name(field or True)
             kind = kind.removesuffix(" or null") if sent else kind
-            lines.append(f"| `{name}` | {cell(kind)} | {needed} | {cell(field.get('description', ''))} |")
+            lines.append(f"| `{name}` | {cell(kind)}{needed} | {cell(field.get('description', ''))} |")
         return [*lines, ""]
 
     def resolve(self, schema: dict) -> dict:
@@ -161,8 +163,10 @@ class Part:
             lines.append("")
         if body := call.get("requestBody"):
             schema = body["content"].get("application/json", {}).get("schema", {})
-            lines += [f"Body: {self.content(body['content'])}{'' if body.get('required') else ', optional'}.", ""]
-            lines += self.fields(self.resolve(schema), sent=True)
+            kind = self.content(body["content"])
+            lines += [f"Body: {kind}{'' if body.get('required') else ', optional'}{', as above' if kind in self.shown else ''}.", ""]
+            lines += [] if kind in self.shown else self.fields(self.resolve(schema), sent=True)
+            self.shown.add(kind)
         lines += ["| status | meaning | body |", "|---|---|---|"]
         for status, response in sorted(call["responses"].items()):
             if status not in hidden or status.startswith("2"):
@@ -196,6 +200,16 @@ class Part:
         return lines
 
 
+def newer_first(calls: list[str]) -> list[str]:
+    """The calls in their order; of a call in two versions, the newer first."""
+
+    def place(call: str) -> tuple[int, bool]:
+        older = call.replace(" /v2/", " /")
+        return calls.index(older if older in calls else call), call == older
+
+    return sorted(calls, key=place)
+
+
 def page() -> str:
     control, studio = (json.loads(path.read_text()) for path in (CONTROL, STUDIO))
     part = Part(control, set())
@@ -208,7 +222,7 @@ def page() -> str:
     hidden = {"400", "401", "408", "501", "503", "507"}
     for group, calls in [*served, ("What Sandbar adds", additions)]:
         lines += [f"**{group}**", ""]
-        for call in calls:
+        for call in newer_first(calls):
             lines += part.call(call, hidden - set(part.calls[call]["responses"]))
     lines += ["### Types of the control plane", "", *part.types()]
 

@@ -44,11 +44,11 @@ import machine  # noqa: E402
 
 PYTHON, JS = "2.63.0", "2.51.0"
 LISTEN = "127.0.0.1:4980"
-START_DEADLINE = 60.0
+START_DEADLINE = 120.0
 BLOCK_DEADLINE = 60.0
 TYPED_AGAIN = 0.5
-PAGE_DEADLINE = 240.0
-STOP_DEADLINE = 30.0
+PAGE_DEADLINE = 300.0
+STOP_DEADLINE = 60.0
 # Pages at once: each waits for its sandboxes most of the time.
 PAGES_AT_ONCE = 3
 RUN = {"sh", "python", "js", "rust", "toml", "json", "ini"}
@@ -350,7 +350,7 @@ def run_pages(program: Path, only: str | None) -> int:
         command = ["unshare", "--net", "--mount", sys.executable, __file__, str(program), "--page", str(page)]
         # It ends its own server when it is ended, and each step of it has a deadline.
         return page, subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAGE_DEADLINE + 3 * BLOCK_DEADLINE
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PAGE_DEADLINE + START_DEADLINE + 2 * STOP_DEADLINE + BLOCK_DEADLINE
         )
 
     # Long pages first.
