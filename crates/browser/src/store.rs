@@ -21,6 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::signer::Signer;
 use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, PutOptions, RetryConfig};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -39,12 +40,15 @@ pub struct StoreConfig {
     pub cdn: Option<String>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Where screenshots are kept.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoreLocation {
     Disk {
+        /// A directory. Sandbar removes nothing from a directory that is named here.
         directory: PathBuf,
-        /// URL prefix at which a server publishes the directory; without it, URLs are `file://`.
+        /// Beginning of the URL at which another server publishes the directory; none: the running
+        /// Sandbar server signs and serves.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served_at: Option<String>,
     },
@@ -52,14 +56,17 @@ pub enum StoreLocation {
 }
 
 /// A bucket of AWS, or of a service with the same API.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct S3Config {
+    /// A bucket. URLs are signed for seven days unless `screenshots.cdn` is set.
     pub bucket: String,
+    /// Its region.
     #[serde(default = "S3Config::default_region")]
     pub region: String,
-    /// Endpoint of another service than AWS. `http://` sends everything unencrypted.
+    /// URL of another service than AWS with S3's protocol. `http://` sends everything unencrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "AWS"))]
     pub endpoint: Option<String>,
     /// Never part of a configuration file. Without them the machine's instance role is used.
     #[serde(skip)]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The `[sandboxes]` section of the configuration: defaults and limits of the sandboxes of one
 /// machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxesConfig {
     /// Processors per sandbox, unless the create call has another number.
@@ -31,15 +32,17 @@ pub struct SandboxesConfig {
     pub max_sandboxes: usize,
     /// Longest timeout that one call may request, in seconds.
     pub max_timeout_seconds: u64,
-    /// Root file systems prepared ahead of create calls, for the base and for each recently used
-    /// template, so that a create call does not wait for the disk. 0 prepares none.
+    /// Root file systems prepared ahead of create calls, for the base and for each of the three
+    /// templates used last, so that a create call does not wait for the disk. `0` prepares none.
     pub spares: u32,
-    /// Days for which files that no record names stay in the trash.
+    /// Days for which files that no record names stay in the trash (`sandbar recover`). Only time
+    /// in which a server ran counts, so that a jump of the clock deletes nothing.
     pub trash_days: u32,
     /// Most MiB of an unpacked image.
     pub max_image_mb: u32,
-    /// Mirrors that images are pulled from instead of their own registry: `"docker.io" =
-    /// "http://mirror.lan:5000"`. Only registries that are named here may have private addresses.
+    /// Registries to pull from instead of an image's own: `{ "docker.io" =
+    /// "http://mirror.lan:5000" }`. A registry on loopback or a private address is asked only if it
+    /// is named here, if need be for itself: `{ "localhost:5000" = "localhost:5000" }`.
     pub registry_mirrors: BTreeMap<String, String>,
 }
 

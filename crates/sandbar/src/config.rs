@@ -11,6 +11,7 @@ use ca::{Authority, AuthorityError};
 use egress::{Budget, InspectionAuthority, Trust};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -21,61 +22,70 @@ use workspace::config::{
     BudgetConfig, ObjectsConfig, OwnServer, ProviderConfig, ProviderKind, RecordsConfig, WorkspaceConfig,
 };
 
-/// The keys of a configuration file. `sandbar up --help` shows an example.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Configuration of Sandbar: the keys of a configuration file.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Address of the one listener.
+    /// Address and port of the one listener. Port 0 takes a free one.
+    #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Directory of all durable data.
+    /// Directory of everything durable.
+    #[schemars(extend("x-default" = "`$XDG_DATA_HOME/sandbar`"))]
     pub data: PathBuf,
-    /// The key that clients must send; absent: generated once and kept in the data directory.
+    /// The key that clients send: letters, digits, `_` and `-`. Set it by `SANDBAR_API_KEY` rather
+    /// than in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "made once and kept in the data directory"))]
     pub api_key: Option<String>,
-    /// Domain that SDKs append to name a port of a sandbox; absent: `localhost` with the listener's
-    /// port.
+    /// What SDKs append to `PORT-SANDBOX.`. All names below it must lead to the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "`localhost` and the port"))]
     pub domain: Option<String>,
-    /// The only host name of the dashboard; absent: every name that resolves to the listener.
+    /// The only host name of the dashboard, outside of `domain`. Use one of another registrable
+    /// domain.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "every name that leads to the listener"))]
     pub dashboard_host: Option<String>,
     /// Serve the calls that Sandbar adds to E2B's.
     pub extensions: bool,
     /// End all sandboxes when the server stops.
     pub ephemeral: bool,
-    /// Default resources of a sandbox, and how many there may be.
+    /// What a sandbox gets, and how many there may be.
     pub sandboxes: node::SandboxesConfig,
-    /// Networks that sandboxes may reach beyond the public internet.
+    /// What sandboxes may reach beyond the public internet, and how names are resolved.
     pub egress: EgressConfig,
     /// Descriptors and connections of the server, and how they are divided.
     #[serde(default)]
     pub limits: LimitsConfig,
     /// Where screenshots are kept, and for how long.
     pub screenshots: ScreenshotsConfig,
-    /// Where workspaces run, in order of preference; empty: the service of the `E2B_*` variables,
-    /// then this machine.
+    /// Where workspaces run, in order of preference. Without any, `E2B_API_KEY`, `E2B_API_URL`,
+    /// `E2B_DOMAIN` and `E2B_SANDBOX_URL` name the first and this machine is the second.
     #[serde(default)]
     pub providers: Vec<ProviderConfig>,
-    /// Where checkpoints of workspaces are kept; absent: in the data directory.
+    /// Where snapshots of workspaces are kept, how many, and what is in them.
     #[serde(default)]
     pub objects: ObjectsConfig,
-    /// Database of workspaces and their usage; absent: in the data directory.
+    /// Where workspaces and their usage are recorded.
     #[serde(default)]
     pub records: RecordsConfig,
-    /// Limits of what workspaces cost.
+    /// What workspaces may cost: warnings at 50, 80 and 95 %; at 100 % workspaces are saved and
+    /// paused.
     #[serde(default)]
     pub budgets: Vec<BudgetConfig>,
-    /// Prices of models by name.
+    /// Prices of models that Sandbar does not know, by name, in dollars per million tokens. A
+    /// budget in dollars needs them. `sandbar run --price IN/OUT` does the same for one run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, ModelConfig>,
     /// The server that runs in this process; absent in a client, which reads it from the data
     /// directory.
     #[serde(skip)]
     pub own_server: Option<OwnServer>,
-    /// Backups that the server makes at an interval.
+    /// Backups that the server makes at an interval, as `sandbar backup` does.
     #[serde(default)]
     pub backup: BackupConfig,
-    /// How often the server verifies stored data.
+    /// How often the server verifies stored data, as `sandbar scrub` does, and logs what is
+    /// damaged.
     #[serde(default)]
     pub scrub: ScrubConfig,
 }
@@ -86,14 +96,17 @@ const AUTHORITY: &str = "authority/egress";
 const COMMON_NAME: &str = "Sandbar egress";
 
 /// Private networks that sandboxes may reach, and how they resolve names.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct EgressConfig {
-    /// Address ranges, for example `10.1.0.0/16`.
+    /// Private address ranges, and ranges of networks that the host itself is on, that sandboxes
+    /// may reach, for example `10.1.0.0/16`.
     pub allow_ranges: Vec<String>,
-    /// Host names, for example `registry.corp.example` or `*.corp.example`.
+    /// Hosts that sandboxes may reach at private addresses or on the host's networks, for example
+    /// `*.corp.example`. Also the local names that may be resolved: those of one label, and those
+    /// below `.local`, `.internal`, `.corp`, `.lan` and the like.
     pub allow_names: Vec<String>,
-    /// Name servers to use instead of those in the host's `/etc/resolv.conf`.
+    /// Name servers to ask; none: those of the host's `/etc/resolv.conf`.
     pub nameservers: Vec<String>,
     /// PEM files of authorities that are trusted besides the host's where rules set headers of TLS
     /// requests.
@@ -264,7 +277,7 @@ impl Config {
         Ok(())
     }
 
-    fn defaults() -> anyhow::Result<Self> {
+    pub(crate) fn defaults() -> anyhow::Result<Self> {
         let data = xdg("XDG_DATA_HOME", ".local/share")
             .context("neither XDG_DATA_HOME nor HOME is set; name a data directory with --data")?;
         Ok(Self {

@@ -1,7 +1,8 @@
-//! `sandbar config`: writes a commented configuration file, and shows the values in effect with
-//! their sources.
+//! `sandbar config`: writes a commented configuration file, shows the values in effect with their
+//! sources, and prints the JSON Schema of the file.
 
 use crate::config::{self, Config, Overrides};
+use crate::config_schema;
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use cli::show::{Colour, Show, printable};
@@ -20,7 +21,8 @@ use std::path::{Path, PathBuf};
 Examples:
   sandbar config init                 a commented file at its usual place
   sandbar config show                 every value, and where it comes from
-  sandbar config show --json | jq .config.providers")]
+  sandbar config show --json | jq .config.providers
+  sandbar config schema               every key, its type and its default, for editors")]
 pub(crate) struct ConfigFile {
     /// Configuration file [default: $XDG_CONFIG_HOME/sandbar/config.toml]
     #[arg(long, global = true, value_name = "FILE", env = "SANDBAR_CONFIG")]
@@ -33,6 +35,7 @@ pub(crate) struct ConfigFile {
 enum Command {
     Init(Init),
     Show(ShowConfig),
+    Schema(PrintSchema),
 }
 
 /// Write a commented configuration file to begin with.
@@ -75,11 +78,27 @@ struct ShowConfig {
     json: bool,
 }
 
+/// Print the JSON Schema of the configuration file.
+#[derive(Args)]
+#[command(after_help = "\
+Editors with a language server for TOML check and complete the file by it. The file names the schema in its first line:
+
+  #:schema ./sandbar.schema.json
+
+Examples:
+  sandbar config schema > ~/.config/sandbar/sandbar.schema.json
+  sandbar config schema | jq '.properties.sandboxes.properties | keys'")]
+struct PrintSchema {}
+
 impl ConfigFile {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Init(init) => init.run(self.config.as_deref()),
             Command::Show(show) => show.run(self.config.as_deref()),
+            Command::Schema(PrintSchema {}) => {
+                let schema = serde_json::to_string_pretty(&config_schema::schema()?)?;
+                Ok(writeln!(std::io::stdout(), "{schema}")?)
+            }
         }
     }
 }
@@ -279,6 +298,7 @@ fn hide(value: &mut Json) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use figment::providers::{Format as _, Toml};
 
     /// The configuration in effect with a file of this text.
     fn effective(text: &str) -> anyhow::Result<Effective> {
@@ -288,106 +308,64 @@ mod tests {
         Effective::load(Some(&file))
     }
 
+    /// The template with every setting in effect.
+    fn uncommented() -> String {
+        let setting = |rest: &&str| rest.starts_with('[') || rest.contains(" = ");
+        let lines = TEMPLATE.lines().map(|line| line.strip_prefix("# ").filter(setting).unwrap_or(""));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     #[test]
     fn the_template_is_valid_and_changes_no_default() {
         let begun = effective(TEMPLATE).expect("a good file");
         let without = effective("").expect("a good file");
         assert_eq!((begun.config, begun.sources), (without.config, without.sources));
-        let uncommented: String = TEMPLATE
-            .lines()
-            .map(|line| {
-                line.strip_prefix("# ").filter(|rest| rest.starts_with('[') || rest.contains(" = ")).unwrap_or("")
-            })
-            .collect::<Vec<_>>()
-            .join("\n");
+        let uncommented = uncommented();
         let all = effective(&uncommented).unwrap_or_else(|error| panic!("{error:#}\n{uncommented}"));
         assert_eq!(all.config["providers"][1]["deployment_mode"], "self_hosted");
         assert_eq!(all.config["providers"][2]["kind"], "local");
         assert_eq!(all.config["budgets"][0]["usd"], 20.0);
     }
 
-    /// Sections by name, each with the TOML that opens it.
-    const SECTIONS: [(&str, &str); 17] = [
-        ("", ""),
-        ("sandboxes", "[sandboxes]\n"),
-        ("egress", "[egress]\n"),
-        ("limits", "[limits]\n"),
-        ("screenshots", "[screenshots]\n"),
-        ("screenshots.place.disk", "[screenshots.place.disk]\n"),
-        ("screenshots.place.s3", "[screenshots.place.s3]\n"),
-        ("providers", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n"),
-        ("providers.resources", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.resources]\n"),
-        ("providers.plan", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.plan]\n"),
-        ("providers.price", "[[providers]]\nname = \"a\"\nkind = \"e2b\"\n[providers.price]\n"),
-        ("objects", "[objects]\n"),
-        ("records", "[records]\n"),
-        ("budgets", "[[budgets]]\nusd = 1.0\n"),
-        ("models.NAME", "[models.a]\ninput_usd = 1.0\noutput_usd = 1.0\n"),
-        ("backup", "[backup]\n"),
-        ("scrub", "[scrub]\n"),
-    ];
-
-    /// The keys of a section, read from the error for an unknown key, which lists the known ones.
-    fn keys(section: &str, opening: &str) -> Vec<String> {
-        let refused = effective(&format!("{opening}no_such_key = 1\n")).err().expect("no section takes it");
-        let text = format!("{refused:#}");
-        let known = text.split_once("expected").unwrap_or_else(|| panic!("{section}: {text}")).1;
-        let quoted = known.split('`').filter(|word| {
-            !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
-        });
-        quoted.map(str::to_owned).collect()
+    /// The settings of a text in TOML.
+    fn parse(text: &str) -> Json {
+        Figment::from(Toml::string(text)).extract().unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
     #[test]
-    fn every_key_is_in_the_template_the_help_and_the_docs() {
+    fn every_key_is_in_the_template_with_its_default() {
+        for key in config_schema::tests::keys(&parse(&uncommented())) {
+            // A file has one place of screenshots: a directory is the other.
+            let other = key.path.starts_with("screenshots.place.disk.");
+            let named = key.path.rsplit('.').next().is_some_and(|name| TEMPLATE.contains(&format!("`{name}`")));
+            assert!(!key.values.is_empty() || (other && named), "config_template.toml does not have {}", key.path);
+            assert!(key.has_default_in_file(), "config_template.toml has another default than {key:?}");
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_server_is_in_the_help_of_up() {
         use clap::CommandFactory as _;
         #[derive(clap::Parser)]
         struct Whole {
             #[command(flatten)]
             up: crate::up::Up,
         }
-        #[derive(clap::Parser)]
-        struct WholeInit {
-            #[command(flatten)]
-            init: Init,
-        }
         let help = Whole::command().render_long_help().to_string();
-        let init_help = WholeInit::command().render_long_help().to_string();
-        let document = include_str!("../../../docs/configuration.md");
-        let documented: Vec<&str> =
-            document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key)).collect();
-        let mut known = Vec::new();
-        for (section, opening) in SECTIONS {
-            let keys = keys(section, opening);
-            assert!(!keys.is_empty(), "{section}");
-            for key in keys {
-                let whole = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
-                assert!(documented.contains(&whole.as_str()), "docs/configuration.md does not have `{whole}`");
-                assert!(TEMPLATE.contains(&key), "the file to begin with does not have {whole}");
-                // Those of workspaces and models are not the server's alone.
-                let elsewhere = ["providers", "objects", "records", "budgets", "models"];
-                let of_server = !elsewhere.iter().any(|part| section.starts_with(part));
-                assert!(!of_server || help.contains(&key), "the help of `sandbar up` does not have {whole}");
-                assert!(init_help.contains(&key), "the help of `sandbar config init` does not have {whole}");
-                known.push(whole);
+        let settings = help
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "))
+            .filter(|line| line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')));
+        let settings = parse(&settings.collect::<Vec<_>>().join("\n"));
+        for key in config_schema::tests::keys(&settings) {
+            let elsewhere = ["providers.", "objects.", "records.", "budgets.", "models.NAME."];
+            if elsewhere.iter().any(|part| key.path.starts_with(part)) {
+                continue;
             }
-        }
-        let unknown: Vec<&&str> = documented.iter().filter(|key| !known.iter().any(|known| known == **key)).collect();
-        assert!(unknown.is_empty(), "docs/configuration.md has keys that do not exist: {unknown:?}");
-        assert!(known.len() > 60, "{known:?}");
-    }
-
-    #[test]
-    fn documented_defaults_are_the_defaults() {
-        let document = include_str!("../../../docs/configuration.md");
-        let defaults = effective("").expect("a good file").config;
-        let mut leaves = Vec::new();
-        flatten("", &defaults, &mut leaves);
-        for section in ["sandboxes.", "egress.", "limits.", "screenshots."] {
-            for (key, value) in leaves.iter().filter(|(key, _)| key.starts_with(section)) {
-                let row = format!("| `{key}` | `{value}` |");
-                assert!(document.contains(&row), "docs/configuration.md does not have {row:?}");
-            }
+            let name = key.path.rsplit('.').next().expect("a path has a last part");
+            assert!(help.contains(name), "the help of `sandbar up` does not have {}", key.path);
+            let shown = key.values.is_empty() || key.has_default_in_file();
+            assert!(shown, "the help of `sandbar up` has another default than {key:?}");
         }
     }
 

@@ -10,6 +10,7 @@
 use anyhow::bail;
 use egress::Budget;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -23,19 +24,24 @@ const PER_SANDBOX: u64 = 16;
 const FEWEST: u64 = 128;
 
 /// The `[limits]` section of the configuration.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsConfig {
-    /// Limit of the server's descriptors; absent: as many as the system allows.
+    /// Most descriptors of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "as many as the system allows, at most 1048576"))]
     pub descriptors: Option<u64>,
-    /// Limit of client connections; absent: derived from the descriptors.
+    /// Most connections of clients at once. The last eighth is kept for loopback.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "three sixteenths of the descriptors, at most 16384"))]
     pub connections: Option<usize>,
-    /// Limit of connections per address, except for loopback; absent: half of all.
+    /// Most connections from one IPv4 address or one IPv6 network (/64). Loopback has no such
+    /// limit: all programs of this machine and all clients of a proxy on it share that address.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "half of `limits.connections`"))]
     pub connections_per_address: Option<usize>,
-    /// Limit of new connections and UDP flows per sandbox and second.
+    /// New TCP connections and UDP flows per sandbox and second, four times as many at once.
+    /// Beyond that connections wait: the sandbox's kernel tries again a second later.
     pub flows_per_second: u32,
 }
 

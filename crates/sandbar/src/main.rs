@@ -7,6 +7,7 @@ mod backup;
 mod completions;
 mod config;
 mod config_file;
+mod config_schema;
 mod data;
 mod doctor;
 mod down;

@@ -13,6 +13,7 @@ use browser::store::{Credentials, Secret, StoreConfig, StoreLocation, screenshot
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, StatusCode, Uri};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,19 +28,23 @@ const SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 pub(crate) const PATHS: &str = "/screenshots/";
 
 /// `[screenshots]` of the configuration.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ScreenshotsConfig {
-    /// A directory or an S3 bucket; absent: below the data directory.
+    /// A directory or an S3 bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "below `data`"))]
     pub place: Option<StoreLocation>,
-    /// A domain, or the beginning of a URL, under which the store's content is public; absent: URLs
-    /// are signed.
+    /// Domain, or beginning of a URL, at which the store's content is public. URLs are then built
+    /// on it and not signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cdn: Option<String>,
-    /// Limits of what is stored below the data directory. The oldest screenshots are removed first.
+    /// Oldest age of a screenshot below `data`, in days.
     pub keep_days: u32,
+    /// Most screenshots below `data`.
     pub keep_count: usize,
+    /// Most MiB of screenshots below `data`. The oldest goes first, whichever of the three limits
+    /// is exceeded.
     pub keep_mb: u64,
 }
 

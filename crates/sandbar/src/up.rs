@@ -102,7 +102,7 @@ are the defaults unless a comment says otherwise:
   interval_hours = 168            # default: never
 
 Workspaces have [[providers]], [objects], [records], [[budgets]] and [models.NAME]: `sandbar config init` \
-writes all of them, docs/configuration.md explains each key.
+writes all of them, docs/configuration-reference.md explains each key.
 
 Each key is also a variable: SANDBAR_LISTEN, SANDBAR_EGRESS__ALLOW_RANGES='[\"10.1.0.0/16\"]', …
 SANDBAR_LOG sets what is logged (default `info`): `debug`, or `warn,sandbar_api=debug`.

@@ -1,5 +1,5 @@
-//! Creates a sandbox, runs a command in it, and kills it. Set `E2B_API_KEY`, and for a self-hosted
-//! server `E2B_API_URL` and `E2B_SANDBOX_URL` (`sandbar up` prints all three).
+//! Creates a sandbox, runs a command, writes a file, and kills the sandbox. Set `E2B_API_KEY`, and
+//! for a self-hosted server `E2B_API_URL` and `E2B_SANDBOX_URL` (`sandbar up` prints all three).
 
 use sandbar_sdk::Client;
 
@@ -7,11 +7,9 @@ use sandbar_sdk::Client;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::from_env()?;
     let sandbox = client.create("base").await?;
-    println!("sandbox {}", sandbox.id());
-
-    let output = sandbox.commands().run("echo \"hello from $(hostname)\"").await?;
-    print!("{}", output.stdout_text());
-
+    let output = sandbox.commands().run("uname -a").await?;
+    println!("{}", output.stdout_text());
+    sandbox.files().write("notes.txt", "kept").await?;
     sandbox.kill().await?;
     Ok(())
 }

@@ -32,8 +32,7 @@ pub const WORD_EXCEPTIONS: &[Exception] = &[
 ];
 
 /// Links of pages of `docs/` that leave the book, with the reason.
-pub const BOOK_LINK_EXCEPTIONS: &[(&str, &str, &str)] =
-    &[("docs/security.md", "../SECURITY.md", "forges show this file beside the form for private reports")];
+pub const BOOK_LINK_EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// `unsafe` outside of a `sys` module, with the reason.
 pub const UNSAFE_EXCEPTIONS: &[(&str, &str)] = &[

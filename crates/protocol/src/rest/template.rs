@@ -11,33 +11,45 @@ use super::{LogLevel, null_is_empty};
 
 /// `POST /v3/templates`: requests a build; `name` may include a tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct NewBuild {
+    /// `NAME`, or `NAME:TAG`.
     pub name: String,
+    /// More tags of the build.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Processors of its sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_count: Option<u32>,
+    /// MiB of memory of its sandboxes.
     #[serde(rename = "memoryMB", skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
+    /// MiB that sandboxes may write at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_free_disk_mb: Option<u32>,
 }
 
 /// A build that waits for its files and its start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RequestedBuild {
+    /// The template.
     #[serde(rename = "templateID")]
     pub template_id: String,
+    /// The build.
     #[serde(rename = "buildID")]
     pub build_id: String,
     #[serde(default)]
     pub public: bool,
+    /// Names of the template.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub names: Vec<String>,
+    /// Tags of the build.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub tags: Vec<String>,
+    /// Names without a namespace.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub aliases: Vec<String>,
 }
@@ -45,10 +57,14 @@ pub struct RequestedBuild {
 /// `GET /templates/{id}/files/{hash}`: whether the server has the archive, and the upload URL if
 /// not.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileUpload {
+    /// The server has the archive.
     pub present: bool,
+    /// Where to upload it, by `PUT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// To be sent with the upload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub headers: Option<BTreeMap<String, String>>,
 }
@@ -63,18 +79,26 @@ impl fmt::Debug for FileUpload {
 /// `POST /v2/templates/{id}/builds/{buildID}`: starts a build. Exactly one of `from_image` and
 /// `from_template` is set.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStart {
+    /// An image of a registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_image: Option<String>,
+    /// A template or snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_template: Option<String>,
+    /// Credentials of the registry: `type`, `username`, `password`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_image_registry: Option<Value>,
+    /// Use nothing of the cache.
     pub force: bool,
+    /// The instructions, in order.
     pub steps: Vec<Step>,
+    /// Runs in every sandbox from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_cmd: Option<String>,
+    /// Ends with 0 once a sandbox is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_cmd: Option<String>,
 }
@@ -83,12 +107,17 @@ pub struct BuildStart {
 /// The last stage becomes the template; the others are bases or copy sources. Steps are numbered
 /// across all stages.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct StagedBuildStart {
+    /// In order; the last becomes the template.
     pub stages: Vec<BuildStage>,
+    /// Use nothing of the cache.
     pub force: bool,
+    /// Runs in every sandbox from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_cmd: Option<String>,
+    /// Ends with 0 once a sandbox is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_cmd: Option<String>,
 }
@@ -96,32 +125,42 @@ pub struct StagedBuildStart {
 /// One stage with at most one of the four origins; without an origin it starts from the default
 /// image.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStage {
+    /// An image of a registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_image: Option<String>,
+    /// A template or snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_template: Option<String>,
     /// Index of an earlier stage, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_stage: Option<usize>,
+    /// An archive that was uploaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_archive: Option<ArchiveOrigin>,
+    /// Credentials of the registry: `type`, `username`, `password`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_image_registry: Option<Value>,
+    /// The instructions, in order.
     pub steps: Vec<Step>,
 }
 
 /// An archive uploaded like the archives of copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ArchiveOrigin {
+    /// Its digest, as it was uploaded.
     pub files_hash: String,
+    /// What it has.
     pub format: ArchiveFormat,
 }
 
 /// The content of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ArchiveFormat {
     /// An image, as an OCI layout or as `docker save` writes it.
@@ -157,15 +196,19 @@ impl fmt::Debug for BuildStart {
 
 /// One instruction.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
     /// `COPY`, `RUN`, `ENV`, `WORKDIR` or `USER`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// Its arguments.
     #[serde(default)]
     pub args: Vec<String>,
+    /// COPY: the archive that was uploaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files_hash: Option<String>,
+    /// Do not take this step and those after it from the cache.
     #[serde(default)]
     pub force: bool,
     /// A COPY reads its source from this stage instead of an archive; see [`StagedBuildStart`].
@@ -184,6 +227,7 @@ impl fmt::Debug for Step {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BuildStatus {
     Waiting,
@@ -196,6 +240,7 @@ pub enum BuildStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BuildLogEntry {
     pub timestamp: String,
     pub level: LogLevel,
@@ -206,6 +251,7 @@ pub struct BuildLogEntry {
 
 /// Why a build failed. `step` is the step's number from 1, `base` or `finalize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BuildFailure {
     pub message: String,
@@ -217,6 +263,7 @@ pub struct BuildFailure {
 
 /// `GET /templates/{id}/builds/{buildID}/status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BuildProgress {
     #[serde(rename = "templateID")]
@@ -234,6 +281,7 @@ pub struct BuildProgress {
 
 /// `GET /templates/{id}/builds/{buildID}/logs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BuildLogPage {
     #[serde(default, deserialize_with = "null_is_empty")]
     pub logs: Vec<BuildLogEntry>,
@@ -241,6 +289,7 @@ pub struct BuildLogPage {
 
 /// One template of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Template {
     #[serde(rename = "templateID")]
@@ -286,6 +335,7 @@ fn unknown() -> BuildStatus {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TeamUser {
     pub id: String,
     #[serde(default)]
@@ -294,6 +344,7 @@ pub struct TeamUser {
 
 /// `GET /templates/{id}`; servers omit the fields that the list takes from the latest build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TemplateWithBuilds {
     #[serde(flatten)]
     pub template: Template,
@@ -302,6 +353,7 @@ pub struct TemplateWithBuilds {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateBuild {
     #[serde(rename = "buildID")]
@@ -322,6 +374,7 @@ pub struct TemplateBuild {
 
 /// `GET /templates/aliases/{alias}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TemplateAlias {
     #[serde(rename = "templateID")]
     pub template_id: String,
@@ -331,13 +384,16 @@ pub struct TemplateAlias {
 
 /// `PATCH /v2/templates/{id}`.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TemplateUpdate {
+    /// Recorded and shown; one key reads all templates anyway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TemplateUpdated {
     #[serde(default, deserialize_with = "null_is_empty")]
     pub names: Vec<String>,
@@ -345,12 +401,16 @@ pub struct TemplateUpdated {
 
 /// `POST /templates/tags`: `target` is `name[:tag]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AssignTags {
+    /// `NAME` or `NAME:TAG`: the build that gets the tags.
     pub target: String,
+    /// The tags.
     pub tags: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AssignedTags {
     #[serde(rename = "buildID")]
     pub build_id: String,
@@ -360,12 +420,16 @@ pub struct AssignedTags {
 
 /// `DELETE /templates/tags`: `name` has no tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RemoveTags {
+    /// The name, without a tag.
     pub name: String,
+    /// The tags.
     pub tags: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateTag {
     pub tag: String,

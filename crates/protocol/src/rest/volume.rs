@@ -5,22 +5,29 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NewVolume {
+    /// Its name.
     pub name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Volume {
+    /// Its id.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
+    /// Its name.
     pub name: String,
 }
 
 /// A volume with the token of its content API.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VolumeAndToken {
     #[serde(flatten)]
     pub volume: Volume,
+    /// The token of its content.
     pub token: String,
     /// Host of the content API, when it is not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,6 +42,7 @@ impl fmt::Debug for VolumeAndToken {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
     File,
@@ -46,6 +54,7 @@ pub enum EntryKind {
 
 /// One entry of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VolumeEntry {
     pub name: String,
     #[serde(rename = "type")]
@@ -64,18 +73,23 @@ pub struct VolumeEntry {
 
 /// `PATCH …/path`: absent fields stay unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct VolumeEntryUpdate {
+    /// The owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// The group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
+    /// The permission bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
 }
 
 /// The body of every error response of the content API; here `code` is a string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VolumeErrorBody {
     pub code: String,
     pub message: String,

@@ -3,21 +3,26 @@
 
 use agent::model::{Choice, Model, Price, with_price};
 use anyhow::Context as _;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A model's prices in dollars per million tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ModelConfig {
+    /// Price of what is sent to the model.
     input_usd: f64,
+    /// Price of what it writes.
     output_usd: f64,
-    /// Absent: the price of input.
+    /// Price of what it reads from its cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "as `input_usd`"))]
     cache_read_usd: Option<f64>,
-    /// Absent: the price of input.
+    /// Price of what it writes to its cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "as `input_usd`"))]
     cache_write_usd: Option<f64>,
 }
 

@@ -2,6 +2,7 @@
 //! one that fails or takes hours does not affect the server.
 
 use crate::config::Config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,26 +18,29 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(3600);
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 
 /// `[backup]`: where the server's backups go, and how often.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct BackupConfig {
-    /// A directory, or `s3://BUCKET/PREFIX`; absent: no backups by the server.
+    /// A directory or `s3://BUCKET/PREFIX`; none: no backups by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// URL of an S3 server that is not AWS.
+    /// URL of another service than AWS with S3's protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "AWS"))]
     pub endpoint: Option<String>,
-    /// Hours between two backups; absent: 24.
+    /// Hours between two backups.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_BACKUP_HOURS))]
     pub interval_hours: Option<f64>,
 }
 
 /// `[scrub]`: how often the server verifies stored data.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ScrubConfig {
-    /// Hours between two scrubs; absent: never.
+    /// Hours between two scrubs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "never"))]
     pub interval_hours: Option<f64>,
 }
 

@@ -11,6 +11,7 @@ mod provider;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use schemars::JsonSchema;
 use sdk::Secret;
 use serde::{Deserialize, Serialize};
 
@@ -53,43 +54,51 @@ pub struct WorkspaceConfig {
 }
 
 /// Where and how checkpoints are stored.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectsConfig {
-    /// `file:///DIR` or `s3://BUCKET/PREFIX`; absent: under the data directory.
+    /// `file:///DIR` or `s3://BUCKET/PREFIX`. The region is that of `AWS_REGION`,
+    /// `AWS_DEFAULT_REGION` or `us-east-1`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "a directory below `$XDG_DATA_HOME/sandbar/workspaces`"))]
     pub url: Option<String>,
-    /// The endpoint of an S3 server other than AWS.
+    /// URL of another service than AWS with S3's protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "AWS"))]
     pub endpoint: Option<String>,
+    /// Price of what is kept, for `sandbar usage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_month: Option<f64>,
-    /// Names of folders that checkpoints exclude in addition to generated ones (such as
+    /// Names of folders that snapshots exclude in addition to generated ones (such as
     /// `node_modules` next to a `package.json`). Files that git tracks are always kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
     pub leave_out: Vec<FolderName>,
-    /// How many checkpoints of a workspace are retained; absent: 5.
+    /// Snapshots of each workspace that are kept; those of a phase longer than those of a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = checkpoint::CheckpointSettings::default().keep))]
     pub keep_snapshots: Option<usize>,
-    /// Checkpoints of this many last days are retained in addition.
+    /// Days of which all snapshots are kept in addition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_snapshots_days: Option<u64>,
-    /// The supervisor checkpoints a running sandbox when the newest checkpoint is older than this
-    /// many minutes; absent: 10. 0 checkpoints only at pauses, commits and changes of sandbox.
+    /// The supervisor saves a running sandbox when the newest snapshot is older than this many
+    /// minutes. `0` saves only at pauses, commits and changes of sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = 10))]
     pub save_every_minutes: Option<u64>,
-    /// Generated folders that checkpoints keep nevertheless.
+    /// Names of generated folders that snapshots keep nevertheless.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
     pub keep: Vec<FolderName>,
 }
 
 /// The database of workspaces and their usage.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecordsConfig {
-    /// `sqlite:///FILE` or `postgres://HOST/DATABASE`, without a password; absent: SQLite under the
-    /// data directory.
+    /// `sqlite:///FILE` or `postgres://HOST/DATABASE`, without a password.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "SQLite below `$XDG_DATA_HOME/sandbar/workspaces`"))]
     pub url: Option<String>,
     /// The variable that holds the URL, for a URL with a password; overrides `url`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,18 +106,21 @@ pub struct RecordsConfig {
 }
 
 /// A spending limit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetConfig {
-    /// Absent: the limit covers all projects together.
+    /// The project that the budget is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "all projects together"))]
     pub project: Option<String>,
+    /// The amount.
     pub usd: f64,
+    /// What the amount is for.
     #[serde(default)]
     pub period: BudgetPeriod,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BudgetPeriod {
     /// The calendar month, in UTC.

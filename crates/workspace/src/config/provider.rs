@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Mistake, Variables, amount, mistake};
@@ -18,67 +19,91 @@ const HOUR: u64 = 3600;
 pub(super) const DAY: u64 = 24 * HOUR;
 
 /// A service that runs sandboxes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
+    /// Its name in commands and records.
+    #[schemars(with = "String")]
     pub name: ProviderName,
+    /// What it is.
     pub kind: ProviderKind,
+    /// Whose service it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "by the URLs: `managed` without, `self_hosted` with one"))]
     pub deployment_mode: Option<DeploymentMode>,
     /// The environment variable that holds the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = KEY_VARIABLE))]
     pub api_key_env: Option<String>,
+    /// URL of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "by `domain`"))]
     pub api_url: Option<String>,
+    /// What is appended to `PORT-SANDBOX.`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "E2B's"))]
     pub domain: Option<String>,
-    /// One URL for the traffic of all sandboxes; a server without a domain serves it on its API
-    /// URL.
+    /// One URL for the traffic of all sandboxes, for a server without a domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "`api_url` where no `domain` is set"))]
     pub sandbox_url: Option<String>,
-    /// The template of a sandbox unless a request names another.
+    /// The template of a sandbox unless a command names another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = TEMPLATE))]
     pub template: Option<String>,
+    /// The size of a sandbox, and the largest that a workspace may ask for.
     #[serde(default, skip_serializing_if = "ResourcesConfig::is_empty")]
     pub resources: ResourcesConfig,
+    /// Limits of what was bought. A limit that is absent comes from the preset; without a preset
+    /// there is none.
     #[serde(default)]
     pub plan: PlanConfig,
+    /// What a running sandbox costs; the parts add up.
     #[serde(default)]
     pub price: PriceConfig,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderKind {
     /// A service that speaks E2B's protocol.
     E2b,
-    /// The server of this machine, started on demand.
+    /// The server of this machine: found, or started on demand.
     Local,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeploymentMode {
-    /// E2B's own cloud.
+    /// E2B's cloud.
     Managed,
     /// A cluster or a Sandbar server of the user's own.
     SelfHosted,
 }
 
 /// The default size of a sandbox, and the largest that a request may ask for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResourcesConfig {
+    /// Processors of a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the provider's"))]
     pub cpu_count: Option<u32>,
+    /// MiB of memory of a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the provider's"))]
     pub memory_mb: Option<u32>,
+    /// MiB of disk of a sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the provider's"))]
     pub disk_mb: Option<u32>,
+    /// Most processors that a workspace may ask for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cpu_count: Option<u32>,
+    /// Most MiB of memory that a workspace may ask for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_memory_mb: Option<u32>,
+    /// Most MiB of disk that a workspace may ask for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_disk_mb: Option<u32>,
 }
@@ -90,23 +115,32 @@ impl ResourcesConfig {
 }
 
 /// Limits of the plan. A missing limit comes from the preset; without a preset it is unlimited.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanConfig {
+    /// A plan of E2B's. The other keys of the plan override it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "`base` for E2B's cloud"))]
     pub preset: Option<Preset>,
+    /// Longest life of a sandbox; a workspace rotates before it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the preset's; a day, 30 days for `local`"))]
     pub longest_lifetime_seconds: Option<u64>,
+    /// Most sandboxes at once.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the preset's"))]
     pub concurrent_sandboxes: Option<u32>,
+    /// Most creations in a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "the preset's"))]
     pub creations_per_minute: Option<u32>,
+    /// Minutes of sandboxes in a calendar month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minutes_per_month: Option<u64>,
 }
 
 /// E2B's plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// A sandbox lives for at most an hour.
@@ -135,16 +169,20 @@ impl Preset {
 const E2B_USD_PER_HOUR: f64 = 0.10;
 
 /// The price of a running sandbox: the sum of these parts.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriceConfig {
+    /// Price of an hour of one sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-default" = "`0.10` for E2B's cloud or with a preset, else `0`; none beside another price"))]
     pub usd_per_hour: Option<f64>,
+    /// Price of an hour of each processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_cpu_hour: Option<f64>,
-    /// Per GiB of memory.
+    /// Price of an hour of each GiB of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_gib_hour: Option<f64>,
+    /// Price of a creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usd_per_creation: Option<f64>,
 }
