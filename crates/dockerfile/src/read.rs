@@ -20,6 +20,8 @@ use command::StartCommand;
 const MAX_BYTES: usize = 1 << 20;
 /// Limit of what the text becomes: values of variables, and one copy per step that uses them.
 const MAX_PLAN_BYTES: usize = 4 * MAX_BYTES;
+/// What a port counts as in a plan.
+const PORT_BYTES: usize = 16;
 /// Limit of stages, with the images that are only copied from.
 const MAX_STAGES: usize = 1000;
 const BEFORE_FROM: &str = "there must be a FROM before it";
@@ -301,7 +303,7 @@ impl Reader<'_> {
             let range = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
             match (range, protocol.to_ascii_lowercase().as_str()) {
                 (Some((first, last)), "tcp") if 0 < first && first <= last => {
-                    self.charge(instruction, 2 * (usize::from(last - first) + 1))?;
+                    self.charge(instruction, PORT_BYTES * (usize::from(last - first) + 1))?;
                     draft.ports.extend(first..=last);
                 }
                 (Some((first, last)), "udp") if 0 < first && first <= last => {}

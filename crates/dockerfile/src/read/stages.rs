@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::command::StartCommand;
-use super::{Draft, MAX_STAGES, Reader, Result, parse_flags};
+use super::{Draft, MAX_STAGES, PORT_BYTES, Reader, Result, parse_flags};
 use crate::expand::{UnknownVariable, Value, expand};
 use crate::plan::{Action, CopyFrom, Origin, Plan, Stage, Step};
 use crate::scan::Instruction;
@@ -167,7 +167,7 @@ impl Draft {
     fn inherited_bytes(&self) -> usize {
         let commands = [&self.entrypoint, &self.cmd].into_iter().flatten().map(StartCommand::bytes).sum::<usize>();
         let shell: usize = self.shell.iter().flatten().map(String::len).sum();
-        self.scope.env_bytes() + commands + shell + 2 * self.ports.len()
+        self.scope.env_bytes() + commands + shell + PORT_BYTES * self.ports.len()
     }
 }
 
