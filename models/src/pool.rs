@@ -1,5 +1,5 @@
-//! The guest's thread pool: no task is left behind, none waits for another while a thread may start,
-//! and threads end only when they have nothing to do.
+//! The guest's thread pool: no task is left behind, none waits for another while a thread may
+//! start, and threads end only when they have nothing to do.
 
 use std::io;
 use std::sync::Arc;

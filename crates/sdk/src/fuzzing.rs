@@ -1,4 +1,5 @@
-//! What the fuzz targets call: streams of a daemon. Each function panics when a property is violated.
+//! What the fuzz targets call: streams of a daemon. Each function panics when a property is
+//! violated.
 
 use crate::transport::connect::{MAX_HELD_BYTES, take_all};
 

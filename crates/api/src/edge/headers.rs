@@ -39,8 +39,8 @@ pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) 
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN, KNOWN_PEER] {
         headers.remove(name);
     }
-    // Untrusted code must not get the key of its server; other keys are passed on. A client may send
-    // several.
+    // Untrusted code must not get the key of its server; other keys are passed on. A client may
+    // send several.
     if headers.get_all(API_KEY).iter().any(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
         headers.remove(API_KEY);
     }
