@@ -113,7 +113,8 @@ pub const TARGETS: &[Target] = &[
         check: archives::check_layer,
         words: &["ustar\0", "../", ".wh.", ".wh..wh..opq", "path=", "linkpath=", "/etc/passwd", "SCHILY.xattr.user.a="],
         longest: 8192,
-        memory: 16 * MIB,
+        // A frame of zstd may ask for a window of 100 MiB.
+        memory: 300 * MIB,
     },
     Target {
         name: "multipart",
