@@ -245,6 +245,14 @@ fn values_that_double_are_refused() {
 }
 
 #[test]
+fn an_error_quotes_the_beginning_of_a_long_value() {
+    let doubled: String = (0..12).map(|_| "ENV A=$A$A\n").collect();
+    let error = read(&format!("FROM a\nENV A=0123456789\n{doubled}USER $A")).expect_err("no user");
+    assert!(error.message.starts_with("USER needs the name of a user, which '0123456789"), "{error}");
+    assert!(error.message.ends_with('…') && error.message.chars().count() == 501, "{error}");
+}
+
+#[test]
 fn a_plan_is_bounded_however_short_its_file_is() {
     let value = "v".repeat(100_000);
     let head = format!("FROM a AS s0\nARG A={value}\n");
