@@ -2,14 +2,18 @@
 //! are dropped and counted when it is long, other events never, since a run has few of them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+#[cfg(not(loom))]
+use std::sync::Mutex;
+use std::sync::{Arc, PoisonError, Weak};
 
+#[cfg(loom)]
+use loom::sync::Mutex;
 use tokio::sync::Notify;
 
 use crate::event::Happened;
 
 /// Queue length above which deltas are dropped.
-const MAX_PENDING: usize = 1024;
+const MAX_PENDING: usize = if cfg!(loom) { 1 } else { 1024 };
 
 /// Publishes the events of a run. Clones share the watchers.
 #[derive(Debug, Clone, Default)]

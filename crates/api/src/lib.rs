@@ -13,6 +13,9 @@ mod content;
 mod control;
 mod edge;
 mod fallback;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod query;
 mod request_id;
 mod routing;

@@ -18,7 +18,7 @@ const BEGINS: &[u8] = b"{\"format\":2,";
 /// The longest head, which lists the excluded folders.
 const LONGEST_HEAD: u64 = 32 << 20;
 /// The longest line of an entry, escaped. The archive reader limits its parts.
-const LONGEST_LINE: u64 = 8 << 20;
+pub(crate) const LONGEST_LINE: u64 = 8 << 20;
 
 /// Collects the lines of a manifest.
 pub(crate) struct EntryWriter {

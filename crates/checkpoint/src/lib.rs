@@ -26,6 +26,9 @@ mod digest;
 mod entries;
 mod excludes;
 pub mod faults;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod git_object;
 #[cfg(test)]
 mod hostile;

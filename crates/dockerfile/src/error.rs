@@ -3,6 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
+/// Characters of a message: it may quote a value that variables made long.
+const MAX_MESSAGE: usize = 500;
+
 /// A Dockerfile that cannot be built. `Display` prints the message, the line, and carets below the
 /// position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +37,18 @@ impl DockerfileError {
             line: before.matches('\n').count() + 1,
             column: text[line_start..start].chars().count() + 1,
             length: text.get(start..end).map_or(1, |part| part.chars().count()).max(1),
-            message,
+            message: shorten(message),
             text: shown.to_owned(),
         }
     }
+}
+
+fn shorten(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }
 
 impl fmt::Display for DockerfileError {

@@ -3,9 +3,15 @@
 
 use std::ops::Range;
 
+/// Nesting of defaults (`${A:-${B:-…}}`) that is followed; real Dockerfiles have one or two.
+const MAX_DEPTH: usize = 16;
+/// The kernel passes no longer argument or variable to a program (`MAX_ARG_STRLEN`).
+const MAX_VALUE_BYTES: usize = 128 << 10;
+
 /// Result of a variable lookup.
-pub(crate) enum Value {
-    Set(String),
+#[derive(Clone, Copy)]
+pub(crate) enum Value<'v> {
+    Set(&'v str),
     /// Declared without a value.
     Unset,
     /// Not declared in the file; the image may define it.
@@ -25,27 +31,29 @@ pub(crate) enum UnknownVariable {
 type ExpandError = (Range<usize>, String);
 
 /// Expands the variables of a word and removes its quotes and escapes.
-pub(crate) fn expand(
+pub(crate) fn expand<'v>(
     word: &str,
     escape: char,
     unknown: UnknownVariable,
-    lookup: &dyn Fn(&str) -> Value,
+    lookup: &dyn Fn(&str) -> Value<'v>,
 ) -> Result<String, ExpandError> {
-    let mut expansion = Expansion { word, at: 0, escape, unknown, lookup, result: String::new() };
+    let mut expansion = Expansion { word, at: 0, escape, unknown, lookup, result: String::new(), depth: 0 };
     expansion.run(None)?;
     Ok(expansion.result)
 }
 
-struct Expansion<'a> {
+struct Expansion<'a, 'v> {
     word: &'a str,
     at: usize,
     escape: char,
     unknown: UnknownVariable,
-    lookup: &'a dyn Fn(&str) -> Value,
+    lookup: &'a dyn Fn(&str) -> Value<'v>,
     result: String,
+    /// How many variables this is within.
+    depth: usize,
 }
 
-impl Expansion<'_> {
+impl Expansion<'_, '_> {
     fn peek(&self) -> Option<char> {
         self.word[self.at..].chars().next()
     }
@@ -126,7 +134,10 @@ impl Expansion<'_> {
         if operation == "}" {
             return self.substitute(name, start, None);
         }
-        let mut inner = Expansion { result: String::new(), ..*self };
+        if self.depth == MAX_DEPTH {
+            return Err((start..self.at, format!("more than {MAX_DEPTH} variables are within each other")));
+        }
+        let mut inner = Expansion { result: String::new(), depth: self.depth + 1, ..*self };
         if !inner.run(Some('}'))? {
             return Err((start..self.word.len(), "this variable has no closing brace".to_owned()));
         }
@@ -136,6 +147,17 @@ impl Expansion<'_> {
     }
 
     fn substitute(&mut self, name: &str, start: usize, operation: Option<(&str, String)>) -> Result<(), ExpandError> {
+        self.insert(name, start, operation)?;
+        // A value that is used twice doubles, and so does the next one.
+        if self.result.len() > MAX_VALUE_BYTES {
+            let message =
+                format!("with this variable it has more than {MAX_VALUE_BYTES} bytes, which no program can get");
+            return Err((start..self.at, message));
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, name: &str, start: usize, operation: Option<(&str, String)>) -> Result<(), ExpandError> {
         let value = match (self.lookup)(name) {
             Value::Set(value) => Some(value),
             Value::Unset => None,
@@ -157,14 +179,14 @@ impl Expansion<'_> {
             }
             Value::Unknown => None,
         };
-        let counts = |value: &String, operation: &str| !operation.starts_with(':') || !value.is_empty();
+        let counts = |value: &str, operation: &str| !operation.starts_with(':') || !value.is_empty();
         match operation {
-            None => self.push_all(&value.unwrap_or_default()),
+            None => self.push_all(value.unwrap_or_default()),
             Some((operation, other)) => {
                 let value = value.filter(|value| counts(value, operation));
                 // The expanded default is already escaped.
                 match (operation.ends_with('-'), value) {
-                    (true, Some(value)) => self.push_all(&value),
+                    (true, Some(value)) => self.push_all(value),
                     (true, None) | (false, Some(_)) => self.result.push_str(&other),
                     (false, None) => {}
                 }

@@ -78,6 +78,18 @@ pub enum Action {
     User(String),
 }
 
+impl Action {
+    /// Bytes of its texts.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Run(text) | Self::Workdir(text) | Self::User(text) => text.len(),
+            Self::Copy(copy) => copy.sources.iter().map(String::len).sum::<usize>() + copy.destination.len(),
+            // Twice: the stage's scope has them, too.
+            Self::Env(pairs) => pairs.iter().map(|(name, value)| 2 * (name.len() + value.len())).sum(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     pub from: CopyFrom,

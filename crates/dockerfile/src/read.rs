@@ -18,6 +18,12 @@ use command::StartCommand;
 
 /// Bounds hostile input; real Dockerfiles are far smaller.
 const MAX_BYTES: usize = 1 << 20;
+/// Limit of what the text becomes: values of variables, and one copy per step that uses them.
+const MAX_PLAN_BYTES: usize = 4 * MAX_BYTES;
+/// What a port counts as in a plan.
+const PORT_BYTES: usize = 16;
+/// Limit of stages, with the images that are only copied from.
+const MAX_STAGES: usize = 1000;
 const BEFORE_FROM: &str = "there must be a FROM before it";
 
 /// Parses the text of a Dockerfile into a plan.
@@ -33,6 +39,8 @@ pub fn plan(text: &str, options: &Options) -> Result<Plan> {
     let reader = Reader {
         options,
         text,
+        line_starts: text.match_indices('\n').map(|(newline, _)| newline + 1).collect(),
+        left: MAX_PLAN_BYTES,
         escape,
         global: Scope::default(),
         predefined: predefined(options),
@@ -47,6 +55,10 @@ pub fn plan(text: &str, options: &Options) -> Result<Plan> {
 struct Reader<'a> {
     options: &'a Options,
     text: &'a str,
+    /// Offsets of all lines but the first.
+    line_starts: Vec<usize>,
+    /// Bytes that the plan may still take.
+    left: usize,
     escape: char,
     /// Arguments declared before the first `FROM`.
     global: Scope,
@@ -72,7 +84,7 @@ struct Draft {
     has_workdir: bool,
     entrypoint: Option<StartCommand>,
     cmd: Option<StartCommand>,
-    ports: Vec<u16>,
+    ports: BTreeSet<u16>,
 }
 
 type Result<T> = std::result::Result<T, DockerfileError>;
@@ -104,7 +116,15 @@ impl Reader<'_> {
     }
 
     fn line(&self, instruction: &Instruction) -> usize {
-        self.text[..instruction.at.start].matches('\n').count() + 1
+        self.line_starts.partition_point(|start| *start <= instruction.at.start) + 1
+    }
+
+    /// Takes `bytes` from what the plan may still take.
+    fn charge(&mut self, instruction: &Instruction, bytes: usize) -> Result<()> {
+        let message = || format!("with this instruction the build takes more than {MAX_PLAN_BYTES} bytes");
+        let left = self.left.checked_sub(bytes).ok_or_else(|| self.error_at(&instruction.at, message()))?;
+        self.left = left;
+        Ok(())
     }
 
     fn interpret(&mut self, instruction: &Instruction) -> Result<()> {
@@ -151,12 +171,11 @@ impl Reader<'_> {
                 draft.has_user = true;
                 Some(Action::User(self.user(draft, instruction)?))
             }
-            "CMD" => {
-                draft.cmd = Some(StartCommand::from_instruction(instruction, draft.shell.as_deref()));
-                None
-            }
-            "ENTRYPOINT" => {
-                draft.entrypoint = Some(StartCommand::from_instruction(instruction, draft.shell.as_deref()));
+            "CMD" | "ENTRYPOINT" => {
+                let command = StartCommand::from_instruction(instruction, draft.shell.as_deref());
+                self.charge(instruction, command.bytes())?;
+                let place = if instruction.keyword == "CMD" { &mut draft.cmd } else { &mut draft.entrypoint };
+                *place = Some(command);
                 None
             }
             "SHELL" => {
@@ -173,7 +192,10 @@ impl Reader<'_> {
             // LABEL has no effect in a sandbox; its syntax is still checked.
             _ => self.split(instruction).map(|_| None)?,
         };
-        draft.stage.steps.extend(action.map(|action| Step { action, line }));
+        if let Some(action) = action {
+            self.charge(instruction, action.bytes())?;
+            draft.stage.steps.push(Step { action, line });
+        }
         Ok(())
     }
 
@@ -213,6 +235,7 @@ impl Reader<'_> {
             let given = self.options.build_args.get(name).cloned();
             let inherited = || self.global.arg(name).or_else(|| self.predefined.get(name)).cloned();
             let value = given.or(default).or_else(inherited);
+            self.charge(instruction, name.len() + value.as_ref().map_or(0, String::len))?;
             self.declared.insert(name.to_owned());
             let scope = self.current.as_mut().map_or(&mut self.global, |draft| &mut draft.scope);
             scope.set_arg(name, value);
@@ -272,14 +295,17 @@ impl Reader<'_> {
         Ok(name.to_owned())
     }
 
-    fn expose(&self, draft: &mut Draft, instruction: &Instruction) -> Result<()> {
+    fn expose(&mut self, draft: &mut Draft, instruction: &Instruction) -> Result<()> {
         for word in self.split(instruction)? {
             let text = self.expand_word(&draft.scope, instruction, &word, UnknownVariable::Reject)?;
             let (ports, protocol) = text.split_once('/').unwrap_or((&text, "tcp"));
             let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
             let range = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
             match (range, protocol.to_ascii_lowercase().as_str()) {
-                (Some((first, last)), "tcp") if 0 < first && first <= last => draft.ports.extend(first..=last),
+                (Some((first, last)), "tcp") if 0 < first && first <= last => {
+                    self.charge(instruction, PORT_BYTES * (usize::from(last - first) + 1))?;
+                    draft.ports.extend(first..=last);
+                }
                 (Some((first, last)), "udp") if 0 < first && first <= last => {}
                 _ => return Err(self.error_in(instruction, &word.at, format!("'{text}' is no port"))),
             }

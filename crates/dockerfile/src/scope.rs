@@ -16,9 +16,9 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    pub(crate) fn lookup(&self, name: &str) -> Value {
+    pub(crate) fn lookup(&self, name: &str) -> Value<'_> {
         match (self.env.get(name), self.args.get(name)) {
-            (Some(Some(value)), _) | (None, Some(Some(value))) => Value::Set(value.clone()),
+            (Some(Some(value)), _) | (None, Some(Some(value))) => Value::Set(value),
             (Some(None), _) | (None, None) => Value::Unknown,
             (None, Some(None)) => Value::Unset,
         }
@@ -41,6 +41,11 @@ impl Scope {
     /// The scope of a stage based on this one: inherits the environment, not the arguments.
     pub(crate) fn child_scope(&self) -> Self {
         Self { args: BTreeMap::new(), env: self.env.clone() }
+    }
+
+    /// The bytes of the environment, which every stage based on this one has a copy of.
+    pub(crate) fn env_bytes(&self) -> usize {
+        self.env.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, String::len)).sum()
     }
 
     /// Shell prefix that exports the arguments to one command only.

@@ -235,6 +235,58 @@ fn an_error_shows_carets_below_its_position() {
 }
 
 #[test]
+fn values_that_double_are_refused() {
+    let doubled: String = (0..40).map(|_| "ENV A=$A$A\n").collect();
+    let error = read(&format!("FROM a\nENV A=0123456789\n{doubled}")).expect_err("40 times");
+    assert!(error.message.contains("131072 bytes"), "{error}");
+    assert_eq!((error.line, error.column), (16, 9), "{error}");
+    let arguments: String = (0..40).map(|_| "ARG A=$A$A\n").collect();
+    read(&format!("ARG A=0123456789\n{arguments}FROM a")).expect_err("40 times");
+}
+
+#[test]
+fn an_error_quotes_the_beginning_of_a_long_value() {
+    let doubled: String = (0..12).map(|_| "ENV A=$A$A\n").collect();
+    let error = read(&format!("FROM a\nENV A=0123456789\n{doubled}USER $A")).expect_err("no user");
+    assert!(error.message.starts_with("USER needs the name of a user, which '0123456789"), "{error}");
+    assert!(error.message.ends_with('…') && error.message.chars().count() == 501, "{error}");
+}
+
+#[test]
+fn a_plan_is_bounded_however_short_its_file_is() {
+    let value = "v".repeat(100_000);
+    let head = format!("FROM a AS s0\nARG A={value}\n");
+    let stages: String = (1..100).map(|number| format!("FROM s{} AS s{number}\n", number - 1)).collect();
+    for text in [
+        head.clone() + &"RUN a\n".repeat(100),
+        head.replace("ARG", "ENV") + &stages,
+        format!("FROM a\nSHELL [\"{value}\"]\n{}", "RUN a\n".repeat(100)),
+        format!("FROM a\nSHELL [\"{value}\"]\n{}", "CMD a\n".repeat(100)),
+        "FROM a\n".to_owned() + &"EXPOSE 1-65535\n".repeat(100),
+    ] {
+        let error = read(&text).expect_err("it grows");
+        assert!(error.message.contains("the build takes more than 4194304 bytes"), "{}", error.message);
+    }
+    let many: String = (0..2000).map(|number| format!("FROM a AS s{number}\n")).collect();
+    assert!(read(&many).expect_err("many").message.contains("1000 stages"));
+    let sources: String = (0..2000).map(|number| format!("COPY --from=i{number} a b\n")).collect();
+    assert!(read(&format!("FROM a\n{sources}")).expect_err("many").message.contains("1000 stages"));
+}
+
+#[test]
+fn variables_within_variables_are_bounded() {
+    let nested = |depth: usize| format!("FROM a\nENV A={}x{}", "${B:-".repeat(depth), "}".repeat(depth));
+    read(&nested(16)).expect("16 of them");
+    let error = read(&nested(150_000)).expect_err("it would overflow the stack");
+    assert!(error.message.contains("more than 16 variables"), "{}", error.message);
+}
+
+#[test]
+fn a_port_that_is_exposed_twice_counts_once() {
+    check("FROM a\nEXPOSE 80 80 79-81", "FROM a\nPORTS [79, 80, 81]");
+}
+
+#[test]
 fn arbitrary_text_never_panics() {
     for text in [
         "FROM \"",

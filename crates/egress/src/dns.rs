@@ -74,12 +74,12 @@ impl Resolver {
 
     /// The answer to one query; `None` if the message is not a query.
     pub(crate) async fn answer(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        let asked = match Message::from_vec(question) {
-            Ok(message) if message.metadata.message_type != MessageType::Query => return None,
-            Ok(message) if message.metadata.op_code != OpCode::Query => {
+        let asked = match parse(question) {
+            Some(message) if message.metadata.message_type != MessageType::Query => return None,
+            Some(message) if message.metadata.op_code != OpCode::Query => {
                 return failure(question, ResponseCode::NotImp);
             }
-            Ok(message) if message.queries.len() == 1 => message,
+            Some(message) if message.queries.len() == 1 => message,
             _ => return failure(question, ResponseCode::FormErr),
         };
         let name = asked.queries[0].name().to_lowercase().to_ascii();
@@ -246,7 +246,7 @@ async fn ask(
     let mut question = question.to_vec();
     question[..2].copy_from_slice(&id.to_be_bytes());
     let fits = |answer: &[u8]| {
-        let message = Message::from_vec(answer).ok()?;
+        let message = parse(answer)?;
         let fits = message.metadata.id == id
             && message.metadata.message_type == MessageType::Response
             && (message.queries == asked.queries
@@ -280,6 +280,17 @@ async fn ask(
     }
 }
 
+/// Parses a message. The library reserves memory for as many records as the header names, so one
+/// that names more than the message can hold is no message.
+pub(crate) fn parse(message: &[u8]) -> Option<Message> {
+    /// The shortest question, and the shortest record: a root name and its fields.
+    const SHORTEST: [usize; 4] = [5, 11, 11, 11];
+    let counts =
+        message.get(4..HEADER)?.chunks_exact(2).map(|count| usize::from(u16::from_be_bytes([count[0], count[1]])));
+    let least: usize = counts.zip(SHORTEST).map(|(count, shortest)| count * shortest).sum();
+    if HEADER + least > message.len() { None } else { Message::from_vec(message).ok() }
+}
+
 fn question(name: &str, kind: RecordType) -> Option<Message> {
     let mut message = Message::query();
     message.metadata.recursion_desired = true;
@@ -290,13 +301,13 @@ fn question(name: &str, kind: RecordType) -> Option<Message> {
 }
 
 /// The query returned with an error; `None` if it is too short to be one.
-fn failure(question: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
+pub(crate) fn failure(question: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
     let header = question.first_chunk::<HEADER>()?;
     let id = u16::from_be_bytes([header[0], header[1]]);
     if header[2] & 0x80 != 0 {
         return None;
     }
-    let asked = Message::from_vec(question).ok();
+    let asked = parse(question);
     let op_code = asked.as_ref().map_or(OpCode::Query, |asked| asked.metadata.op_code);
     let mut message = Message::error_msg(id, op_code, code);
     message.metadata.recursion_available = true;
@@ -325,6 +336,17 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_message_that_names_more_than_it_holds_is_none() {
+        let asked = question("a.example", RecordType::A).expect("a name").to_vec().expect("a question");
+        assert!(parse(&asked).is_some());
+        for section in 0..4 {
+            let mut many = asked.clone();
+            many[4 + 2 * section] = 0xff;
+            assert!(parse(&many).is_none(), "section {section}");
+        }
+    }
 
     proptest! {
         #[test]

@@ -31,6 +31,9 @@ mod dns;
 mod domain;
 mod egress;
 mod forwarder;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod names;
 mod nameservers;

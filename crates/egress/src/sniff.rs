@@ -176,18 +176,20 @@ fn http(bytes: &[u8]) -> Sniffed {
 }
 
 /// The lines up to the empty one; `None` while that has not arrived.
+///
+/// The bytes may arrive one by one, and all are read again each time: no line is copied before the
+/// last one is there.
 fn header_lines(bytes: &[u8]) -> Option<impl Iterator<Item = String>> {
-    let mut lines = Vec::new();
-    let mut rest = bytes;
+    let mut start = 0;
     loop {
-        let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let line = String::from_utf8_lossy(&rest[..end]).trim_end_matches('\r').to_owned();
-        if line.is_empty() {
-            return Some(lines.into_iter());
+        let end = start + bytes[start..].iter().position(|byte| *byte == b'\n')?;
+        if bytes[start..end].iter().all(|byte| *byte == b'\r') {
+            break;
         }
-        lines.push(line);
-        rest = &rest[end + 1..];
+        start = end + 1;
     }
+    let lines = bytes[..start].split(|byte| *byte == b'\n');
+    Some(lines.map(|line| String::from_utf8_lossy(line).trim_end_matches('\r').to_owned()))
 }
 
 /// The host without user and port.

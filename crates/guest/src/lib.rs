@@ -6,6 +6,9 @@
 
 mod files;
 mod filesystem;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod interpreter;
 mod lease;

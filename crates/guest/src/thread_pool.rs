@@ -5,16 +5,18 @@
 //! failing. Tokio's blocking pool ends all its threads when they idle, and panics when it cannot
 //! start one.
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use self::queue::Queue;
 use crate::sys;
 
 /// Idle timeout of all threads but the first, so that an idle guest has two threads.
@@ -30,87 +32,33 @@ type Task = Box<dyn FnOnce() + Send>;
 /// the work.
 pub(crate) type Job<T> = oneshot::Receiver<T>;
 
-static POOL: Pool =
-    Pool { state: Mutex::new(State { queue: VecDeque::new(), idle: 0, threads: 0 }), wake: Condvar::new() };
-
-struct Pool {
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-struct State {
-    queue: VecDeque<Task>,
-    idle: usize,
-    threads: usize,
-}
+static POOL: LazyLock<Queue<Task>> = LazyLock::new(|| Queue::new(MAX_THREADS));
 
 /// Starts the permanent thread. Call it once, before the first work.
 pub(crate) fn start() -> io::Result<()> {
-    POOL.add_thread(&mut POOL.lock(), None)
+    POOL.add_thread(|| start_thread(None))
 }
 
 /// Runs `work` on a pool thread, inside the caller's runtime.
 pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Job<T> {
     let (answer, job) = oneshot::channel();
     let runtime = Handle::current();
-    POOL.submit(Box::new(move || {
+    let task: Task = Box::new(move || {
         let _inside = runtime.enter();
         // The receiver may have been dropped.
         let _unwanted = answer.send(work());
-    }));
+    });
+    POOL.push(task, || start_thread(Some(IDLE_TIMEOUT)));
     job
 }
 
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn submit(&'static self, task: Task) {
-        let mut state = self.lock();
-        state.queue.push_back(task);
-        if state.idle < state.queue.len() && state.threads < MAX_THREADS {
-            // At the sandbox's process limit the existing threads run the queue.
-            let _at_the_limit = self.add_thread(&mut state, Some(IDLE_TIMEOUT));
-        }
-        self.wake.notify_one();
-    }
-
-    fn add_thread(&'static self, state: &mut State, idle_timeout: Option<Duration>) -> io::Result<()> {
-        thread::Builder::new().stack_size(STACK_BYTES).spawn(move || self.run_thread(idle_timeout))?;
-        state.threads += 1;
-        Ok(())
-    }
-
-    /// The loop of one thread.
-    fn run_thread(&self, idle_timeout: Option<Duration>) {
+fn start_thread(idle_timeout: Option<Duration>) -> io::Result<()> {
+    let run = move || {
         sys::block_signals();
-        let mut state = self.lock();
-        loop {
-            while let Some(task) = state.queue.pop_front() {
-                drop(state);
-                // The receiver of a panicked task gets an error.
-                let _panicked = catch_unwind(AssertUnwindSafe(task));
-                state = self.lock();
-            }
-            state.idle += 1;
-            let late = match idle_timeout {
-                None => {
-                    state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    false
-                }
-                Some(idle_timeout) => {
-                    let (guard, wait) =
-                        self.wake.wait_timeout(state, idle_timeout).unwrap_or_else(PoisonError::into_inner);
-                    state = guard;
-                    wait.timed_out()
-                }
-            };
-            state.idle -= 1;
-            if late && state.queue.is_empty() {
-                state.threads -= 1;
-                return;
-            }
+        while let Some(task) = POOL.next(idle_timeout) {
+            // The receiver of a panicked task gets an error.
+            let _panicked = catch_unwind(AssertUnwindSafe(task));
         }
-    }
+    };
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(run).map(drop)
 }

@@ -47,8 +47,11 @@ impl Claim<'_> {
     /// Whether `signature` was made with `token`, compared in constant time. The caller checks
     /// expiry afterwards: a forged signature must be indistinguishable from a forged and expired
     /// one.
+    ///
+    /// No signature is valid for a user whose name has a colon, which separates the fields: a part
+    /// of another claim's path could be such a name.
     pub fn is_signed_by(&self, token: &str, signature: &str) -> bool {
-        self.sign(token).as_bytes().ct_eq(signature.as_bytes()).into()
+        !self.username.contains(':') && bool::from(self.sign(token).as_bytes().ct_eq(signature.as_bytes()))
     }
 }
 
@@ -77,6 +80,11 @@ mod tests {
         for claim in others {
             assert!(!claim.is_signed_by("envdtok", SIGNATURE), "{claim:?}");
         }
+        let (longer, shorter) =
+            (Claim { path: "/a:read:b", ..CLAIM }, Claim { path: "/a", username: "b:read:", ..CLAIM });
+        assert_eq!(longer.sign("envdtok"), shorter.sign("envdtok"));
+        assert!(longer.is_signed_by("envdtok", &longer.sign("envdtok")));
+        assert!(!shorter.is_signed_by("envdtok", &longer.sign("envdtok")));
         assert!(!CLAIM.is_signed_by("other", SIGNATURE));
         assert!(!CLAIM.is_signed_by("envdtok", ""));
     }

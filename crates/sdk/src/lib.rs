@@ -27,6 +27,9 @@ mod control;
 mod envd;
 mod error;
 mod files;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod git;
 mod id;
 mod pty;

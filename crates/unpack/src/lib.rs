@@ -9,6 +9,9 @@
 mod archive;
 mod config;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod layer;
 mod manifest;
 mod program;

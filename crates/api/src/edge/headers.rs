@@ -39,8 +39,9 @@ pub(super) fn clean_request(headers: &mut HeaderMap, host: &str, api_key: &str) 
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN, KNOWN_PEER] {
         headers.remove(name);
     }
-    // Untrusted code must not get the key of its server; other keys are passed on.
-    if headers.get(API_KEY).is_some_and(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
+    // Untrusted code must not get the key of its server; other keys are passed on. A client may
+    // send several.
+    if headers.get_all(API_KEY).iter().any(|key| bool::from(key.as_bytes().ct_eq(api_key.as_bytes()))) {
         headers.remove(API_KEY);
     }
     remove_sessions(headers);
@@ -143,6 +144,10 @@ mod tests {
         let mut ours = map(&[("x-api-key", "key"), ("host", "h")]);
         clean_request(&mut ours, "h", "key");
         assert_eq!(ours, map(&[("host", "h")]));
+        let mut second = map(&[("x-api-key", "another"), ("host", "h")]);
+        second.append("x-api-key", HeaderValue::from_static("key"));
+        clean_request(&mut second, "h", "key");
+        assert_eq!(second, map(&[("host", "h")]));
         let mut theirs = map(&[("x-api-key", "another"), ("e2b-sandbox-id", "i")]);
         clean_request(&mut theirs, "h2.example", "key");
         assert_eq!(theirs, map(&[("x-api-key", "another"), ("host", "h2.example")]));

@@ -8,6 +8,8 @@ mod auto_resume;
 mod connections;
 mod early_response_io;
 mod forward;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod headers;
 mod page;
 mod peers;
@@ -194,7 +196,7 @@ async fn resume(app: &App, target: &Target) -> Result<Arc<RunningSandbox>, Refus
 }
 
 /// Routes of the guest that only the host may use, and those of envd that the guest does not have.
-fn is_control_route(path: &str) -> bool {
+pub(crate) fn is_control_route(path: &str) -> bool {
     const ROUTES: [&str; 7] = [INIT_PATH, "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"];
     // Normalized first, so that the guest never decodes a route that this check missed.
     let decoded = query::decode(path);

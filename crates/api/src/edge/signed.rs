@@ -65,7 +65,7 @@ fn claim(pairs: &[(String, String)], operation: Operation) -> Option<Claim<'_>> 
 
 /// Whether a request for the guest has a signature of this token that has not expired at `now`, in
 /// seconds.
-pub(super) fn is_signed(request: &Request<Content>, token: &Token, now: i64) -> bool {
+pub(super) fn is_signed<B>(request: &Request<B>, token: &Token, now: i64) -> bool {
     let operation = match *request.method() {
         Method::GET | Method::HEAD => Operation::Read,
         Method::POST | Method::PUT => Operation::Write,

@@ -19,6 +19,13 @@ impl StartCommand {
             None => Self::Line(wrap_in_shell(&instruction.rest.line, shell)),
         }
     }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::List(words) => words.iter().map(String::len).sum(),
+            Self::Line(line) => line.len(),
+        }
+    }
 }
 
 /// Joins both into one shell line.

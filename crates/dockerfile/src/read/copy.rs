@@ -101,8 +101,12 @@ impl Reader<'_> {
             return found.map(CopyFrom::Stage).ok_or_else(|| self.error_in(instruction, at, message));
         }
         let line = self.line(instruction);
-        let found = self.find_stage(name);
-        Ok(CopyFrom::Stage(found.unwrap_or_else(|| self.add_image_stage(name, line))))
+        if let Some(found) = self.find_stage(name) {
+            return Ok(CopyFrom::Stage(found));
+        }
+        self.check_count(instruction)?;
+        self.charge(instruction, name.len())?;
+        Ok(CopyFrom::Stage(self.add_image_stage(name, line)))
     }
 
     fn owner(&self, instruction: &Instruction, at: &std::ops::Range<usize>, text: String) -> Result<String> {

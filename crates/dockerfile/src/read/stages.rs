@@ -1,6 +1,9 @@
 //! Stages: their bases, and which of them a build needs.
 
-use super::{Draft, Reader, Result, parse_flags};
+use std::collections::BTreeSet;
+
+use super::command::StartCommand;
+use super::{Draft, MAX_STAGES, PORT_BYTES, Reader, Result, parse_flags};
 use crate::expand::{UnknownVariable, Value, expand};
 use crate::plan::{Action, CopyFrom, Origin, Plan, Stage, Step};
 use crate::scan::Instruction;
@@ -41,7 +44,10 @@ impl Reader<'_> {
         }
         let base = self.expand_in_from(instruction, image)?;
         let name = name.map(|name| name.text.to_lowercase());
-        self.current = Some(self.begin_stage(instruction, image, &base, name)?);
+        let draft = self.begin_stage(instruction, image, &base, name)?;
+        self.charge(instruction, draft.inherited_bytes())?;
+        self.check_count(instruction)?;
+        self.current = Some(draft);
         Ok(())
     }
 
@@ -60,7 +66,7 @@ impl Reader<'_> {
     /// Expands a word of `FROM`, which sees only the arguments declared before the first `FROM`.
     fn expand_in_from(&self, instruction: &Instruction, word: &Word) -> Result<String> {
         let lookup = |name: &str| match self.global.lookup(name) {
-            Value::Unknown => self.predefined.get(name).cloned().map_or(Value::Unset, Value::Set),
+            Value::Unknown => self.predefined.get(name).map_or(Value::Unset, |value| Value::Set(value)),
             known => known,
         };
         expand(&word.text, self.escape, UnknownVariable::Reject, &lookup).map_err(|(at, message)| {
@@ -80,7 +86,7 @@ impl Reader<'_> {
         if let Some(earlier) = self.find_stage(base) {
             let before = &self.stages[earlier];
             let stage = Stage { name, origin: Origin::Stage(earlier), steps: Vec::new(), line };
-            return Ok(Draft { stage, scope: before.scope.child_scope(), ..before.clone() });
+            return Ok(before.child(stage));
         }
         let first = |action| Step { action, line };
         // As in Docker, whatever user the image sets: the official SDKs build Dockerfiles this way.
@@ -89,7 +95,15 @@ impl Reader<'_> {
     }
 
     pub(super) fn find_stage(&self, name: &str) -> Option<usize> {
-        self.stages.iter().position(|draft| draft.stage.name.as_deref() == Some(&name.to_lowercase()))
+        let name = name.to_lowercase();
+        self.stages.iter().position(|draft| draft.stage.name.as_ref() == Some(&name))
+    }
+
+    pub(super) fn check_count(&self, instruction: &Instruction) -> Result<()> {
+        match self.stages.len() < MAX_STAGES {
+            true => Ok(()),
+            false => Err(self.error_at(&instruction.at, format!("there are more than {MAX_STAGES} stages"))),
+        }
     }
 
     /// Resolves the number in `COPY --from`: the n-th `FROM`.
@@ -130,8 +144,30 @@ impl Draft {
             has_workdir: false,
             entrypoint: None,
             cmd: None,
-            ports: Vec::new(),
+            ports: BTreeSet::new(),
         }
+    }
+
+    /// A stage based on this one: with its environment and settings, without its steps.
+    fn child(&self, stage: Stage) -> Self {
+        Self {
+            stage,
+            is_implied: false,
+            scope: self.scope.child_scope(),
+            shell: self.shell.clone(),
+            has_user: self.has_user,
+            has_workdir: self.has_workdir,
+            entrypoint: self.entrypoint.clone(),
+            cmd: self.cmd.clone(),
+            ports: self.ports.clone(),
+        }
+    }
+
+    /// What a new stage has a copy of.
+    fn inherited_bytes(&self) -> usize {
+        let commands = [&self.entrypoint, &self.cmd].into_iter().flatten().map(StartCommand::bytes).sum::<usize>();
+        let shell: usize = self.shell.iter().flatten().map(String::len).sum();
+        self.scope.env_bytes() + commands + shell + PORT_BYTES * self.ports.len()
     }
 }
 
@@ -151,8 +187,10 @@ pub(super) fn build_plan(drafts: Vec<Draft>, wanted: usize) -> Plan {
         next += usize::from(*needed);
     }
     let mut last = drafts[wanted].clone();
-    let (start_command, ports) =
-        (super::command::join_start_command(last.entrypoint.take(), last.cmd.take()), last.ports.clone());
+    let (start_command, ports) = (
+        super::command::join_start_command(last.entrypoint.take(), last.cmd.take()),
+        last.ports.iter().copied().collect(),
+    );
     let mut stages: Vec<Stage> = Vec::new();
     for (draft, _) in drafts.into_iter().zip(is_needed).filter(|(_, needed)| *needed) {
         let mut stage = draft.stage;

@@ -6,6 +6,8 @@
 mod accept;
 mod compose;
 mod download;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod incoming;
 mod kind;
 pub(crate) mod metadata;

@@ -191,6 +191,36 @@ fn end(payload: &[u8]) -> Result<Option<Refusal>, StreamError> {
     Ok(end.error.map(|EndError { code, message }| Refusal::from_code(&code, message)))
 }
 
+/// The messages of `chunks` up to the first error, whether there was one, and the most memory held
+/// for an envelope.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn take_all(chunks: &[&[u8]]) -> (Vec<(u8, Bytes)>, bool, usize) {
+    let response = http::Response::builder().header("content-type", STREAM).body(reqwest::Body::from(""));
+    let response = response.expect("the header is valid").into();
+    let mut frames = EnvelopeStream { response, chunk: Bytes::new(), begun: BytesMut::new(), _permit: None };
+    let (mut found, mut most) = (Vec::new(), 0);
+    for chunk in chunks {
+        frames.chunk = Bytes::copy_from_slice(chunk);
+        loop {
+            match frames.take() {
+                Ok(Some((flag, payload))) => {
+                    // Any payload is a frame or an error, never a panic.
+                    let _ = frame(flag, payload.clone());
+                    found.push((flag, payload));
+                }
+                Ok(None) => break,
+                Err(_) => return (found, true, most),
+            }
+            most = most.max(frames.begun.capacity());
+        }
+    }
+    (found, false, most)
+}
+
+/// The most bytes that [`take_all`] may report.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) const MAX_HELD_BYTES: usize = 2 * (HEAD + MAX_MESSAGE_BYTES);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,30 +265,6 @@ mod tests {
         assert!(matches!(frame(2, Bytes::from_static(refused)), Ok(Frame::End(Some(Refusal { status: 404, .. })))));
     }
 
-    /// The messages of `chunks` up to the first error, and the most memory held for an envelope.
-    fn taken(chunks: &[&[u8]]) -> (Vec<(u8, Bytes)>, bool, usize) {
-        let response = http::Response::builder().header("content-type", STREAM).body(reqwest::Body::from(""));
-        let call = Call::new("test", crate::transport::Idempotency::NotIdempotent, Duration::from_secs(5));
-        let mut frames = EnvelopeStream::new(response.expect("an answer").into(), None, &call).expect("a stream");
-        let (mut found, mut most) = (Vec::new(), 0);
-        for chunk in chunks {
-            frames.chunk = Bytes::copy_from_slice(chunk);
-            loop {
-                match frames.take() {
-                    Ok(Some((flag, payload))) => {
-                        // Any payload is a frame or an error, never a panic.
-                        let _ = frame(flag, payload.clone());
-                        found.push((flag, payload));
-                    }
-                    Ok(None) => break,
-                    Err(_) => return (found, true, most),
-                }
-                most = most.max(frames.begun.capacity());
-            }
-        }
-        (found, false, most)
-    }
-
     /// Random bytes that resemble envelopes: headers with short, huge and wrong lengths.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
         let head =
@@ -273,11 +279,11 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_streams_parse_alike_for_any_chunk_size(wire in hostile(), size in 1_usize..64) {
-            let (whole, failed, _) = taken(&[&wire]);
+            let (whole, failed, _) = take_all(&[&wire]);
             let chunks: Vec<&[u8]> = wire.chunks(size).collect();
-            let (cut, failed_cut, most) = taken(&chunks);
+            let (cut, failed_cut, most) = take_all(&chunks);
             prop_assert_eq!((whole, failed), (cut, failed_cut));
-            prop_assert!(most <= 2 * (HEAD + MAX_MESSAGE_BYTES), "{most} bytes are kept");
+            prop_assert!(most <= MAX_HELD_BYTES, "{most} bytes are kept");
         }
     }
 }

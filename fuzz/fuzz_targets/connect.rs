@@ -1,0 +1,4 @@
+//! The target `connect` for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (fuzz::find("connect").check)(bytes));

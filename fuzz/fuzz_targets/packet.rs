@@ -1,0 +1,4 @@
+//! The target `packet` for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (fuzz::find("packet").check)(bytes));

@@ -1,0 +1,4 @@
+//! The target `route` for libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (fuzz::find("route").check)(bytes));
