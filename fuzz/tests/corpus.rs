@@ -1,5 +1,6 @@
 //! Every target: the committed inputs, then changed ones. `SANDBAR_FUZZ_SECONDS` says for how long
-//! per target, `SANDBAR_SEED` from which seed.
+//! per target, `SANDBAR_SEED` from which seed. Without it every run has the same seed, so that a
+//! change is judged by its own inputs; a soak begins with a new one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,11 +13,17 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
+fn default_seed() -> u64 {
+    match std::env::var_os("SANDBAR_SOAK") {
+        Some(_) => SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos() as u64,
+        None => 1,
+    }
+}
+
 fn fuzz(name: &str) {
     let target = find(name);
     let inputs = replay(target);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    let seed = number("SANDBAR_SEED").unwrap_or(now.as_nanos() as u64);
+    let seed = number("SANDBAR_SEED").unwrap_or_else(default_seed);
     println!("{name}: {inputs} inputs, then SANDBAR_SEED={seed}");
     let report = run(target, seed, Duration::from_secs(number("SANDBAR_FUZZ_SECONDS").unwrap_or(1)));
     let rate = report.executions as f64 / report.elapsed.as_secs_f64();
