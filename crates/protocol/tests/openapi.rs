@@ -439,7 +439,6 @@ fn volumes(calls: &mut Document) {
         ("uid", "The owner of what is made."),
         ("gid", "The group of what is made."),
         ("mode", "The permission bits of what is made."),
-        ("force", "`true`: make missing directories above, and take what is there."),
     ];
     let content = |calls: &mut Document, method, kind, summary, query: &[(&'static str, &'static str)]| {
         calls.call(method, kind, summary).authorized_by(Authorization::Volume).query(path.0, path.1);
@@ -459,10 +458,12 @@ fn volumes(calls: &mut Document) {
     content(calls, "GET", "/volumecontent/{id}/dir", "List a directory of a volume", &depth);
     calls.answers::<Vec<VolumeEntry>>(200, "What it has.").answers::<body::VolumeErrorBody>(404, no_entry);
     content(calls, "POST", "/volumecontent/{id}/dir", "Make a directory in a volume", &owner);
+    calls.query("force", "`true`: make missing directories above.");
     calls.answers::<VolumeEntry>(201, "It is made.").answers::<body::VolumeErrorBody>(409, "Something is there.");
     content(calls, "GET", "/volumecontent/{id}/file", "Read a file of a volume", &[]);
     calls.answers_bytes(200, "What it has.").answers::<body::VolumeErrorBody>(404, no_entry);
     content(calls, "PUT", "/volumecontent/{id}/file", "Write a file of a volume", &owner);
+    calls.query("force", "`true`: replace what is there.").answers::<body::VolumeErrorBody>(409, "Something is there.");
     calls.takes_bytes().answers::<VolumeEntry>(201, "It is stored.");
     calls.answers::<body::VolumeErrorBody>(507, "The volume or the disk is full; what was there stays.");
 }
