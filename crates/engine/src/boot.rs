@@ -333,12 +333,20 @@ impl SandboxBuilder {
         let listener = listen(&resources.socket).map_err(failed("listen for the guest"))?;
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
         launcher.channel.send(spec, &descriptors).map_err(failed("instruct the launcher"))?;
-        // Both run while the launcher continues. If both fail, the error of the launcher is the one
+        let (mut network, mut connect) = (None, Some(connect));
+        // Runs while the launcher continues. If both fail, the error of the launcher is the one
         // that names the cause.
-        let mut network = launcher.link.take().map(Ok);
-        let pid = follow(&launcher.channel, resources, |descriptors| network = Some(Link::set_up(descriptors)))?;
+        let mut attach = |link: io::Result<Link>| {
+            if let Some(connect) = connect.take() {
+                network = Some(link.and_then(connect));
+            }
+        };
+        if let Some(link) = launcher.link.take() {
+            attach(Ok(link));
+        }
+        let pid = follow(&launcher.channel, resources, |descriptors| attach(Link::set_up(descriptors)))?;
         let network = network.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
-        let network = network.and_then(connect).map_err(failed("connect the sandbox to the network"))?;
+        let network = network.map_err(failed("connect the sandbox to the network"))?;
         watch.mark("guest executed");
         let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         if !matches!(ended, Ok(None)) {
