@@ -183,3 +183,68 @@ impl DescribedBuild {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Older and newer servers read what this one writes beside files.
+    #[test]
+    fn the_description_of_a_sandbox_keeps_its_form() {
+        let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let lists = Lists { deny_out: vec!["0.0.0.0/0".to_owned()], ..Lists::default() };
+        let record = Record {
+            id: "iabc".parse().expect("an id"),
+            template: Template { id: "base".to_owned(), alias: Some("alias".to_owned()) },
+            standing: PersistedState::Running,
+            instance: None,
+            started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
+            end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
+            lease: Duration::from_secs(300),
+            resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+            access_token: Some(Token::random()),
+            traffic_token: None,
+            allow_internet: Some(false),
+            egress: lists.try_into().expect("lists"),
+            ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443] },
+            volumes: vec![VolumeMount {
+                volume: "v1".to_owned(),
+                name: "cache".to_owned(),
+                path: "/cache".to_owned(),
+                files: "f1".parse().expect("an id"),
+            }],
+            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+            auto_resume: true,
+            metadata: pair("a", "b"),
+            env_vars: pair("NAME", "secret"),
+            mcp: Some(serde_json::json!({ "key": 1 })),
+            boot_id: "8a6e0804".to_owned(),
+            defaults: Defaults::default(),
+        };
+        let description = Description::for_sandbox(&record);
+        let expected = serde_json::json!({
+            "kind": "sandbox",
+            "id": "iabc",
+            "template_id": "base",
+            "template_alias": "alias",
+            "started_at": "2026-01-02T03:04:05.678901Z",
+            "lease_seconds": 300,
+            "resources": { "cpu_count": 2, "memory_mb": 1024, "disk_mb": 10240, "pids": 4096 },
+            "secure": true,
+            "public_traffic": true,
+            "allow_internet": false,
+            "egress": { "allow_out": [], "deny_out": ["0.0.0.0/0"], "dns_servers": [], "headers": {} },
+            "ingress": { "mask_request_host": "${PORT}.test", "https_ports": [443] },
+            "volumes": [{ "volume": "v1", "name": "cache", "path": "/cache", "files": "f1" }],
+            "pause_on_timeout": "files",
+            "auto_resume": true,
+            "metadata": { "a": "b" },
+            "env_names": ["NAME"],
+            "defaults": {
+                "env": {}, "user": null, "workdir": null, "start_command": null, "ready_command": null
+            }
+        });
+        assert_eq!(serde_json::to_value(&description).expect("JSON"), expected);
+        assert_eq!(serde_json::from_value::<Description>(expected).expect("read"), description);
+    }
+}

@@ -298,3 +298,60 @@ impl Machine for LocalMachine {
         self.0.exited().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::owner::chain;
+
+    /// What callers read of a failure, and whether they can tell it from others.
+    #[test]
+    fn failures_are_told_apart_with_what_to_do() {
+        let no_space = || PoolError::NoSpace { path: "/".into(), free: 1 << 30, reserve: 2 << 30 };
+        let denied = || io::Error::from_raw_os_error(13);
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_323_346_789);
+        let missing = |name: &str| engine::EngineError::FilesMissing { name: name.to_owned(), path: "/pool/x".into() };
+        let told = [
+            engine::EngineError::NoSpace(no_space()),
+            engine::EngineError::NoSpace(PoolError::InvalidName("x".to_owned())),
+            engine::EngineError::ReadOnly(PoolFault { path: "/pool".into(), cause: "aborted".to_owned(), since }),
+            missing("iabc"),
+            engine::EngineError::Unsupported { what: "cgroups".to_owned(), fix: "mount them".to_owned() },
+            engine::EngineError::Invalid("the template names no root".to_owned()),
+            engine::EngineError::TooMany(7),
+            engine::EngineError::Running("iabc".to_owned()),
+            engine::EngineError::Launch { name: "iabc".to_owned(), step: "mount".to_owned(), source: denied() },
+            engine::EngineError::Pool(no_space()),
+            engine::EngineError::Io { what: "make a memory file".to_owned(), source: denied() },
+        ]
+        .map(|error| {
+            let error = failed("cannot boot the sandbox")(error);
+            let kind = match error {
+                EngineError::NoSpace(_) => "NoSpace",
+                EngineError::FilesMissing { .. } => "FilesMissing",
+                EngineError::ReadOnly(_) => "ReadOnly",
+                EngineError::Failed { .. } => "Failed",
+            };
+            format!("{kind} {}", chain(&error))
+        });
+        let reserve = "the file system at / has 1024 MiB free, and 2048 MiB are kept free for the sandboxes that exist; \
+                       free space there (`df -h /`)";
+        let expected = [
+            &format!("NoSpace no space left for sandboxes on this machine: {reserve}"),
+            "NoSpace no space left for sandboxes on this machine: \"x\" cannot be the name of a volume",
+            "ReadOnly /pool accepts no changes since 2026-01-02T03:09:06.789Z: aborted",
+            "FilesMissing files iabc are missing from the pool at /pool/x",
+            "Failed cannot boot the sandbox: this machine lacks cgroups; mount them",
+            "Failed cannot boot the sandbox: invalid request: the template names no root",
+            "Failed cannot boot the sandbox: 7 sandboxes run already, and there are no more ids",
+            "Failed cannot boot the sandbox: sandbox iabc runs already",
+            "Failed cannot boot the sandbox: sandbox iabc could not be started: cannot mount: Permission denied (os error 13)",
+            "Failed cannot boot the sandbox: the volume pool failed: the file system of / has 1073741824 bytes left, and \
+             2147483648 are kept free for the sandboxes that exist",
+            "Failed cannot boot the sandbox: cannot make a memory file: Permission denied (os error 13)",
+        ];
+        assert_eq!(told, expected);
+    }
+}

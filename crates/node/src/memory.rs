@@ -33,6 +33,9 @@ use crate::volume::Volume;
 /// Plays the guest: called at each boot with its listener; must end when the token is cancelled.
 pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
 
+/// The error that calls fail with, while they do.
+type Refusal = Option<fn() -> EngineError>;
+
 /// An engine whose machines are tasks. It outlives the node that uses it, as real machines do.
 pub struct MemoryEngine {
     directory: PathBuf,
@@ -53,7 +56,8 @@ struct Inner {
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
-    refusing: Option<fn() -> EngineError>,
+    refusing: Refusal,
+    refusing_freezes: Arc<Mutex<Refusal>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,8 +84,13 @@ impl MemoryEngine {
     }
 
     /// Makes every boot fail with this error, or succeed again.
-    pub fn refuse_boots(&self, error: Option<fn() -> EngineError>) {
+    pub fn refuse_boots(&self, error: Refusal) {
         lock(&self.inner).refusing = error;
+    }
+
+    /// Makes every freeze fail with this error, or succeed again.
+    pub fn refuse_freezes(&self, error: Refusal) {
+        *lock(&lock(&self.inner).refusing_freezes) = error;
     }
 
     /// All boots so far, oldest first.
@@ -225,6 +234,7 @@ impl Engine for MemoryEngine {
             socket,
             ports: Arc::clone(&inner.ports),
             freezing: Arc::clone(&inner.freezing),
+            refusing_freezes: Arc::clone(&inner.refusing_freezes),
             frozen: Mutex::new(false),
             oom_kills: AtomicU64::new(0),
             egress: Mutex::new(boot.egress.rules.clone()),
@@ -374,6 +384,7 @@ struct MemoryMachine {
     socket: PathBuf,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
+    refusing_freezes: Arc<Mutex<Refusal>>,
     frozen: Mutex<bool>,
     oom_kills: AtomicU64,
     egress: Mutex<Rules>,
@@ -416,6 +427,9 @@ impl Machine for MemoryMachine {
 
     async fn freeze(&self) -> Result<(), EngineError> {
         let _allowed = self.freezing.lock().await;
+        if let Some(error) = *lock(&self.refusing_freezes) {
+            return Err(error());
+        }
         *lock(&self.frozen) = true;
         Ok(())
     }
