@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::error::{CreateError, SandboxError};
-use crate::id::{SandboxId, Token};
+use crate::id::{Token, new_sandbox_id};
 use crate::lifecycle::State;
 use crate::log::LogLevel;
 use crate::node::Node;
@@ -48,7 +49,7 @@ impl Node {
             }
             let origin = new.from.files.clone();
             let spare = node_state.spares.take(&origin);
-            let record = new_record(&node_state, spare.clone().unwrap_or_else(SandboxId::random), new);
+            let record = new_record(&node_state, spare.clone().unwrap_or_else(new_sandbox_id), new);
             let rootfs = origin.clone().map_or(RootfsSource::Base, RootfsSource::CopyOf);
             let rootfs = if spare.is_some() { RootfsSource::Spare(Box::new(rootfs)) } else { rootfs };
             let made = make(&node_state, &tasks, record, rootfs, idempotency.as_ref()).await;

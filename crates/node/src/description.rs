@@ -5,12 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::egress::{Egress, Lists};
-use crate::id::{FilesId, SandboxId, Token};
+use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
 use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::id::SandboxId;
+use protocol::SandboxId;
+
 use crate::lifecycle::State;
 use crate::ports::{EngineError, RecordsError};
 

@@ -54,16 +54,18 @@ pub use description::Description;
 pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
+pub use engine::FilesId;
 pub use error::{CreateError, FilesOwner, OpenError, SandboxError};
 pub use faults::Point;
 pub use health::{Fault, Health, Unwritable};
-pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
+pub use id::{Token, new_files_id, new_sandbox_id};
 pub use images::Credentials;
 pub use ingress::Ingress;
 pub use local::LocalEngine;
 pub use node::OnMissing;
 pub use node::{Closing, Node, Reachability, Seen};
 pub use owner::Resumed;
+pub use protocol::{InvalidSandboxId, SandboxId};
 pub use recover::{RecoverError, Recoverable, Recovered};
 pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record, Resources};
 pub use secret::{Secret, SecretError, SecretPage};

@@ -56,7 +56,7 @@ impl Cursor {
     pub fn from_token(token: &str) -> Option<Self> {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
         let (started, id) = text.split_once(':')?;
-        let id = id.parse::<crate::id::SandboxId>().ok()?.to_string();
+        let id = id.parse::<protocol::SandboxId>().ok()?.to_string();
         Some(Self { started_us: started.parse().ok()?, id })
     }
 }

@@ -9,15 +9,16 @@ use std::{io, iter};
 
 use async_trait::async_trait;
 use egress::{Policy, Rules};
+use engine::FilesId;
 use engine::pool::{PoolError, PoolFault};
 use engine::volume::VolumeDirectory;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
 use crate::description::Description;
 use crate::health::Unwritable;
-use crate::id::{FilesId, SandboxId};
 use crate::ports::{Boot, Engine, EngineError, Fill, Instance, Machine, RootError, Trash, Trashed, Usage};
 use crate::volume::VolumeMount;
 

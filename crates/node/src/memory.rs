@@ -12,15 +12,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
-use engine::{BootFiles, NewRoot};
+use engine::{BootFiles, FilesId, NewRoot};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::build::Layer;
 use crate::description::Description;
-use crate::id::{FilesId, SandboxId};
+use crate::id::new_files_id;
 use crate::ports::{
     Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
     TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
@@ -120,7 +121,7 @@ impl MemoryEngine {
             (BootFiles::Create, false) => {}
             (BootFiles::Open, _) => wanted.push(&own),
         }
-        match wanted.into_iter().find(|files| !inner.files.contains(files)) {
+        match wanted.into_iter().find(|files| !inner.files.contains(*files)) {
             Some(missing) => Err(self.missing(missing)),
             None => Ok(()),
         }
@@ -134,7 +135,7 @@ impl MemoryEngine {
     /// Creates files that no record names, as a server leaves them that dies right after it made
     /// them.
     pub fn strand_files(&self) -> FilesId {
-        let files = FilesId::random();
+        let files = new_files_id();
         lock(&self.inner).files.insert(files.clone());
         files
     }

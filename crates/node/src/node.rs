@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use engine::FilesId;
 use futures::StreamExt;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -16,7 +18,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::SandboxesConfig;
 use crate::egress::Egress;
 use crate::error::{OpenError, SandboxError};
-use crate::id::{FilesId, SandboxId};
+use crate::id::is_of_build;
 use crate::identity;
 use crate::lifecycle::{PauseMode, State};
 use crate::log::Entry;
@@ -238,7 +240,7 @@ impl Node {
     async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) {
         let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
         let unexpected = files.filter(|files| !ended_leases.contains(files));
-        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(FilesId::is_scratch);
+        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(is_of_build);
         for files in &scratch {
             if let Err(error) = self.node_state.engine.delete_from_trash(files).await {
                 warn!(%files, %error, "files of a broken-off build stay in the trash");

@@ -14,16 +14,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
-use engine::{BootFiles, NewRoot};
+use engine::{BootFiles, FilesId, NewRoot};
 use images::ImageError;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use tokio::net::TcpStream;
 
 use crate::build::Layer;
 use crate::description::Description;
 use crate::health::Unwritable;
-use crate::id::{FilesId, SandboxId};
 use crate::sandbox::{Created, IdempotencyKey, Record, Resources};
 use crate::secret::Secret;
 use crate::template::TemplateRecord;

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -13,7 +15,7 @@ use crate::clock::after;
 use crate::config::SandboxesConfig;
 use crate::description::Description;
 use crate::error::SandboxError;
-use crate::id::{FilesId, SandboxId, Token, random_name};
+use crate::id::{Token, is_of_sandbox, random_name};
 use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
 use crate::node::Node;
@@ -228,7 +230,7 @@ async fn guess(node_state: &NodeState, files: &FilesId) -> Result<Description, E
         disk_mb: config.disk_mb,
         pids: config.pids,
     };
-    if files.is_sandbox() {
+    if is_of_sandbox(files) {
         let record = Record {
             id: files.as_str().parse().expect("the name of a sandbox's files is its id"),
             template: Template { id: BASE_ID.to_owned(), alias: None },

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use egress::Rules;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::egress::Egress;
-use crate::id::{SandboxId, Token};
+use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
 use crate::ports::Instance;

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use egress::Decision;
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -20,7 +22,6 @@ use crate::description::Description;
 use crate::egress_log::EgressLog;
 use crate::error::SandboxError;
 use crate::faults::Faults;
-use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
 use crate::log::Log;
 use crate::metrics::Readings;

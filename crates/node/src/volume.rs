@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use engine::FilesId;
 use engine::volume::VolumeDirectory;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use crate::description::Description;
 use crate::error::{FilesOwner, SandboxError};
-use crate::id::{FilesId, Token, random_name};
+use crate::id::{Token, new_files_id, random_name};
 use crate::node::Node;
 use crate::ports::{EngineError, Records, RecordsError};
 
@@ -161,7 +162,7 @@ impl Node {
             if volumes.all().iter().any(|volume| volume.name == name) {
                 return Err(VolumeError::Taken(name));
             }
-            let volume = Volume { id: random_name('v'), name, token: Token::random(), files: FilesId::random() };
+            let volume = Volume { id: random_name('v'), name, token: Token::random(), files: new_files_id() };
             let directory = node_state.engine.create_volume(&volume.files, node_state.config.volume_bytes()).await?;
             node_state.describe(&volume.files, &Description::for_volume(&volume)).await;
             if let Err(error) = volumes.records.put_volume(&volume).await {

@@ -28,7 +28,6 @@ mod envd;
 mod error;
 mod files;
 mod git;
-mod id;
 mod pty;
 mod sandbox;
 mod secret;
@@ -56,8 +55,8 @@ pub use files::{
 pub use git::{
     Author, Branches, ChangeKind, CloneOptions, Credentials, Git, GitChange, GitError, GitScope, GitStatus, Pull, Push,
 };
-pub use id::{InvalidSandboxId, SandboxId};
 pub use protocol::envd::{FileKind, WrittenFile};
+pub use protocol::{InvalidSandboxId, SandboxId};
 pub use pty::{Pty, Shell, Size};
 pub use sandbox::{PortRoute, Sandbox};
 pub use secret::Secret;

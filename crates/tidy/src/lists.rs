@@ -76,8 +76,6 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "SandboxId",
-            "InvalidSandboxId",
             "SandboxError",
             "TemplateError",
             "VolumeError",

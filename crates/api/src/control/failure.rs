@@ -64,8 +64,9 @@ impl Failure {
 }
 
 impl From<InvalidSandboxId> for Failure {
-    fn from(error: InvalidSandboxId) -> Self {
-        Self::bad_request(error.to_string())
+    fn from(_: InvalidSandboxId) -> Self {
+        // E2B's text, which clients know.
+        Self::bad_request("Invalid sandbox ID")
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{Policy, Rules};
-use engine::BootFiles;
+use engine::{BootFiles, FilesId};
+use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
 use tracing::warn;
@@ -16,7 +17,7 @@ use super::runner::{Failed, Reporter};
 use super::scripts::ARCHIVE;
 use crate::guest_files;
 use crate::guest_process::{self, Output, Script};
-use crate::id::{FilesId, SandboxId, Token};
+use crate::id::{Token, new_build_sandbox_id, new_files_id};
 use crate::log::LogLevel;
 use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::Resources;
@@ -57,7 +58,7 @@ impl BuildMachine {
         files: Option<&FilesId>,
         resources: Resources,
     ) -> Result<Self, EngineError> {
-        let (id, token) = (SandboxId::random_for_build(), Token::random());
+        let (id, token) = (new_build_sandbox_id(), Token::random());
         let booted = async {
             if let Some(files) = files {
                 node_state.engine.copy_files(files, &FilesId::from(&id)).await?;
@@ -131,7 +132,7 @@ impl BuildMachine {
 
     /// Copies the current files under a new id.
     pub(super) async fn keep_files(&self) -> Result<FilesId, EngineError> {
-        let files = FilesId::random();
+        let files = new_files_id();
         self.machine.freeze().await?;
         let copied = self.node_state.engine.copy_files(&FilesId::from(&self.id), &files).await;
         self.machine.thaw().await?;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use engine::NewRoot;
+use engine::{FilesId, NewRoot};
 use images::{
     ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Target, Unpacked,
     cancellation, unpack_files,
@@ -19,7 +19,7 @@ use super::layers::Layer;
 use super::runner::{Failed, Reporter};
 use super::uploads::Uploads;
 use crate::faults::Point;
-use crate::id::FilesId;
+use crate::id::new_files_id;
 use crate::log::LogLevel;
 use crate::owner::chain;
 use crate::ports::{Fill, RootError};
@@ -162,7 +162,7 @@ pub(super) async fn provide(
     }
     let limit = u64::from(node_state.config.max_image_mb) << 20;
     let limits = Limits { bytes: limit, entries: MOST_ENTRIES };
-    let files = FilesId::random();
+    let files = new_files_id();
     let (sender, receiver) = std::sync::mpsc::channel::<Unpacked>();
     let mut done = move |unpacked: Unpacked| sender.send(unpacked).unwrap_or_default();
     // Dropped with this future: a cancelled build ends the process that unpacks for it.

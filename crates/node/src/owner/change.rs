@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::BootFiles;
+use engine::{BootFiles, FilesId};
 use protocol::guest::Lease;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -13,7 +13,6 @@ use super::{OnRunning, Owner, RETRY_BACKOFF, Resume, Resumed, chain, with_timeou
 use crate::clock;
 use crate::error::SandboxError;
 use crate::guest_call;
-use crate::id::FilesId;
 use crate::lifecycle::{Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::ports::{EngineError, Machine, RecordsError};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use engine::FilesId;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{Owner, chain, with_timeout};
 use crate::error::SandboxError;
-use crate::id::FilesId;
 use crate::lifecycle::State;
 use crate::log::LogLevel;
 use crate::ports::EngineError;

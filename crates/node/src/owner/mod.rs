@@ -15,7 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::BootFiles;
+use engine::{BootFiles, FilesId};
 use futures::future::BoxFuture;
 use protocol::guest::{GuestConfig, Lease};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,7 +28,6 @@ use crate::description::Description;
 use crate::egress::Egress;
 use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
-use crate::id::FilesId;
 use crate::lifecycle::{self, Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use database::{Database, SetAside, SetAsideRow, Unwritable};
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, Iterable, QueryFilter, Set, TransactionTrait};
 use tracing::warn;
@@ -16,7 +18,6 @@ use super::entity::{creation, layer, sandbox, secret, template, volume};
 use super::migration::Migrator;
 use super::seal::Seal;
 use crate::build::Layer;
-use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::PauseMode;
 use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, Unreadable, VolumeRecords};
 use crate::sandbox::{Created, IdempotencyKey, OnTimeout, PersistedState, Record, Resources};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use egress::{Decision, Protocol, Rules};
 use sandbar_node::lifecycle::PauseMode;
-use sandbar_node::{Closing, Egress, EgressLists, NewSandbox, SandboxError, SandboxId};
+use sandbar_node::{Closing, Egress, EgressLists, NewSandbox, SandboxError, new_sandbox_id};
 
 use crate::support::{Lab, new_sandbox};
 
@@ -62,7 +62,7 @@ async fn a_change_replaces_everything_also_while_paused() {
     node.set_egress(&id, Egress::default(), None).await.expect("it is cleared");
     node.connect(&id, MINUTE, PauseMode::Full).await.expect("it resumes");
     assert_eq!(lab.engine.egress_of(&id), Some(Rules::default()));
-    let unknown = node.set_egress(&SandboxId::random(), Egress::default(), None).await;
+    let unknown = node.set_egress(&new_sandbox_id(), Egress::default(), None).await;
     assert!(matches!(unknown, Err(SandboxError::NotFound(_))), "{unknown:?}");
 }
 

@@ -11,8 +11,8 @@ use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::{Instance, Records};
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, FilesId, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record,
-    Resources, SandboxId, Secret, Token, template,
+    Created, Egress, EgressLists, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record, Resources, Secret,
+    Token, new_files_id, new_sandbox_id, template,
 };
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
@@ -29,7 +29,7 @@ fn egress(allow: &[&str], deny: &[&str]) -> Egress {
 fn record() -> Record {
     let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     Record {
-        id: SandboxId::random(),
+        id: new_sandbox_id(),
         template: template::Template { id: template::BASE_ID.to_owned(), alias: Some("base".to_owned()) },
         standing: PersistedState::Running,
         instance: Some(Instance { pid: u32::MAX, start_time: 1 << 60 }),
@@ -126,7 +126,7 @@ async fn remembers_templates(records: &dyn Records) {
         builds: vec![template::Build {
             id: template::BASE_BUILD,
             status: template::BuildStatus::Failed,
-            files: template::BuildFiles::Kept(FilesId::random()),
+            files: template::BuildFiles::Kept(new_files_id()),
             defaults: record().defaults,
             size: template::Size { cpu_count: 1, memory_mb: 128, disk_mb: 64 },
             of: Some("i1".to_owned()),
@@ -141,9 +141,9 @@ async fn remembers_templates(records: &dyn Records) {
     one.public = true;
     records.put_template(&one).await.expect("it is replaced");
     assert_eq!(records.templates().await.expect("they are read"), [one]);
-    let mut layer = Layer { key: "k".to_owned(), files: FilesId::random(), used_at: now };
+    let mut layer = Layer { key: "k".to_owned(), files: new_files_id(), used_at: now };
     records.put_layer(&layer).await.expect("it is stored");
-    layer.files = FilesId::random();
+    layer.files = new_files_id();
     records.put_layer(&layer).await.expect("it is replaced");
     assert_eq!(records.layers().await.expect("they are read"), [layer]);
     records.remove_layer("k").await.expect("it is forgotten");

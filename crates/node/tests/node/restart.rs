@@ -10,7 +10,7 @@ use engine::BootFiles;
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::ports::{Boot, Engine};
-use sandbar_node::{FilesId, Node, PersistedState, Reachability, Record, SandboxId};
+use sandbar_node::{FilesId, Node, PersistedState, Reachability, Record, SandboxId, new_sandbox_id};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,7 @@ async fn changes_cut_short_are_undone() {
     booting.standing = PersistedState::Paused(PauseMode::Filesystem);
     booting.instance = None;
     lab.records.put(&booting).await.expect("it is recorded");
-    let unknown = SandboxId::random();
+    let unknown = new_sandbox_id();
     let guest = GuestConfig { sandbox_id: unknown.to_string(), ..GuestConfig::default() };
     let resources = pausing.resources;
     let boot = Boot {

@@ -46,8 +46,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::client::{Client, ClientBuilder};
-use crate::id::SandboxId;
 use exchange::{FakeRequest, Rule};
+use protocol::SandboxId;
 use state::ServerState;
 
 pub use process::Script;

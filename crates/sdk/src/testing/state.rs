@@ -16,7 +16,7 @@ use super::process::{Processes, Script};
 use super::secrets::FakeSecret;
 use super::templates::FakeTemplate;
 use super::volumes::FakeVolume;
-use crate::id::SandboxId;
+use protocol::SandboxId;
 
 #[derive(Debug)]
 pub(super) struct ServerState {
