@@ -45,7 +45,7 @@ impl LocalEngine {
 fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
     move |error| match error {
         engine::EngineError::NoSpace(PoolError::NoSpace { path, free, reserve }) => {
-            EngineError::NoSpace(database::explain_reserve(&path, free, reserve))
+            EngineError::NoSpace(durable::explain_reserve(&path, free, reserve))
         }
         engine::EngineError::NoSpace(other) => EngineError::NoSpace(other.to_string()),
         engine::EngineError::FilesMissing { name, path } => match name.parse() {
@@ -67,12 +67,12 @@ fn find_disk_refusal(error: &engine::EngineError, directories: [&Path; 2]) -> Op
         matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS).then_some((errno, io::Error::from(errno)))
     };
     let (errno, refusal) = causes.find_map(refused)?;
-    let exhausted = directories.into_iter().find(|path| database::is_exhausted(path));
+    let exhausted = directories.into_iter().find(|path| durable::is_exhausted(path));
     // Limits of the kernel on namespaces, mounts and cgroups have the same error number. The pool
     // itself fails for its disk.
     let is_of_pool = matches!(error, engine::EngineError::Pool(_));
     let path = exhausted.or(is_of_pool.then_some(directories[0]))?;
-    let cause = database::explain(path, &refusal);
+    let cause = durable::explain(path, &refusal);
     Some(match errno {
         Errno::ROFS => EngineError::ReadOnly(Unwritable { path: path.to_owned(), cause, since: Timestamp::now() }),
         _ => EngineError::NoSpace(cause),
