@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
 use crate::launchers::Launchers;
@@ -32,7 +32,7 @@ use crate::privilege::Privilege;
 use crate::processes::MARK;
 use crate::rootless::Identity;
 use crate::volume::volume_files;
-use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, rootfs::Template};
+use crate::{Boot, BootFiles, EngineConfig, Instance, Mount, Resources, rootfs::Template};
 
 /// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
 /// overloaded by hundreds of them, seconds.
@@ -215,14 +215,14 @@ impl SandboxBuilder {
         groups: Groups,
         privilege: Privilege,
         identity: Identity,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, NamespacesError> {
         let runtime = config.runtime.clone();
         fs::create_dir_all(&runtime)
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
-            .map_err(EngineError::io(format!("make {}", runtime.display())))?;
-        let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
+            .map_err(NamespacesError::io(format!("make {}", runtime.display())))?;
+        let guest = sealed_file("sandbar-guest", config.guest).map_err(NamespacesError::io("make a memory file"))?;
         let mark = (!privilege.is_root()).then(|| format!("{identity}/"));
-        let launchers = Launchers::new(mark).map_err(EngineError::io("make a memory file"))?;
+        let launchers = Launchers::new(mark).map_err(NamespacesError::io("make a memory file"))?;
         let ranges = Ranges::survey(privilege, identity.0);
         Ok(Self { runtime, pool, groups, privilege, identity, ranges, launchers, guest })
     }
@@ -231,16 +231,16 @@ impl SandboxBuilder {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, EngineError> {
+    pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, NamespacesError> {
         let Boot { name, files, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
         check_name(&name)?;
         if !template.is_sound() {
-            return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
+            return Err(NamespacesError::Invalid("the template names no root, or one place twice".to_owned()));
         }
         let volumes =
             volumes.into_iter().map(|Mount { volume, at }| self.open_shared(&volume, at)).collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
-        let ids = self.ranges.take().map_err(EngineError::TooMany)?;
+        let ids = self.ranges.take().map_err(NamespacesError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
         let existed = self.pool.path_of(&name).is_dir();
         // A full volume must boot: the mount needs a few bytes, else the overlay turns read-only.
@@ -249,7 +249,7 @@ impl SandboxBuilder {
             BootFiles::Open => self.open_files(&name, limit + MOUNT_RESERVE_BYTES)?,
         };
         let writable = prepare_volume(&volume, &template, limit, limits.pids)
-            .map_err(EngineError::io(format!("prepare volume {name}")))?;
+            .map_err(NamespacesError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
         let group = self.groups.create(&name, &limits)?;
         watch.mark("cgroup made");
@@ -275,7 +275,7 @@ impl SandboxBuilder {
         };
         let mut resources =
             BootResources { name, group, socket, ids: Some(ids), process: None, children: None, kept: false };
-        let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
+        let guest_config = sealed_file("config", &guest_config).map_err(NamespacesError::io("make a memory file"))?;
         remove(&names_path(&resources.socket))?;
         let socket = resources.socket.clone();
         let connect = |pid| Network::connect(pid, config, egress, &socket);
@@ -287,29 +287,29 @@ impl SandboxBuilder {
             (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
         });
         let (instance, network) = launched?;
-        synced.map_err(EngineError::io(format!("write volume {} to the disk", resources.name)))?;
+        synced.map_err(NamespacesError::io(format!("write volume {} to the disk", resources.name)))?;
         watch.mark("volume synced");
         debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
-        volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", resources.name)))?;
+        volume.set_limit(limit).map_err(NamespacesError::io(format!("limit volume {}", resources.name)))?;
         Ok(Started { instance, network, volume, resources })
     }
 
     /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
     /// counts as missing.
-    fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, EngineError> {
+    fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, NamespacesError> {
         let volume = self.pool.open_volume(name, limit_bytes)?;
         let path = volume.path().join(WRITABLE);
-        if path.is_dir() { Ok(volume) } else { Err(EngineError::FilesMissing { name: name.to_owned(), path }) }
+        if path.is_dir() { Ok(volume) } else { Err(NamespacesError::FilesMissing { name: name.to_owned(), path }) }
     }
 
-    fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
+    fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, NamespacesError> {
         check_name(volume)?;
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
             self.count_nested(volume);
             Ok(Shared { at, source })
         } else {
-            Err(EngineError::FilesMissing { name: volume.to_owned(), path: source })
+            Err(NamespacesError::FilesMissing { name: volume.to_owned(), path: source })
         }
     }
 
@@ -320,11 +320,11 @@ impl SandboxBuilder {
         config: &OwnedFd,
         connect: impl FnOnce(u32) -> io::Result<Network>,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, Network), EngineError> {
+    ) -> Result<(Instance, Network), NamespacesError> {
         let name = resources.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
-            move |source| EngineError::Launch { name, step, source }
+            move |source| NamespacesError::Launch { name, step, source }
         };
         let listener = listen(&resources.socket).map_err(failed("listen for the guest"))?;
         let launcher = self.launchers.take().map_err(failed("spawn the launcher"))?;
@@ -358,9 +358,9 @@ impl SandboxBuilder {
 /// returns process 1.
 ///
 /// Calls `made` as soon as process 1 exists, while that still prepares to execute the guest.
-fn follow(channel: &Channel, resources: &mut BootResources, mut made: impl FnMut(Pid)) -> Result<Pid, EngineError> {
+fn follow(channel: &Channel, resources: &mut BootResources, mut made: impl FnMut(Pid)) -> Result<Pid, NamespacesError> {
     let name = resources.name.clone();
-    let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
+    let failed = |step: &str, source| NamespacesError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_TIMEOUT))
         .map_err(|error| failed("set a deadline", error.into()))?;
     let (mut process, mut executing) = (None, false);
@@ -427,14 +427,14 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
 }
 
 /// Half of the memory, as the kernel's default for a tmpfs is.
-fn shared_memory(limits: &Limits) -> u64 {
+fn shared_memory(limits: &Resources) -> u64 {
     u64::from(limits.memory_mb) << 19
 }
 
-pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
+pub(crate) fn check_name(name: &str) -> Result<(), NamespacesError> {
     let sound =
         !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
-    if sound { Ok(()) } else { Err(EngineError::Invalid(format!("{name:?} is no sandbox name"))) }
+    if sound { Ok(()) } else { Err(NamespacesError::Invalid(format!("{name:?} is no sandbox name"))) }
 }
 
 /// Start time of a process in clock ticks since the machine started.

@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, check_name, start_time_of};
 use crate::cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use crate::delegation;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::machine::{Inner, Machine, remove_socket};
 use crate::pool::{Pool, PoolError, PoolFault, Trashed};
@@ -85,7 +85,7 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 impl Engine {
     /// Mounts the pool and prepares for sandboxes. Those that run already are not touched: see
     /// [`Engine::adopt`] and [`Engine::sweep`].
-    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+    pub async fn open(config: EngineConfig) -> Result<Self, NamespacesError> {
         let engine = Self::build(config).await?;
         let guard = tokio::spawn(guard_space(Arc::downgrade(&engine.0)));
         engine.0.guard.set(guard.abort_handle()).expect("a new engine has no guard yet");
@@ -100,21 +100,21 @@ impl Engine {
         Ok(engine)
     }
 
-    async fn build(config: EngineConfig) -> Result<Self, EngineError> {
+    async fn build(config: EngineConfig) -> Result<Self, NamespacesError> {
         blocking(move || {
-            fs::create_dir_all(&config.data).map_err(EngineError::io("make the data directory"))?;
-            let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
+            fs::create_dir_all(&config.data).map_err(NamespacesError::io("make the data directory"))?;
+            let data = config.data.canonicalize().map_err(NamespacesError::io("find the data directory"))?;
             // Set-uid files of sandboxes are in there, with ids that mean something on the host.
             fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
-                .map_err(EngineError::io("close the data directory to others"))?;
+                .map_err(NamespacesError::io("close the data directory to others"))?;
             let (identity, privilege) = (Identity::for_data(&data), Privilege::detect());
-            note_ids(&data, privilege).map_err(EngineError::io("write to the data directory"))?;
+            note_ids(&data, privilege).map_err(NamespacesError::io("write to the data directory"))?;
             let groups = delegation::groups(privilege, identity, &config.runtime)?;
             let pool = open_pool(&config, &groups)?;
             let layers = data.join(LAYERS);
             let nothing = layers.join("nothing");
-            let base = BaseTemplate::open(layers, privilege).map_err(EngineError::io("open the layers"))?;
-            fs::create_dir_all(&nothing).map_err(EngineError::io("make an empty layer"))?;
+            let base = BaseTemplate::open(layers, privilege).map_err(NamespacesError::io("open the layers"))?;
+            fs::create_dir_all(&nothing).map_err(NamespacesError::io("make an empty layer"))?;
             let builder = SandboxBuilder::open(&config, pool, groups, privilege, identity)?;
             builder.launchers.refill();
             let egress = Arc::new(config.egress);
@@ -134,26 +134,26 @@ impl Engine {
 
     /// The template made of the host itself. Built again at most a few seconds after the host has
     /// changed.
-    pub async fn base_template(&self) -> Result<Template, EngineError> {
+    pub async fn base_template(&self) -> Result<Template, NamespacesError> {
         let shared = self.0.clone();
         blocking(move || {
             let in_use = || {
                 let mut layers = HashSet::new();
                 for name in shared.builder.pool.list()? {
                     let record = Record::try_read(&shared.builder.pool.path_of(&name));
-                    let record = record.map_err(EngineError::io(format!("read the record of volume {name}")))?;
+                    let record = record.map_err(NamespacesError::io(format!("read the record of volume {name}")))?;
                     layers.extend(record.into_iter().flat_map(|record| record.layers));
                 }
                 Ok(layers)
             };
-            shared.base.get(in_use).map_err(EngineError::io("build the base template"))
+            shared.base.get(in_use).map_err(NamespacesError::io("build the base template"))
         })
         .await
     }
 
     /// The template that the sandbox `name` boots from: an own root if its files are one, else the
     /// base.
-    pub async fn template_of(&self, name: &str) -> Result<Template, EngineError> {
+    pub async fn template_of(&self, name: &str) -> Result<Template, NamespacesError> {
         check_name(name)?;
         if root::is_own(&self.0.builder.pool.path_of(name)) {
             return Ok(root::template(self.0.nothing.clone()));
@@ -170,7 +170,7 @@ impl Engine {
         name: &str,
         limit_bytes: u64,
         fill: impl FnOnce(&NewRoot) -> Result<(), E> + Send + 'static,
-    ) -> Result<Result<Vec<String>, E>, EngineError> {
+    ) -> Result<Result<Vec<String>, E>, NamespacesError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || shared.builder.make_root(&name, limit_bytes, fill)).await
@@ -180,7 +180,7 @@ impl Engine {
     /// last boot under that name.
     ///
     /// When it fails, or its future is dropped, nothing is left but those files.
-    pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
+    pub async fn boot(&self, boot: Boot) -> Result<Machine, NamespacesError> {
         let shared = self.0.clone();
         let started = blocking(move || shared.builder.start(boot, &shared.egress)).await?;
         tokio::spawn(refill_soon(Arc::downgrade(&self.0)));
@@ -189,7 +189,12 @@ impl Engine {
 
     /// The machine that an earlier server booted as `name`, if it still runs. A frozen one stays
     /// frozen.
-    pub async fn adopt(&self, name: &str, instance: Instance, egress: Policy) -> Result<Option<Machine>, EngineError> {
+    pub async fn adopt(
+        &self,
+        name: &str,
+        instance: Instance,
+        egress: Policy,
+    ) -> Result<Option<Machine>, NamespacesError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
         let found = blocking(move || shared.find(name, instance, egress)).await?;
@@ -198,22 +203,23 @@ impl Engine {
 
     /// The certificate (PEM) that sandboxes must trust so that rules can set headers of their TLS
     /// requests.
-    pub async fn egress_certificate(&self) -> Result<String, EngineError> {
+    pub async fn egress_certificate(&self) -> Result<String, NamespacesError> {
         let trust = self.0.egress.trust.clone();
-        let missing = || EngineError::Invalid("the engine was opened without certificates for the egress".to_owned());
+        let missing =
+            || NamespacesError::Invalid("the engine was opened without certificates for the egress".to_owned());
         let trust = trust.ok_or_else(missing)?;
         blocking(move || {
             trust
                 .certificate_pem()
-                .map_err(|error| EngineError::io("open the egress's authority")(io::Error::other(error)))
+                .map_err(|error| NamespacesError::io("open the egress's authority")(io::Error::other(error)))
         })
         .await
     }
 
-    fn build_machine(&self, started: Started) -> Result<Machine, EngineError> {
+    fn build_machine(&self, started: Started) -> Result<Machine, NamespacesError> {
         let Started { instance, network: Network { namespace: network, egress }, volume, mut resources } = started;
         let process = watch::readable(resources.process.take().expect("a started sandbox has a process 1"));
-        let process = process.map_err(EngineError::io("watch process 1"))?;
+        let process = process.map_err(NamespacesError::io("watch process 1"))?;
         resources.keep();
         Ok(Machine::new(Inner {
             name: resources.name.clone(),
@@ -237,39 +243,39 @@ impl Engine {
         &self,
         keep_running: &HashSet<String>,
         keep_files: &HashSet<String>,
-    ) -> Result<Vec<String>, EngineError> {
+    ) -> Result<Vec<String>, NamespacesError> {
         let (shared, keep_running, keep_files) = (self.0.clone(), keep_running.clone(), keep_files.clone());
         blocking(move || shared.builder.sweep(&keep_running, &keep_files)).await
     }
 
     /// Removes the files of a sandbox that does not run; absent is success.
-    pub async fn remove_files(&self, name: &str) -> Result<(), EngineError> {
+    pub async fn remove_files(&self, name: &str) -> Result<(), NamespacesError> {
         check_name(name)?;
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.remove(&name)?)).await
     }
 
     /// The names of all files in the pool, those of volumes too.
-    pub async fn files(&self) -> Result<Vec<String>, EngineError> {
+    pub async fn files(&self) -> Result<Vec<String>, NamespacesError> {
         let shared = self.0.clone();
         blocking(move || Ok(shared.builder.pool.list()?)).await
     }
 
     /// Removes the copies that killed backups have left. The caller makes sure that no backup runs.
-    pub async fn remove_frozen_copies(&self) -> Result<(), EngineError> {
+    pub async fn remove_frozen_copies(&self) -> Result<(), NamespacesError> {
         let shared = self.0.clone();
         blocking(move || Ok(shared.builder.pool.remove_frozen_copies()?)).await
     }
 
     /// Writes a description of the files `name` beside them, from which a lost record can be
     /// restored.
-    pub async fn write_note(&self, name: &str, note: Value) -> Result<(), EngineError> {
+    pub async fn write_note(&self, name: &str, note: Value) -> Result<(), NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.write_note(&name, &note)?)).await
     }
 
     /// The description that was last written about the files `name`.
-    pub async fn note(&self, name: &str) -> Result<Option<Value>, EngineError> {
+    pub async fn note(&self, name: &str) -> Result<Option<Value>, NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.note(&name))).await
     }
@@ -280,29 +286,29 @@ impl Engine {
     }
 
     /// The files that sweeps have moved to the trash.
-    pub async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+    pub async fn trash(&self) -> Result<Vec<Trashed>, NamespacesError> {
         let shared = self.0.clone();
         blocking(move || Ok(shared.builder.pool.trash()?)).await
     }
 
     /// Brings files back from the trash.
     /// # Errors
-    /// [`EngineError::FilesMissing`] when they are not in it.
-    pub async fn take_from_trash(&self, name: &str) -> Result<(), EngineError> {
+    /// [`NamespacesError::FilesMissing`] when they are not in it.
+    pub async fn take_from_trash(&self, name: &str) -> Result<(), NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.take_from_trash(&name)?)).await
     }
 
     /// Records for how long files were observed in the trash.
     /// # Errors
-    /// [`EngineError::FilesMissing`] when they are not in it.
-    pub async fn record_watched(&self, name: &str, watched: Duration) -> Result<(), EngineError> {
+    /// [`NamespacesError::FilesMissing`] when they are not in it.
+    pub async fn record_watched(&self, name: &str, watched: Duration) -> Result<(), NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.record_watched(&name, watched)?)).await
     }
 
     /// Deletes files from the trash; absent is success.
-    pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
+    pub async fn delete_from_trash(&self, name: &str) -> Result<(), NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.delete_from_trash(&name)?)).await
     }
@@ -310,7 +316,7 @@ impl Engine {
     /// Gives `to`, which has no files, a copy of the files of `from`. The copy can boot under that
     /// name or be copied again. Instant on btrfs, whatever the size. No process may write to `from`
     /// meanwhile: the caller freezes it.
-    pub async fn copy_files(&self, from: &str, to: &str) -> Result<(), EngineError> {
+    pub async fn copy_files(&self, from: &str, to: &str) -> Result<(), NamespacesError> {
         check_name(from)?;
         check_name(to)?;
         let (shared, from, to) = (self.0.clone(), from.to_owned(), to.to_owned());
@@ -320,7 +326,7 @@ impl Engine {
     /// Creates spare files under each of `names`, which a sandbox of that name takes with
     /// [`Engine::take_spare`]: empty ones, or copies of the files of `from`, which no process
     /// writes to. They are on the disk when this returns.
-    pub async fn make_spares(&self, names: Vec<String>, from: Option<String>) -> Result<(), EngineError> {
+    pub async fn make_spares(&self, names: Vec<String>, from: Option<String>) -> Result<(), NamespacesError> {
         names.iter().chain(&from).try_for_each(|name| check_name(name))?;
         let shared = self.0.clone();
         blocking(move || shared.builder.make_spares(&names, from.as_deref())).await
@@ -332,13 +338,13 @@ impl Engine {
     }
 
     /// Makes the spare files `name` those of the sandbox `name`; returns whether there were any.
-    pub async fn take_spare(&self, name: &str) -> Result<bool, EngineError> {
+    pub async fn take_spare(&self, name: &str) -> Result<bool, NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.take_spare(&name)?)).await
     }
 
     /// Removes the spare files `name`; absent is success.
-    pub async fn remove_spare(&self, name: &str) -> Result<(), EngineError> {
+    pub async fn remove_spare(&self, name: &str) -> Result<(), NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || Ok(shared.builder.pool.remove_spare(&name)?)).await
     }
@@ -347,29 +353,29 @@ impl Engine {
     /// before a power cut undid that, become the files of their sandboxes. Others are removed, or,
     /// where a sandbox may have written to them before a power cut, left for [`Engine::sweep`] to
     /// move to the trash.
-    pub async fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), EngineError> {
+    pub async fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), NamespacesError> {
         let (shared, keep) = (self.0.clone(), keep.clone());
         blocking(move || shared.builder.settle_spares(&keep)).await
     }
 
     /// Syncs the pool. Called before a freeze, it shortens [`Engine::copy_files`]; called after a
     /// pause, it makes sure that a power cut loses nothing.
-    pub async fn sync_files(&self) -> Result<(), EngineError> {
+    pub async fn sync_files(&self) -> Result<(), NamespacesError> {
         let shared = self.0.clone();
-        blocking(move || shared.builder.pool.commit().map_err(EngineError::io("write the pool out"))).await
+        blocking(move || shared.builder.pool.commit().map_err(NamespacesError::io("write the pool out"))).await
     }
 
     /// Creates a volume that sandboxes can mount, see [`Boot::volumes`]. [`Engine::remove_files`]
     /// removes it.
-    pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+    pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || shared.builder.create_volume(&name, limit_bytes)).await
     }
 
     /// Opens a volume.
     /// # Errors
-    /// [`EngineError::FilesMissing`] when it is not there.
-    pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+    /// [`NamespacesError::FilesMissing`] when it is not there.
+    pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
         let (shared, name) = (self.0.clone(), name.to_owned());
         blocking(move || shared.builder.open_volume(&name, limit_bytes)).await
     }
@@ -397,7 +403,7 @@ impl Engine {
 
 /// Opens the pool. One that the kernel aborted can be mounted again only when no process uses it:
 /// the sandboxes that do are ended, and their files stay.
-fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError> {
+fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, NamespacesError> {
     let open = || Pool::open(&config.data, config.pool_bytes);
     let held = match open() {
         Err(error @ PoolError::Held { .. }) => error,
@@ -427,7 +433,7 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
 }
 
 /// Ends a sandbox by its group, whichever server booted it.
-fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
+fn end_group(groups: &Groups, name: &str) -> Result<(), NamespacesError> {
     let Some(group) = groups.open_existing(name) else { return Ok(()) };
     let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
     group.kill_all()?;
@@ -541,7 +547,7 @@ async fn write_back(engine: Weak<Shared>) {
 }
 
 impl Shared {
-    fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, EngineError> {
+    fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, NamespacesError> {
         let Some(group) = self.builder.groups.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the pidfd is open: from here on the pid cannot be reused unnoticed.
@@ -551,13 +557,13 @@ impl Shared {
         }
         let socket = self.builder.socket_of(&name);
         let network = Network::connect(instance.pid, &self.egress, egress, &socket)
-            .map_err(EngineError::io("connect the sandbox to the network"))?;
+            .map_err(NamespacesError::io("connect the sandbox to the network"))?;
         let pool = &self.builder.pool;
         let Some(Record { limit_bytes, shared_bytes, pids, .. }) = Record::read(&pool.path_of(&name)) else {
             return Ok(None);
         };
         let volume = pool.open_volume(&name, limit_bytes)?;
-        volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
+        volume.set_allowance(shared_bytes).map_err(NamespacesError::io(format!("limit volume {name}")))?;
         if let Some(pids) = pids {
             // The previous server may have lowered it, see [`ProcessShares`].
             group.limit_processes(pids)?;
@@ -581,7 +587,11 @@ fn has_ended(process: &OwnedFd) -> bool {
 impl SandboxBuilder {
     /// What cannot be ended or removed is logged and left: it must not keep the server from
     /// starting.
-    fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
+    fn sweep(
+        &self,
+        keep_running: &HashSet<String>,
+        keep_files: &HashSet<String>,
+    ) -> Result<Vec<String>, NamespacesError> {
         let mut removed = BTreeSet::new();
         for name in self.groups.list() {
             if keep_running.contains(&name) {

@@ -8,7 +8,7 @@ use crate::pool::{PoolError, PoolFault};
 
 /// Why the engine could not do what the caller asked for.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub enum NamespacesError {
     /// The machine cannot isolate sandboxes as it is; `fix` says what would change that.
     #[error("this machine lacks {what}; {fix}")]
     Unsupported { what: String, fix: String },
@@ -41,14 +41,14 @@ pub enum EngineError {
     Io { what: String, source: io::Error },
 }
 
-impl EngineError {
+impl NamespacesError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
 }
 
-impl From<PoolError> for EngineError {
+impl From<PoolError> for NamespacesError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::NoSpace { .. } => Self::NoSpace(error),

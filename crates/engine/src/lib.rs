@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 
 pub use copy::allow_for_restored;
 pub use engine::Engine;
-pub use error::EngineError;
+pub use error::NamespacesError;
 pub use files_id::{FilesId, InvalidFilesId};
 pub use machine::{Machine, Usage};
 pub use privilege::FileIds;
@@ -60,7 +60,7 @@ pub struct EngineConfig {
 
 /// Resource limits of one sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct Resources {
     pub cpu_count: u32,
     pub memory_mb: u32,
     pub disk_mb: u32,
@@ -76,7 +76,7 @@ pub struct Boot {
     pub files: BootFiles,
     /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
     pub template: rootfs::Template,
-    pub limits: Limits,
+    pub limits: Resources,
     /// What the sandbox may connect to.
     pub egress: egress::Policy,
     /// Volumes that the sandbox mounts, perhaps like other sandboxes: see [`Engine::open_volume`].
@@ -146,13 +146,13 @@ pub(crate) const LAYERS: &str = "layers";
 
 /// Runs blocking work on the runtime's blocking pool. A panic of the work continues in the caller.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
-) -> Result<T, EngineError> {
+    work: impl FnOnce() -> Result<T, NamespacesError> + Send + 'static,
+) -> Result<T, NamespacesError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(EngineError::Io {
+            Err(_) => Err(NamespacesError::Io {
                 what: "finish: the runtime is shutting down".to_owned(),
                 source: io::ErrorKind::Interrupted.into(),
             }),

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::cgroup::Calls;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::group::Group;
 use crate::ids::Range;
 use crate::pool::Volume;
@@ -107,21 +107,21 @@ impl Machine {
     }
 
     /// Stops every process. A frozen machine is success.
-    pub async fn freeze(&self) -> Result<(), EngineError> {
+    pub async fn freeze(&self) -> Result<(), NamespacesError> {
         self.with_group(Group::freeze).await
     }
 
     /// Lets every process continue. A running machine is success.
-    pub async fn thaw(&self) -> Result<(), EngineError> {
+    pub async fn thaw(&self) -> Result<(), NamespacesError> {
         self.with_group(Group::thaw).await
     }
 
     /// Kills every process, frozen or not, and removes what the engine created for them. The files
     /// stay. Idempotent; also succeeds for a machine whose processes have ended by themselves.
-    pub async fn kill(&self) -> Result<(), EngineError> {
+    pub async fn kill(&self) -> Result<(), NamespacesError> {
         self.0.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.with_group(Group::kill_all).await?;
-        timeout(EXIT_TIMEOUT, self.exited()).await.map_err(|_| EngineError::Io {
+        timeout(EXIT_TIMEOUT, self.exited()).await.map_err(|_| NamespacesError::Io {
             what: format!("end process 1 of sandbox {}", self.0.name),
             source: io::ErrorKind::TimedOut.into(),
         })?;
@@ -136,11 +136,11 @@ impl Machine {
     }
 
     /// What the sandbox uses now, and its limits.
-    pub async fn usage(&self) -> Result<Usage, EngineError> {
+    pub async fn usage(&self) -> Result<Usage, NamespacesError> {
         let inner = self.0.clone();
         blocking(move || {
             let (now, volume) = (inner.group.usage()?, &inner.volume);
-            let disk_used = volume.used_bytes().map_err(EngineError::io("count the bytes of a volume"))?;
+            let disk_used = volume.used_bytes().map_err(NamespacesError::io("count the bytes of a volume"))?;
             Ok(Usage {
                 cpu_usec: now.cpu_usec,
                 memory_used: now.memory_used,
@@ -169,8 +169,8 @@ impl Machine {
 
     async fn with_group<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Group) -> Result<T, EngineError> + Send + 'static,
-    ) -> Result<T, EngineError> {
+        work: impl FnOnce(&Group) -> Result<T, NamespacesError> + Send + 'static,
+    ) -> Result<T, NamespacesError> {
         let group = self.0.group.clone();
         blocking(move || work(&group)).await
     }
@@ -182,15 +182,15 @@ pub(crate) fn names_path(socket: &Path) -> PathBuf {
 }
 
 /// Removes a sandbox's socket, after the files beside it.
-pub(crate) fn remove_socket(path: &Path) -> Result<(), EngineError> {
+pub(crate) fn remove_socket(path: &Path) -> Result<(), NamespacesError> {
     remove(&names_path(path))?;
     remove(path)
 }
 
-pub(crate) fn remove(path: &Path) -> Result<(), EngineError> {
+pub(crate) fn remove(path: &Path) -> Result<(), NamespacesError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(EngineError::io(format!("remove {}", path.display()))(error))
+            Err(NamespacesError::io(format!("remove {}", path.display()))(error))
         }
         _ => Ok(()),
     }

@@ -34,7 +34,7 @@ impl LocalEngine {
 
     /// Converts an error. While the pool is read-only, that is the reason of every failure; a disk
     /// that refused a change is named with what to do.
-    fn failed(&self, what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError + '_ {
+    fn failed(&self, what: &'static str) -> impl FnOnce(engine::NamespacesError) -> EngineError + '_ {
         move |error| match self.fault() {
             Some(fault) => EngineError::ReadOnly(fault),
             None => find_disk_refusal(&error, self.engine.directories()).unwrap_or_else(|| failed(what)(error)),
@@ -42,24 +42,24 @@ impl LocalEngine {
     }
 }
 
-fn failed(what: &'static str) -> impl FnOnce(engine::EngineError) -> EngineError {
+fn failed(what: &'static str) -> impl FnOnce(engine::NamespacesError) -> EngineError {
     move |error| match error {
-        engine::EngineError::NoSpace(PoolError::NoSpace { path, free, reserve }) => {
+        engine::NamespacesError::NoSpace(PoolError::NoSpace { path, free, reserve }) => {
             EngineError::NoSpace(durable::explain_reserve(&path, free, reserve))
         }
-        engine::EngineError::NoSpace(other) => EngineError::NoSpace(other.to_string()),
-        engine::EngineError::FilesMissing { name, path } => match name.parse() {
+        engine::NamespacesError::NoSpace(other) => EngineError::NoSpace(other.to_string()),
+        engine::NamespacesError::FilesMissing { name, path } => match name.parse() {
             Ok(files) => EngineError::FilesMissing { files, path },
             Err(_) => EngineError::failed(what, format!("nothing is at {}", path.display())),
         },
-        engine::EngineError::ReadOnly(fault) => EngineError::ReadOnly(unwritable(fault)),
+        engine::NamespacesError::ReadOnly(fault) => EngineError::ReadOnly(unwritable(fault)),
         other => EngineError::failed(what, other),
     }
 }
 
 /// The refusal of a disk in the causes of `error`, explained by the state of the engine's
 /// directories.
-fn find_disk_refusal(error: &engine::EngineError, directories: [&Path; 2]) -> Option<EngineError> {
+fn find_disk_refusal(error: &engine::NamespacesError, directories: [&Path; 2]) -> Option<EngineError> {
     let mut causes = iter::successors(Some(error as &(dyn Error + 'static)), |cause| (*cause).source());
     let refused = |cause: &(dyn Error + 'static)| {
         let error = cause.downcast_ref::<io::Error>()?;
@@ -70,7 +70,7 @@ fn find_disk_refusal(error: &engine::EngineError, directories: [&Path; 2]) -> Op
     let exhausted = directories.into_iter().find(|path| durable::is_exhausted(path));
     // Limits of the kernel on namespaces, mounts and cgroups have the same error number. The pool
     // itself fails for its disk.
-    let is_of_pool = matches!(error, engine::EngineError::Pool(_));
+    let is_of_pool = matches!(error, engine::NamespacesError::Pool(_));
     let path = exhausted.or(is_of_pool.then_some(directories[0]))?;
     let cause = durable::explain(path, &refusal);
     Some(match errno {
@@ -154,7 +154,7 @@ impl Engine for LocalEngine {
             files,
             hostname: id.to_string(),
             template,
-            limits: engine::Limits {
+            limits: engine::Resources {
                 cpu_count: resources.cpu_count,
                 memory_mb: resources.memory_mb,
                 disk_mb: resources.disk_mb,
@@ -313,19 +313,20 @@ mod tests {
         let no_space = || PoolError::NoSpace { path: "/".into(), free: 1 << 30, reserve: 2 << 30 };
         let denied = || io::Error::from_raw_os_error(13);
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_323_346_789);
-        let missing = |name: &str| engine::EngineError::FilesMissing { name: name.to_owned(), path: "/pool/x".into() };
+        let missing =
+            |name: &str| engine::NamespacesError::FilesMissing { name: name.to_owned(), path: "/pool/x".into() };
         let told = [
-            engine::EngineError::NoSpace(no_space()),
-            engine::EngineError::NoSpace(PoolError::InvalidName("x".to_owned())),
-            engine::EngineError::ReadOnly(PoolFault { path: "/pool".into(), cause: "aborted".to_owned(), since }),
+            engine::NamespacesError::NoSpace(no_space()),
+            engine::NamespacesError::NoSpace(PoolError::InvalidName("x".to_owned())),
+            engine::NamespacesError::ReadOnly(PoolFault { path: "/pool".into(), cause: "aborted".to_owned(), since }),
             missing("iabc"),
-            engine::EngineError::Unsupported { what: "cgroups".to_owned(), fix: "mount them".to_owned() },
-            engine::EngineError::Invalid("the template names no root".to_owned()),
-            engine::EngineError::TooMany(7),
-            engine::EngineError::Running("iabc".to_owned()),
-            engine::EngineError::Launch { name: "iabc".to_owned(), step: "mount".to_owned(), source: denied() },
-            engine::EngineError::Pool(no_space()),
-            engine::EngineError::Io { what: "make a memory file".to_owned(), source: denied() },
+            engine::NamespacesError::Unsupported { what: "cgroups".to_owned(), fix: "mount them".to_owned() },
+            engine::NamespacesError::Invalid("the template names no root".to_owned()),
+            engine::NamespacesError::TooMany(7),
+            engine::NamespacesError::Running("iabc".to_owned()),
+            engine::NamespacesError::Launch { name: "iabc".to_owned(), step: "mount".to_owned(), source: denied() },
+            engine::NamespacesError::Pool(no_space()),
+            engine::NamespacesError::Io { what: "make a memory file".to_owned(), source: denied() },
         ]
         .map(|error| {
             let error = failed("cannot boot the sandbox")(error);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use egress::NAMESERVER;
-use sandbar_engine::EngineError;
+use sandbar_engine::NamespacesError;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -155,12 +155,12 @@ fn a_running_name_is_not_booted_twice() {
     let sandbox = Sandbox::new();
     let boot = block_on(boot_of(&sandbox.engine, &sandbox.name));
     let refused = block_on(sandbox.engine.boot(boot)).unwrap_err();
-    assert!(matches!(&refused, EngineError::Running(name) if *name == sandbox.name), "{refused:?}");
+    assert!(matches!(&refused, NamespacesError::Running(name) if *name == sandbox.name), "{refused:?}");
     assert_eq!(sandbox.succeed("echo still here"), "still here");
     for name in ["", "Upper", "a/b", "..", "a-b"] {
         let mut boot = block_on(boot_of(&sandbox.engine, "x"));
         boot.name = name.to_owned();
-        assert!(matches!(block_on(sandbox.engine.boot(boot)), Err(EngineError::Invalid(_))), "{name:?}");
+        assert!(matches!(block_on(sandbox.engine.boot(boot)), Err(NamespacesError::Invalid(_))), "{name:?}");
     }
 }
 
@@ -170,7 +170,7 @@ fn a_failed_boot_names_its_step_and_leaves_nothing() {
     boot.template.mounts[1].lowers.push("/var/tmp/no such layer".into());
     let error = block_on(engine.boot(boot)).unwrap_err();
     match &error {
-        EngineError::Launch { step, source, .. } => {
+        NamespacesError::Launch { step, source, .. } => {
             assert!(step.contains("no such layer"), "{step}");
             assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
         }
@@ -197,7 +197,7 @@ fn an_abandoned_boot_is_undone() {
                 block_on(machine.kill()).unwrap();
                 true
             }
-            Err(EngineError::Running(_)) => false,
+            Err(NamespacesError::Running(_)) => false,
             Err(other) => panic!("{other:?}"),
         }
     });

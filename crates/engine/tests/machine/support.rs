@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use egress::{EgressConfig, Policy, Rules};
 use launcher::users::Rights;
-use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Limits, Machine};
+use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Machine, Resources};
 use tokio::runtime::Runtime;
 
-pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
+pub(crate) const LIMITS: Resources = Resources { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Whether this process is root of the machine, or of a user namespace.
