@@ -22,17 +22,19 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use crate::EngineConfig;
 use crate::error::NamespacesError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
 use crate::launchers::Launchers;
 use crate::machine::{names_path, remove, remove_socket};
 use crate::pool::{Pool, Volume};
+use crate::port::{Boot, BootFiles, Instance, Mount, Resources};
 use crate::privilege::Privilege;
 use crate::processes::MARK;
+use crate::rootfs::Template;
 use crate::rootless::Identity;
 use crate::volume::volume_files;
-use crate::{Boot, BootFiles, EngineConfig, Instance, Mount, Resources, rootfs::Template};
 
 /// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
 /// overloaded by hundreds of them, seconds.
@@ -231,14 +233,21 @@ impl SandboxBuilder {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, NamespacesError> {
-        let Boot { name, files, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
-        check_name(&name)?;
+    pub(crate) fn start(
+        &self,
+        boot: Boot,
+        template: Template,
+        config: &Arc<EgressConfig>,
+    ) -> Result<Started, NamespacesError> {
+        let Boot { id, files, resources: limits, egress, volumes, boot_id, hostname, guest_config } = boot;
+        let name = id.to_string();
         if !template.is_sound() {
             return Err(NamespacesError::Invalid("the template names no root, or one place twice".to_owned()));
         }
-        let volumes =
-            volumes.into_iter().map(|Mount { volume, at }| self.open_shared(&volume, at)).collect::<Result<_, _>>()?;
+        let volumes = volumes
+            .into_iter()
+            .map(|Mount { files, at }| self.open_shared(files.as_str(), at))
+            .collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
         let ids = self.ranges.take().map_err(NamespacesError::TooMany)?;
         let limit = u64::from(limits.disk_mb) << 20;
@@ -303,7 +312,6 @@ impl SandboxBuilder {
     }
 
     fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, NamespacesError> {
-        check_name(volume)?;
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
             self.count_nested(volume);
@@ -429,12 +437,6 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
 /// Half of the memory, as the kernel's default for a tmpfs is.
 fn shared_memory(limits: &Resources) -> u64 {
     u64::from(limits.memory_mb) << 19
-}
-
-pub(crate) fn check_name(name: &str) -> Result<(), NamespacesError> {
-    let sound =
-        !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
-    if sound { Ok(()) } else { Err(NamespacesError::Invalid(format!("{name:?} is no sandbox name"))) }
 }
 
 /// Start time of a process in clock ticks since the machine started.

@@ -5,17 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use engine::FilesId;
+use engine::{Engine, EngineError, FilesId, Resources};
 use jiff::Timestamp;
 use protocol::SandboxId;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::egress::{Egress, Lists};
 use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
-use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
+use crate::sandbox::{OnTimeout, PersistedState, Record};
 use crate::template::{Build, BuildFiles, Defaults, Tag, Template, TemplateRecord};
 use crate::volume::{Volume, VolumeMount};
 
@@ -72,7 +73,28 @@ pub struct DescribedBuild {
     pub tags: Vec<String>,
 }
 
+/// Keeps a description beside `files`, replacing the one before.
+pub(crate) async fn write_description(
+    engine: &dyn Engine,
+    files: &FilesId,
+    description: &Description,
+) -> Result<(), EngineError> {
+    let note = serde_json::to_value(description)
+        .map_err(|error| EngineError::failed("cannot write the description of files", error))?;
+    engine.write_note(files, note).await
+}
+
+/// The description of `files`; `None` also if it cannot be parsed.
+pub(crate) async fn read_description(engine: &dyn Engine, files: &FilesId) -> Result<Option<Description>, EngineError> {
+    Ok(engine.note(files).await?.and_then(Description::from_note))
+}
+
 impl Description {
+    /// `None` if this version cannot parse it.
+    pub(crate) fn from_note(note: Value) -> Option<Self> {
+        serde_json::from_value(note).ok()
+    }
+
     pub(crate) fn for_sandbox(record: &Record) -> Self {
         let lists = record.egress.lists();
         // The sandbox's traffic went through a proxy whose password is not kept. Without it the

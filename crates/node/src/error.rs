@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use engine::EngineError;
 use protocol::SandboxId;
 
 use crate::lifecycle::State;
-use crate::ports::{EngineError, RecordsError};
+use crate::ports::RecordsError;
 
 /// A call on one sandbox failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,31 +1,31 @@
 //! Engine and records in memory, for tests: machines are a listening socket and a task, records are
 //! a map.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
-use engine::{BootFiles, FilesId, NewRoot};
+use engine::{
+    Boot, BootFiles, Engine, EngineCapabilities, EngineError, FilesId, Fill, Instance, IsolationClass, Machine,
+    NewRoot, RootError, Trash, Trashed, Usage,
+};
 use jiff::Timestamp;
 use protocol::SandboxId;
 use protocol::guest::GuestConfig;
+use serde_json::Value;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::build::Layer;
-use crate::description::Description;
 use crate::id::new_files_id;
-use crate::ports::{
-    Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
-    TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
-};
+use crate::ports::{Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
 use crate::sandbox::{Created, IdempotencyKey, Record};
 use crate::secret::Secret;
 use crate::template::TemplateRecord;
@@ -50,7 +50,7 @@ struct Inner {
     machines: HashMap<SandboxId, Arc<MemoryMachine>>,
     files: HashSet<FilesId>,
     volumes: HashSet<FilesId>,
-    notes: HashMap<FilesId, Description>,
+    notes: HashMap<FilesId, Value>,
     trash: HashMap<FilesId, Trashed>,
     copies: Vec<(FilesId, FilesId)>,
     spares: HashSet<SandboxId>,
@@ -59,6 +59,11 @@ struct Inner {
     freezing: Arc<tokio::sync::Mutex<()>>,
     refusing: Refusal,
     refusing_freezes: Arc<Mutex<Refusal>>,
+}
+
+/// What the guest of `boot` reads.
+pub fn guest_config(boot: &Boot) -> serde_json::Result<GuestConfig> {
+    serde_json::from_slice(&boot.guest_config)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -182,12 +187,12 @@ impl Trash for MemoryEngine {
         Ok(Self::files(self))
     }
 
-    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
-        lock(&self.inner).notes.insert(files.clone(), description.clone());
+    async fn write_note(&self, files: &FilesId, note: Value) -> Result<(), EngineError> {
+        lock(&self.inner).notes.insert(files.clone(), note);
         Ok(())
     }
 
-    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
+    async fn note(&self, files: &FilesId) -> Result<Option<Value>, EngineError> {
         Ok(lock(&self.inner).notes.get(files).cloned())
     }
 
@@ -201,9 +206,9 @@ impl Trash for MemoryEngine {
 
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         let mut inner = lock(&self.inner);
-        let Some(Trashed { description, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
+        let Some(Trashed { note, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
         inner.files.insert(files.clone());
-        inner.notes.extend(description.map(|description| (files.clone(), description)));
+        inner.notes.extend(note.map(|note| (files.clone(), note)));
         Ok(())
     }
 
@@ -221,6 +226,19 @@ impl Trash for MemoryEngine {
 
 #[async_trait]
 impl Engine for MemoryEngine {
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            isolation: IsolationClass::Namespaces,
+            memory_snapshots: false,
+            live_fork: false,
+            instant_copies: true,
+        }
+    }
+
+    async fn environment(&self, _id: &SandboxId) -> Result<BTreeMap<String, String>, EngineError> {
+        Ok(BTreeMap::new())
+    }
+
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         if let Some(error) = lock(&self.inner).refusing {
             return Err(error());
@@ -241,7 +259,9 @@ impl Engine for MemoryEngine {
             egress: Mutex::new(boot.egress.rules.clone()),
             ended: CancellationToken::new(),
         });
-        (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
+        let guest =
+            guest_config(&boot).map_err(|error| EngineError::failed("cannot read the guest's config", error))?;
+        (self.guest)(listener, guest, machine.ended.clone());
         inner.files.insert(FilesId::from(&boot.id));
         inner.machines.insert(boot.id.clone(), Arc::clone(&machine));
         inner.boots.push(boot);
@@ -262,7 +282,7 @@ impl Engine for MemoryEngine {
         Ok(same.map(|machine| machine as Arc<dyn Machine>))
     }
 
-    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<FilesId>, EngineError> {
         let mut inner = lock(&self.inner);
         inner.machines.retain(|id, machine| {
             let stays = running.contains(id);
@@ -276,17 +296,12 @@ impl Engine for MemoryEngine {
             held.iter().filter(|id| !files.contains(*id) && !volumes.contains(*id)).cloned().collect();
         for id in &unnamed {
             held.remove(id);
-            let description = notes.remove(id);
-            let trashed = Trashed {
-                files: id.clone(),
-                since: Timestamp::now(),
-                watched: Duration::ZERO,
-                bytes: Some(0),
-                description,
-            };
+            let note = notes.remove(id);
+            let trashed =
+                Trashed { files: id.clone(), since: SystemTime::now(), watched: Duration::ZERO, bytes: Some(0), note };
             trash.insert(id.clone(), trashed);
         }
-        Ok(unnamed.iter().map(FilesId::to_string).collect())
+        Ok(unnamed)
     }
 
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
@@ -320,10 +335,6 @@ impl Engine for MemoryEngine {
         }
     }
 
-    fn copies_are_instant(&self) -> bool {
-        true
-    }
-
     async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
         let mut inner = lock(&self.inner);
         let taken = inner.spares.remove(id);
@@ -352,7 +363,7 @@ impl Engine for MemoryEngine {
     async fn make_root(&self, files: &FilesId, _limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let root = self.directory.join(files.as_str());
         std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
-        fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() })?;
+        fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() }).map_err(RootError::Fill)?;
         lock(&self.inner).files.insert(files.clone());
         Ok(Vec::new())
     }
@@ -456,6 +467,7 @@ impl Machine for MemoryMachine {
             memory_limit: 1 << 30,
             disk_used: 1 << 12,
             disk_limit: 1 << 33,
+            pids: 1,
             oom_kills: self.oom_kills.load(Ordering::Relaxed),
         })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::FilesId;
+use engine::{Engine, EngineError, FilesId, Machine};
 use futures::StreamExt;
 use jiff::Timestamp;
 use protocol::SandboxId;
@@ -24,7 +24,7 @@ use crate::lifecycle::{PauseMode, State};
 use crate::log::Entry;
 use crate::metrics::Sample;
 use crate::owner::{Command, OnRunning, Owner, Reply, Resume, Resumed};
-use crate::ports::{Engine, EngineError, Machine, Records, TemplateRecords, VolumeRecords};
+use crate::ports::{Records, TemplateRecords, VolumeRecords};
 use crate::records::SqliteRecords;
 use crate::sandbox::{OnTimeout, PersistedState, Record};
 use crate::spares;
@@ -237,10 +237,9 @@ impl Node {
 
     /// Logs what a sweep removed beyond the sandboxes whose lease ended, and deletes the files of
     /// interrupted builds, which are useless without the build.
-    async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) {
-        let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
-        let unexpected = files.filter(|files| !ended_leases.contains(files));
-        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(is_of_build);
+    async fn report_swept(&self, swept: &[FilesId], ended_leases: &HashSet<FilesId>) {
+        let unexpected = swept.iter().filter(|files| !ended_leases.contains(*files));
+        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(|files| is_of_build(files));
         for files in &scratch {
             if let Err(error) = self.node_state.engine.delete_from_trash(files).await {
                 warn!(%files, %error, "files of a broken-off build stay in the trash");

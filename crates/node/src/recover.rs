@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::FilesId;
+use engine::{EngineError, FilesId, Resources, Trashed};
 use jiff::Timestamp;
 use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
@@ -13,15 +13,15 @@ use uuid::Uuid;
 
 use crate::clock::after;
 use crate::config::SandboxesConfig;
-use crate::description::Description;
+use crate::description::{Description, read_description, write_description};
 use crate::error::SandboxError;
 use crate::id::{Token, is_of_sandbox, random_name};
 use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::owner::Owner;
-use crate::ports::{EngineError, RecordsError, Trashed};
-use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
+use crate::ports::RecordsError;
+use crate::sandbox::{OnTimeout, PersistedState, Record};
 use crate::state::NodeState;
 use crate::template::{
     BASE_ID, Build, BuildFiles, BuildStatus, DEFAULT_TAG, Defaults, Size, Tag, Template, TemplateRecord,
@@ -140,16 +140,16 @@ async fn list_recoverable(node_state: &NodeState) -> Result<Vec<Recoverable>, Sa
     let entry = |trashed: Trashed| Recoverable {
         // Up to one interval was observed and is not recorded yet.
         deleted_at: Some(after(now, kept.saturating_sub(trashed.watched + TRASH_INTERVAL))),
-        trashed_at: Some(trashed.since),
+        trashed_at: Some(Timestamp::try_from(trashed.since).unwrap_or(Timestamp::MAX)),
         files: trashed.files,
         bytes: trashed.bytes,
-        description: trashed.description,
+        description: trashed.note.and_then(Description::from_note),
     };
     let mut found: Vec<Recoverable> = node_state.engine.trash().await?.into_iter().map(entry).collect();
     let named = named_files(node_state);
     for files in node_state.engine.files().await? {
         if !named.contains(&files) && node_state.engine.is_volume(&files).await? {
-            let description = node_state.engine.description(&files).await?;
+            let description = read_description(&*node_state.engine, &files).await?;
             found.push(Recoverable { files, trashed_at: None, deleted_at: None, bytes: None, description });
         }
     }
@@ -294,9 +294,9 @@ async fn describe_all(node_state: &NodeState) {
     wanted
         .extend(node_state.volumes.all().iter().map(|volume| (volume.files.clone(), Description::for_volume(volume))));
     for (files, description) in wanted {
-        if matches!(node_state.engine.description(&files).await, Ok(None)) {
+        if matches!(read_description(&*node_state.engine, &files).await, Ok(None)) {
             // Ignored: files that were removed meanwhile, or are missing, need no description.
-            let _ = node_state.engine.describe(&files, &description).await;
+            let _ = write_description(&*node_state.engine, &files, &description).await;
         }
     }
 }

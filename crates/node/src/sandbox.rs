@@ -5,27 +5,17 @@ use std::fmt;
 use std::time::Duration;
 
 use egress::Rules;
+use engine::{Instance, Resources};
 use jiff::Timestamp;
 use protocol::SandboxId;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::egress::Egress;
 use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
-use crate::ports::Instance;
 use crate::template::{Defaults, Resolved, Template};
 use crate::volume::VolumeMount;
-
-/// Resource limits of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resources {
-    pub cpu_count: u32,
-    pub memory_mb: u32,
-    pub disk_mb: u32,
-    pub pids: u32,
-}
 
 /// What happens when the lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,7 +109,7 @@ impl Spares {
 
 /// Prepares spares of `origin` if they run low, in the background of the create call that used one.
 pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
-    if origin.is_some() && !node_state.engine.copies_are_instant() {
+    if origin.is_some() && !node_state.engine.capabilities().instant_copies {
         return;
     }
     let Some((missing, dropped)) = node_state.spares.begin_refill(&origin) else { return };

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::FilesId;
 use engine::volume::VolumeDirectory;
+use engine::{EngineError, FilesId, Mount};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -15,7 +15,7 @@ use crate::description::Description;
 use crate::error::{FilesOwner, SandboxError};
 use crate::id::{Token, new_files_id, random_name};
 use crate::node::Node;
-use crate::ports::{EngineError, Records, RecordsError};
+use crate::ports::{Records, RecordsError};
 
 const LONGEST_NAME: usize = 128;
 
@@ -38,6 +38,12 @@ pub struct VolumeMount {
     /// The mount point in the sandbox.
     pub path: String,
     pub(crate) files: FilesId,
+}
+
+impl VolumeMount {
+    pub(crate) fn to_mount(&self) -> Mount {
+        Mount { files: self.files.clone(), at: self.path.clone().into() }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

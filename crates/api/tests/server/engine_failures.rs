@@ -1,7 +1,6 @@
 //! The answers to calls that the engine fails: status and body, byte for byte.
 
-use node::ports::EngineError;
-use node::{SandboxId, Unwritable};
+use node::{EngineError, SandboxId, Unwritable};
 use serde_json::json;
 
 use crate::support::{Server, text};

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::boot::{SandboxBuilder, check_name};
+use crate::boot::SandboxBuilder;
 use crate::error::NamespacesError;
 use crate::privilege::Privilege;
 
@@ -88,7 +88,6 @@ pub(crate) fn holds_content(directory: &Path) -> bool {
 impl SandboxBuilder {
     /// Creates an empty volume. Blocks.
     pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
-        check_name(name)?;
         let volume = self.pool.create_shared_volume(name, limit_bytes)?;
         let created = VolumeDirectory::create(volume.path()).and_then(|directory| {
             self.pool.sync_new(&volume, &[&directory.files, &directory.staging])?;
@@ -99,7 +98,6 @@ impl SandboxBuilder {
 
     /// Opens a volume that exists. Blocks.
     pub(crate) fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
-        check_name(name)?;
         self.count_nested(name);
         let volume = self.pool.open_volume(name, limit_bytes)?;
         let opened =

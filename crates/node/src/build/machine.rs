@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{Policy, Rules};
-use engine::{BootFiles, FilesId};
+use engine::{Boot, BootFiles, EngineError, FilesId, Machine, Resources};
 use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
@@ -15,12 +15,11 @@ use tracing::warn;
 use super::log::Splitter;
 use super::runner::{Failed, Reporter};
 use super::scripts::ARCHIVE;
+use crate::guest_config;
 use crate::guest_files;
 use crate::guest_process::{self, Output, Script};
 use crate::id::{Token, new_build_sandbox_id, new_files_id};
 use crate::log::LogLevel;
-use crate::ports::{Boot, EngineError, Machine};
-use crate::sandbox::Resources;
 use crate::start_command::{DEFAULT_USER, Guest};
 use crate::state::NodeState;
 
@@ -85,7 +84,8 @@ impl BuildMachine {
                     egress: Policy::unheard(Rules::default()),
                     volumes: Vec::new(),
                     boot_id,
-                    guest,
+                    hostname: id.to_string(),
+                    guest_config: guest_config::encode(&*node_state.engine, &id, guest).await?,
                 })
                 .await
         };

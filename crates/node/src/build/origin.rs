@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use engine::{FilesId, NewRoot};
+use engine::{FilesId, Fill, NewRoot, RootError};
 use images::{
     ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Target, Unpacked,
     cancellation, unpack_files,
@@ -22,7 +22,6 @@ use crate::faults::Point;
 use crate::id::new_files_id;
 use crate::log::LogLevel;
 use crate::owner::chain;
-use crate::ports::{Fill, RootError};
 use crate::state::NodeState;
 use crate::template::{Defaults, Resolved};
 
@@ -81,7 +80,7 @@ impl From<RootError> for Failed {
     fn from(error: RootError) -> Self {
         match error {
             RootError::Engine(error) => error.into(),
-            RootError::Image(error) => error.into(),
+            RootError::Fill(error) => Self::new(chain(&*error)),
         }
     }
 }
@@ -170,7 +169,7 @@ pub(super) async fn provide(
     let mut unpack_to = move |root: &NewRoot, unpack: &dyn Fn(&Target<'_>) -> Result<Unpacked, ImageError>| {
         let owners = root.first_id.map_or(Owners::Ours, Owners::From);
         let target = Target { root: &root.path, owners, limits, cancelled: Some(&cancelled), cgroup: &root.cgroup };
-        unpack(&target).map(&mut done)
+        Ok(unpack(&target).map(&mut done)?)
     };
     let draft = node_state.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
     let fill: Fill = match found.source {

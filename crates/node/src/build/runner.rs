@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::FilesId;
+use engine::{EngineError, FilesId, Resources};
 use tokio::time::Instant;
 
 use super::log::{BuildLog, Splitter};
@@ -17,8 +17,7 @@ use crate::guest_process::{self, Output, Script};
 use crate::id::new_files_id;
 use crate::log::LogLevel;
 use crate::owner::chain;
-use crate::ports::{EngineError, RecordsError};
-use crate::sandbox::Resources;
+use crate::ports::RecordsError;
 use crate::start_command::{self, DEFAULT_USER};
 use crate::state::NodeState;
 use crate::template::{BuildFiles, Defaults};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{BootFiles, FilesId};
+use engine::{BootFiles, EngineError, FilesId, Machine};
 use protocol::guest::Lease;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -15,7 +15,7 @@ use crate::error::SandboxError;
 use crate::guest_call;
 use crate::lifecycle::{Event, PauseMode, State};
 use crate::log::LogLevel;
-use crate::ports::{EngineError, Machine, RecordsError};
+use crate::ports::RecordsError;
 use crate::sandbox::{IdempotencyKey, OnTimeout, PersistedState};
 
 /// A healthy guest answers in well under a millisecond; a starved one must not delay its own pause.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::FilesId;
+use engine::{EngineError, FilesId};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -10,7 +10,6 @@ use super::{Owner, chain, with_timeout};
 use crate::error::SandboxError;
 use crate::lifecycle::State;
 use crate::log::LogLevel;
-use crate::ports::EngineError;
 use crate::sandbox::Record;
 
 impl Owner {

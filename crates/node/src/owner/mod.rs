@@ -15,7 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{BootFiles, FilesId};
+use engine::{Boot, BootFiles, EngineError, FilesId, Machine};
 use futures::future::BoxFuture;
 use protocol::guest::{GuestConfig, Lease};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,13 +28,14 @@ use crate::description::Description;
 use crate::egress::Egress;
 use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
+use crate::guest_config;
 use crate::lifecycle::{self, Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;
-use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::{OnTimeout, Record};
 use crate::start_command::{self, Guest};
 use crate::state::{Handle, NodeState, Notes, RunningSandbox, View};
+use crate::volume::VolumeMount;
 
 /// Longest wait for one call of the engine. A boot or a kill takes milliseconds; only a machine in
 /// trouble takes this long.
@@ -263,16 +264,19 @@ impl Owner {
 
     /// Starts process 1 for the current boot id.
     async fn boot(&mut self, files: BootFiles) -> Result<Arc<dyn Machine>, EngineError> {
+        let (engine, id) = (Arc::clone(&self.node_state.engine), &self.record.id);
+        let guest_config = guest_config::encode(&*engine, id, guest_config(&self.record));
         let boot = Boot {
-            id: self.record.id.clone(),
+            id: id.clone(),
             files,
             resources: self.record.resources,
             egress: self.egress_policy(),
-            volumes: self.record.volumes.clone(),
+            volumes: self.record.volumes.iter().map(VolumeMount::to_mount).collect(),
             boot_id: self.record.boot_id.clone(),
-            guest: guest_config(&self.record),
+            hostname: id.to_string(),
+            guest_config: with_timeout("booting the sandbox", guest_config).await?,
         };
-        let machine = with_timeout("booting the sandbox", self.node_state.engine.boot(boot)).await?;
+        let machine = with_timeout("booting the sandbox", engine.boot(boot)).await?;
         self.notes.log().reset();
         self.notes.readings().reset();
         self.oom_kills = Some(0);

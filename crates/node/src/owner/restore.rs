@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use engine::Machine;
 use tracing::{info, warn};
 
 use super::{Owner, chain, with_timeout};
 use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
-use crate::ports::Machine;
 use crate::sandbox::{OnTimeout, PersistedState};
 
 impl Owner {

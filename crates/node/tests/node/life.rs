@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
+use engine::EngineError;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::log::LogLevel;
-use sandbar_node::ports::EngineError;
+use sandbar_node::memory::guest_config;
 use sandbar_node::{
     Closing, CreateError, FilesId, IdempotencyKey, NewSandbox, Node, PersistedState, Reachability, Resumed,
     SandboxError, SandboxId,
@@ -151,7 +152,8 @@ async fn a_memory_pause_keeps_the_boot_and_a_files_pause_does_not() {
     node.connect(&id, 300 * SECOND, PauseMode::Filesystem).await.expect("it reboots");
     assert_ne!(boot(&node), second);
     assert_eq!(lab.engine.boots().len(), 3);
-    let tokens: HashSet<_> = lab.engine.boots().iter().map(|boot| boot.guest.access_token.clone()).collect();
+    let tokens: HashSet<_> =
+        lab.engine.boots().iter().map(|boot| guest_config(boot).expect("JSON").access_token).collect();
     assert_eq!(tokens.len(), 1, "the token never changes");
 }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
+use engine::Trash;
 use jiff::SignedDuration;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
-use sandbar_node::ports::{Records, Trash};
+use sandbar_node::ports::Records;
 use sandbar_node::{
     Closing, CreateError, FilesId, FilesOwner, NewSandbox, Node, OnMissing, OpenError, PersistedState, RecoverError,
     Recovered, SandboxError, SandboxId, VolumeError,

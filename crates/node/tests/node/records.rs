@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use engine::Instance;
 use jiff::Timestamp;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
-use sandbar_node::ports::{Instance, Records};
+use sandbar_node::ports::Records;
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
     Created, Egress, EgressLists, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record, Resources, Secret,

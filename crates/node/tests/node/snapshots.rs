@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, new_sandbox};
+use engine::EngineError;
 use sandbar_node::lifecycle::PauseMode;
-use sandbar_node::ports::EngineError;
 use sandbar_node::template::{ChangeError, Reference, TemplateError};
 use sandbar_node::{
     FilesId, NewSandbox, Node, PersistedState, SandboxError, SandboxId, SnapshotError, SnapshotQuery, new_sandbox_id,

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use engine::Mount;
 use sandbar_node::volume_content::{ContentError, Owner, VolumePath};
 use sandbar_node::{Closing, CreateError, NewSandbox, SandboxError, VolumeError};
 
@@ -46,7 +47,8 @@ async fn a_volume_that_a_sandbox_has_stays() {
     assert!(matches!(node.volume_mount("other", "/data"), Err(VolumeError::NotFound(_))));
     let new = NewSandbox { volumes: vec![mount.clone()], ..new_sandbox() };
     let id = node.create(new, None).await.expect("it is made").id;
-    assert_eq!(lab.engine.boots()[0].volumes, std::slice::from_ref(&mount));
+    let expected = Mount { files: volume.files.clone(), at: mount.path.clone().into() };
+    assert_eq!(lab.engine.boots()[0].volumes, [expected]);
     let refused = node.delete_volume(&volume.id).await.expect_err("it is used");
     assert!(matches!(refused, VolumeError::InUse { .. }), "{refused}");
     node.close(Closing::Keep).await.expect("it closes");
