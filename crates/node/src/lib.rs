@@ -54,7 +54,7 @@ pub use description::Description;
 pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
-pub use engine::{EngineError, FilesId, Machine, Resources};
+pub use engine::{EngineCapabilities, EngineError, FilesId, Machine, Resources};
 pub use error::{CreateError, FilesOwner, OpenError, SandboxError};
 pub use faults::Point;
 pub use health::{Fault, Health, Unwritable};

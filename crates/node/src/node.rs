@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use engine::{Engine, EngineError, FilesId, Machine};
+use engine::{Engine, EngineCapabilities, EngineError, FilesId, Machine};
 use futures::StreamExt;
 use jiff::Timestamp;
 use protocol::SandboxId;
@@ -292,6 +292,11 @@ impl Node {
             running.remove(&id);
         }
         found
+    }
+
+    /// What the engine of its sandboxes can do.
+    pub fn capabilities(&self) -> EngineCapabilities {
+        self.node_state.engine.capabilities()
     }
 
     /// The sandbox `id`, if it is visible.

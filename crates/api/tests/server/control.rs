@@ -166,6 +166,8 @@ async fn resources_are_an_addition() {
     let offered = server.call("GET /sandbar/capabilities", "").await.json();
     let memory = &offered["capabilities"]["createResources"]["memoryMB"];
     assert_eq!(memory, &json!({"min": 128, "max": 65536, "default": 1024}));
+    let isolation = &offered["capabilities"]["isolation"];
+    assert_eq!(isolation, &json!({"class": "namespaces", "memorySnapshots": false, "liveFork": false}));
 
     let plain = Server::with(SandboxesConfig::default(), false).await;
     let id = text(&plain.call("POST /v2/sandboxes", body).await.json(), "sandboxID").to_owned();
