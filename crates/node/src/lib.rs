@@ -27,6 +27,7 @@ mod ingress;
 pub mod lifecycle;
 pub mod list;
 pub mod log;
+#[cfg(feature = "testing")]
 pub mod memory;
 pub mod metrics;
 mod node;
