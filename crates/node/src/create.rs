@@ -77,7 +77,7 @@ pub(crate) async fn make(
     let (mut owner, handle) = Owner::new(node_state, record, State::Starting);
     node_state
         .volumes
-        .while_present(&owner.record().volumes, || node_state.register_within_limit(created.id.clone(), handle))
+        .while_present(&owner.record().spec.volumes, || node_state.register_within_limit(created.id.clone(), handle))
         .await?;
     owner.start(rootfs, idempotency).await?;
     tasks.spawn(owner.run());
@@ -112,18 +112,9 @@ fn new_record(node_state: &NodeState, id: SandboxId, new: NewSandbox) -> Record 
     let NewSandbox {
         from: Resolved { template, defaults, files: _, size: _, build: _ },
         timeout,
-        resources,
         secure,
         public_traffic,
-        allow_internet,
-        egress,
-        ingress,
-        volumes,
-        on_timeout,
-        auto_resume,
-        metadata,
-        env_vars,
-        mcp,
+        spec,
     } = new;
     let now = node_state.clock.now();
     Record {
@@ -134,18 +125,9 @@ fn new_record(node_state: &NodeState, id: SandboxId, new: NewSandbox) -> Record 
         started_at: now,
         end_at: clock::after(now, timeout),
         lease: timeout,
-        resources,
+        spec,
         access_token: secure.then(Token::random),
         traffic_token: (!public_traffic).then(Token::random),
-        allow_internet,
-        egress,
-        ingress,
-        volumes,
-        on_timeout,
-        auto_resume,
-        metadata,
-        env_vars,
-        mcp,
         boot_id: uuid::Uuid::new_v4().to_string(),
         defaults,
     }

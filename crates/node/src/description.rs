@@ -16,7 +16,7 @@ use crate::egress::{Egress, Lists};
 use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
-use crate::sandbox::{OnTimeout, PersistedState, Record};
+use crate::sandbox::{OnTimeout, PersistedState, Record, SandboxSpec};
 use crate::template::{Build, BuildFiles, Defaults, Tag, Template, TemplateRecord};
 use crate::volume::{Volume, VolumeMount};
 
@@ -96,10 +96,10 @@ impl Description {
     }
 
     pub(crate) fn for_sandbox(record: &Record) -> Self {
-        let lists = record.egress.lists();
+        let lists = record.spec.egress.lists();
         // The sandbox's traffic went through a proxy whose password is not kept. Without it the
         // sandbox may reach nothing.
-        let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
+        let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.spec.allow_internet };
         let plain = Lists { headers: BTreeMap::new(), allow_plaintext: BTreeSet::new(), proxy: None, ..lists.clone() };
         Self::Sandbox(Box::new(DescribedSandbox {
             id: record.id.to_string(),
@@ -107,21 +107,21 @@ impl Description {
             template_alias: record.template.alias.clone(),
             started_at: record.started_at,
             lease_seconds: record.lease.as_secs(),
-            resources: record.resources,
+            resources: record.spec.resources,
             secure: record.access_token.is_some(),
             public_traffic: record.traffic_token.is_none(),
             allow_internet,
             egress: Egress::try_from(plain).expect("a part of valid lists is valid"),
-            ingress: record.ingress.clone(),
-            volumes: record.volumes.clone(),
-            pause_on_timeout: match record.on_timeout {
+            ingress: record.spec.ingress.clone(),
+            volumes: record.spec.volumes.clone(),
+            pause_on_timeout: match record.spec.on_timeout {
                 OnTimeout::Kill => None,
                 OnTimeout::Pause(PauseMode::Full) => Some(PauseOnTimeout::Memory),
                 OnTimeout::Pause(PauseMode::Filesystem) => Some(PauseOnTimeout::Files),
             },
-            auto_resume: record.auto_resume,
-            metadata: record.metadata.clone(),
-            env_names: record.env_vars.keys().cloned().collect(),
+            auto_resume: record.spec.auto_resume,
+            metadata: record.spec.metadata.clone(),
+            env_names: record.spec.env_vars.keys().cloned().collect(),
             defaults: record.defaults.clone(),
         }))
     }
@@ -169,22 +169,24 @@ impl DescribedSandbox {
             started_at: self.started_at,
             end_at: now,
             lease: Duration::from_secs(self.lease_seconds),
-            resources: self.resources,
+            spec: SandboxSpec {
+                resources: self.resources,
+                allow_internet: self.allow_internet,
+                egress: self.egress,
+                ingress: self.ingress,
+                volumes: self.volumes,
+                on_timeout: match self.pause_on_timeout {
+                    None => OnTimeout::Kill,
+                    Some(PauseOnTimeout::Memory) => OnTimeout::Pause(PauseMode::Full),
+                    Some(PauseOnTimeout::Files) => OnTimeout::Pause(PauseMode::Filesystem),
+                },
+                auto_resume: self.auto_resume,
+                metadata: self.metadata,
+                env_vars: BTreeMap::new(),
+                mcp: None,
+            },
             access_token: self.secure.then(Token::random),
             traffic_token: (!self.public_traffic).then(Token::random),
-            allow_internet: self.allow_internet,
-            egress: self.egress,
-            ingress: self.ingress,
-            volumes: self.volumes,
-            on_timeout: match self.pause_on_timeout {
-                None => OnTimeout::Kill,
-                Some(PauseOnTimeout::Memory) => OnTimeout::Pause(PauseMode::Full),
-                Some(PauseOnTimeout::Files) => OnTimeout::Pause(PauseMode::Filesystem),
-            },
-            auto_resume: self.auto_resume,
-            metadata: self.metadata,
-            env_vars: BTreeMap::new(),
-            mcp: None,
             boot_id: Uuid::new_v4().to_string(),
             defaults: self.defaults,
         }
@@ -225,23 +227,25 @@ mod tests {
             started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
             end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
             lease: Duration::from_secs(300),
-            resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+            spec: SandboxSpec {
+                resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+                allow_internet: Some(false),
+                egress: lists.try_into().expect("lists"),
+                ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443] },
+                volumes: vec![VolumeMount {
+                    volume: "v1".to_owned(),
+                    name: "cache".to_owned(),
+                    path: "/cache".to_owned(),
+                    files: "f1".parse().expect("an id"),
+                }],
+                on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+                auto_resume: true,
+                metadata: pair("a", "b"),
+                env_vars: pair("NAME", "secret"),
+                mcp: Some(serde_json::json!({ "key": 1 })),
+            },
             access_token: Some(Token::random()),
             traffic_token: None,
-            allow_internet: Some(false),
-            egress: lists.try_into().expect("lists"),
-            ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443] },
-            volumes: vec![VolumeMount {
-                volume: "v1".to_owned(),
-                name: "cache".to_owned(),
-                path: "/cache".to_owned(),
-                files: "f1".parse().expect("an id"),
-            }],
-            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
-            auto_resume: true,
-            metadata: pair("a", "b"),
-            env_vars: pair("NAME", "secret"),
-            mcp: Some(serde_json::json!({ "key": 1 })),
             boot_id: "8a6e0804".to_owned(),
             defaults: Defaults::default(),
         };

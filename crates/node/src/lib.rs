@@ -67,7 +67,7 @@ pub use node::{Closing, Node, Reachability, Seen};
 pub use owner::Resumed;
 pub use protocol::{InvalidSandboxId, SandboxId};
 pub use recover::{RecoverError, Recoverable, Recovered};
-pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record};
+pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record, SandboxSpec};
 pub use secret::{Secret, SecretError, SecretPage};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
 /// Contents of volumes.

@@ -102,7 +102,7 @@ fn matches(seen: &Seen, query: &Query) -> bool {
         PersistedState::Paused(_) => query.paused,
     };
     wanted
-        && query.metadata.iter().all(|(key, value)| record.metadata.get(key) == Some(value))
+        && query.metadata.iter().all(|(key, value)| record.spec.metadata.get(key) == Some(value))
         && query.started_after.is_none_or(|after| record.started_at.as_microsecond() >= after.as_microsecond())
         && query.template_id.as_ref().is_none_or(|id| record.template.id == *id)
 }

@@ -180,7 +180,7 @@ impl Node {
         let (mut kept, mut ended_leases) = (Vec::new(), HashSet::new());
         for record in records.all().await? {
             let ended = record.standing == PersistedState::Running && record.end_at <= now;
-            if ended && record.on_timeout == OnTimeout::Kill {
+            if ended && record.spec.on_timeout == OnTimeout::Kill {
                 records.remove(&record.id).await?;
                 // The files go to the trash, so that a wrong clock at the start loses none of them.
                 info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed; its files are in the trash");
@@ -315,7 +315,7 @@ impl Node {
         let reachability = match (state, live) {
             (State::Running, Some(live)) => Reachability::Open(live),
             (State::Paused(PauseMode::Full) | State::Pausing(PauseMode::Full) | State::Resuming(_), _)
-                if record.auto_resume =>
+                if record.spec.auto_resume =>
             {
                 Reachability::Resumable(frozen)
             }

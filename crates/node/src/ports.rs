@@ -1,5 +1,5 @@
 //! Ports of the node to its records: [`crate::records::SqliteRecords`] and
-//! [`crate::memory::MemoryRecords`] in tests. The port to the engine is [`engine::port`].
+//! `MemoryRecords` in tests. The port to the engine is [`engine::port`].
 
 use std::error::Error;
 

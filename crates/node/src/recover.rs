@@ -21,7 +21,7 @@ use crate::log::LogLevel;
 use crate::node::Node;
 use crate::owner::Owner;
 use crate::ports::RecordsError;
-use crate::sandbox::{OnTimeout, PersistedState, Record};
+use crate::sandbox::{OnTimeout, PersistedState, Record, SandboxSpec};
 use crate::state::NodeState;
 use crate::template::{
     BASE_ID, Build, BuildFiles, BuildStatus, DEFAULT_TAG, Defaults, Size, Tag, Template, TemplateRecord,
@@ -239,19 +239,21 @@ async fn guess(node_state: &NodeState, files: &FilesId) -> Result<Description, E
             started_at: now,
             end_at: now,
             lease: DEFAULT_TIMEOUT,
-            resources,
+            spec: SandboxSpec {
+                resources,
+                // Its rules are unknown, so it may reach nothing.
+                allow_internet: Some(false),
+                egress: Default::default(),
+                ingress: Default::default(),
+                volumes: Vec::new(),
+                on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+                auto_resume: false,
+                metadata: BTreeMap::new(),
+                env_vars: BTreeMap::new(),
+                mcp: None,
+            },
             access_token: Some(Token::random()),
             traffic_token: None,
-            // Its rules are unknown, so it may reach nothing.
-            allow_internet: Some(false),
-            egress: Default::default(),
-            ingress: Default::default(),
-            volumes: Vec::new(),
-            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
-            auto_resume: false,
-            metadata: BTreeMap::new(),
-            env_vars: BTreeMap::new(),
-            mcp: None,
             boot_id: String::new(),
             defaults: Defaults::default(),
         };

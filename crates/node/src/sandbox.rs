@@ -24,6 +24,23 @@ pub enum OnTimeout {
     Pause(PauseMode),
 }
 
+/// What a sandbox is to be: as its create call asks and its record keeps.
+#[derive(Clone, PartialEq)]
+pub struct SandboxSpec {
+    pub resources: Resources,
+    /// As the last call set it; absent means allowed.
+    pub allow_internet: Option<bool>,
+    pub egress: Egress,
+    pub ingress: Ingress,
+    pub volumes: Vec<VolumeMount>,
+    pub on_timeout: OnTimeout,
+    pub auto_resume: bool,
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    /// Stored for the client that sent it.
+    pub mcp: Option<Value>,
+}
+
 /// The recorded state of a sandbox, which survives restarts of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersistedState {
@@ -44,22 +61,11 @@ pub struct Record {
     pub end_at: Timestamp,
     /// The timeout of the last call; an automatic resume uses it again.
     pub lease: Duration,
-    pub resources: Resources,
+    pub spec: SandboxSpec,
     /// Grants access to the guest. Never changes, since clients keep it.
     pub access_token: Option<Token>,
     /// Grants access to all other ports if public traffic is not allowed.
     pub traffic_token: Option<Token>,
-    /// As the last call set it; absent means allowed.
-    pub allow_internet: Option<bool>,
-    pub egress: Egress,
-    pub ingress: Ingress,
-    pub volumes: Vec<VolumeMount>,
-    pub on_timeout: OnTimeout,
-    pub auto_resume: bool,
-    pub metadata: BTreeMap<String, String>,
-    pub env_vars: BTreeMap<String, String>,
-    /// Stored for the client that sent it.
-    pub mcp: Option<Value>,
     /// The boot id that the kernel reports in the sandbox; a boot from files changes it.
     pub boot_id: String,
     /// The defaults of its template.
@@ -69,7 +75,7 @@ pub struct Record {
 impl Record {
     /// The rules of its egress lists and its internet access.
     pub(crate) fn egress_rules(&self) -> Rules {
-        self.egress.rules(self.allow_internet != Some(false))
+        self.spec.egress.rules(self.spec.allow_internet != Some(false))
     }
 }
 
@@ -90,19 +96,10 @@ impl fmt::Debug for Record {
 pub struct NewSandbox {
     pub from: Resolved,
     pub timeout: Duration,
-    pub resources: Resources,
     /// If off, the guest requires no access token.
     pub secure: bool,
     pub public_traffic: bool,
-    pub allow_internet: Option<bool>,
-    pub egress: Egress,
-    pub ingress: Ingress,
-    pub volumes: Vec<VolumeMount>,
-    pub on_timeout: OnTimeout,
-    pub auto_resume: bool,
-    pub metadata: BTreeMap<String, String>,
-    pub env_vars: BTreeMap<String, String>,
-    pub mcp: Option<Value>,
+    pub spec: SandboxSpec,
 }
 
 /// The idempotency of a create call: an equal key and an equal fingerprint mean the same sandbox.

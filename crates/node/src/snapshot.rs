@@ -182,9 +182,9 @@ fn new_build(source: &Record, tag: &str, now: Timestamp) -> Build {
         files: BuildFiles::Base,
         defaults: source.defaults.clone(),
         size: Size {
-            cpu_count: source.resources.cpu_count,
-            memory_mb: source.resources.memory_mb,
-            disk_mb: source.resources.disk_mb,
+            cpu_count: source.spec.resources.cpu_count,
+            memory_mb: source.spec.resources.memory_mb,
+            disk_mb: source.spec.resources.disk_mb,
         },
         of: Some(source.id.to_string()),
         wanted_tags: vec![tag.to_owned()],

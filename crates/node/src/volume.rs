@@ -187,7 +187,7 @@ impl Node {
             let volumes = &node_state.volumes;
             let _guard = volumes.changing.lock().await;
             let (volume, _) = volumes.find(&id).ok_or_else(|| VolumeError::NotFound(id.clone()))?;
-            let has = |record: &crate::Record| record.volumes.iter().any(|mount| mount.volume == id);
+            let has = |record: &crate::Record| record.spec.volumes.iter().any(|mount| mount.volume == id);
             if let Some(view) = node_state.views().into_iter().find(|view| has(&view.record)) {
                 let sandbox = view.record.id.to_string();
                 return Err(VolumeError::InUse { name: volume.name.clone(), sandbox });

@@ -31,7 +31,7 @@ impl Owner {
                 }
             }
             (PersistedState::Running, None) => {
-                let ended = late && matches!(self.record.on_timeout, OnTimeout::Pause(_));
+                let ended = late && matches!(self.record.spec.on_timeout, OnTimeout::Pause(_));
                 let (level, message) = if ended {
                     (LogLevel::Info, "the lease ended while no server ran; the files are kept")
                 } else {

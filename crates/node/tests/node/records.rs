@@ -12,8 +12,8 @@ use sandbar_node::memory::MemoryRecords;
 use sandbar_node::ports::Records;
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record, Resources, Secret,
-    Token, new_files_id, new_sandbox_id, template,
+    Created, Egress, EgressLists, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record, Resources,
+    SandboxSpec, Secret, Token, new_files_id, new_sandbox_id, template,
 };
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
@@ -37,18 +37,20 @@ fn record() -> Record {
         started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
         end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
         lease: Duration::from_micros(300_000_001),
-        resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+        spec: SandboxSpec {
+            resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+            allow_internet: Some(false),
+            egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
+            ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
+            volumes: Vec::new(),
+            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+            auto_resume: true,
+            metadata: pair("a b", "c&d \u{1F980}"),
+            env_vars: pair("NAME", "multi\nline"),
+            mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
+        },
         access_token: Some(Token::random()),
         traffic_token: None,
-        allow_internet: Some(false),
-        egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
-        ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
-        volumes: Vec::new(),
-        on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
-        auto_resume: true,
-        metadata: pair("a b", "c&d \u{1F980}"),
-        env_vars: pair("NAME", "multi\nline"),
-        mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
         boot_id: "8a6e0804-2bd0-4672-b79d-d97027f9071a".to_owned(),
         defaults: template::Defaults {
             env: pair("A", "b"),
@@ -64,16 +66,19 @@ async fn keeps_every_field(records: &dyn Records) {
     let mut one = record();
     let other = Record {
         standing: PersistedState::Paused(PauseMode::Full),
-        on_timeout: OnTimeout::Kill,
         traffic_token: Some(Token::random()),
         access_token: None,
         template: template::Template { id: "t1".to_owned(), alias: None },
         defaults: template::Defaults::default(),
-        allow_internet: None,
-        egress: Egress::default(),
-        ingress: Ingress::default(),
-        volumes: Vec::new(),
-        mcp: None,
+        spec: SandboxSpec {
+            on_timeout: OnTimeout::Kill,
+            allow_internet: None,
+            egress: Egress::default(),
+            ingress: Ingress::default(),
+            volumes: Vec::new(),
+            mcp: None,
+            ..record().spec
+        },
         ..record()
     };
     records.insert(&one, None).await.expect("it is stored");
@@ -161,7 +166,7 @@ async fn remembers_secrets(records: &dyn Records) {
         name: "key".to_owned(),
         value: "first value \u{1F980}".to_owned().into(),
         version: 1,
-        metadata: record().metadata,
+        metadata: record().spec.metadata,
         created_at: now,
         updated_at: now,
     };

@@ -99,7 +99,7 @@ async fn changes_cut_short_are_undone() {
     lab.records.put(&booting).await.expect("it is recorded");
     let unknown = new_sandbox_id();
     let guest = GuestConfig { sandbox_id: unknown.to_string(), ..GuestConfig::default() };
-    let resources = pausing.resources;
+    let resources = pausing.spec.resources;
     let boot = Boot {
         id: unknown,
         files: BootFiles::Create,

@@ -489,8 +489,8 @@ impl Simulation {
 
     async fn send_create(&mut self, (key, on_timeout, timeout): (String, OnTimeout, Duration), sending: Sending) {
         let mut new = new_sandbox();
-        (new.on_timeout, new.timeout) = (on_timeout, timeout);
-        new.metadata.insert("key".to_owned(), key.clone());
+        (new.spec.on_timeout, new.timeout) = (on_timeout, timeout);
+        new.spec.metadata.insert("key".to_owned(), key.clone());
         let idempotency = IdempotencyKey { key: key.clone(), fingerprint: key.clone() };
         let node = Arc::clone(&self.node);
         let before = self.clock.uptime();
@@ -638,7 +638,7 @@ impl Simulation {
         }
         let mut keys = HashSet::new();
         for seen in self.node.all() {
-            let key = seen.record.metadata["key"].clone();
+            let key = seen.record.spec.metadata["key"].clone();
             assert!(keys.insert(key.clone()), "{key} is there twice");
         }
     }

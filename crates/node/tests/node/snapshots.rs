@@ -131,7 +131,7 @@ async fn forks_are_of_one_moment_and_have_lives_of_their_own() {
         assert_eq!(*node.get(&source).expect("it is there").record, *before, "the source stays as it is");
         for child in &children {
             let record = node.get(&child.id).expect("it runs").record;
-            assert_eq!((record.lease, &record.metadata), (600 * SECOND, &before.metadata));
+            assert_eq!((record.lease, &record.spec.metadata), (600 * SECOND, &before.spec.metadata));
             node.kill(&child.id).await.expect("it ends");
         }
         if paused.is_some() {
