@@ -24,7 +24,7 @@ pub enum NamespacesError {
     /// The kernel has made the pool read-only; opening the engine again helps.
     #[error(transparent)]
     ReadOnly(Unwritable),
-    /// The caller's mistake: the name is not a sandbox name, or the request contradicts itself.
+    /// The caller's mistake: the request contradicts itself.
     #[error("invalid request: {0}")]
     Invalid(String),
     /// Files to boot, mount or copy are not in the pool. Nothing was created in their place.
