@@ -19,7 +19,7 @@ pub enum CopyError {
     Read { path: PathBuf, source: SqlxError },
     #[error("the database {} is damaged: {flaw}", .path.display())]
     Damaged { path: PathBuf, flaw: String },
-    #[error("{}", crate::explain(.path, .source))]
+    #[error("{}", durable::explain(.path, .source))]
     Write { path: PathBuf, source: io::Error },
 }
 

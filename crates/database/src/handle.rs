@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use durable::Unwritable;
 use futures::future::BoxFuture;
 use sea_orm::sqlx::{Connection as _, Error as SqlxError, Executor as _, SqliteConnection};
 use sea_orm::{
@@ -19,7 +20,7 @@ use sea_orm::{
 };
 use tracing::warn;
 
-use crate::write_gate::{self, Unwritable, WriteGate};
+use crate::write_gate::{self, WriteGate};
 
 /// SQLite's `SQLITE_ERROR`, returned by `ROLLBACK` when no transaction is open.
 const NO_TRANSACTION: &str = "1";

@@ -3,7 +3,6 @@
 //! tokens and values of environment variables.
 
 mod copy;
-mod filesystem;
 mod handle;
 mod set_aside;
 mod write_gate;
@@ -22,11 +21,11 @@ use sea_orm::{ConnectOptions, DatabaseConnection, DbErr};
 use sea_orm_migration::MigratorTrait;
 
 pub use self::copy::{CopyError, backup, verify};
-pub use self::filesystem::{explain, explain_reserve, is_exhausted};
 pub use self::handle::{Database, Transaction};
 pub use self::set_aside::{SetAside, SetAsideRow};
 use self::write_gate::WriteGate;
-pub use self::write_gate::{Unwritable, find_unwritable, unwrap_cause};
+pub use self::write_gate::{find_unwritable, unwrap_cause};
+pub use durable::Unwritable;
 
 /// How long a statement waits for another process's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +46,7 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 /// A database that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{}", explain(.path, .source))]
+    #[error("{}", durable::explain(.path, .source))]
     File { path: PathBuf, source: io::Error },
     #[error("the database {} cannot be opened", .path.display())]
     Sqlite { path: PathBuf, source: DbErr },

@@ -9,28 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use std::{error, io, iter};
 
-use jiff::Timestamp;
+use durable::{FreeSpace, Unwritable};
 use sea_orm::sqlx::error::DatabaseError;
 use sea_orm::{ConnAcquireErr, ConnectionTrait, DatabaseConnection, DbErr, RuntimeErr, SqlxError, Statement};
 use tracing::{error, info};
-
-use crate::filesystem::{self, FreeSpace};
 
 /// Between two probes of a closed gate. The first probes come quickly because a full disk is often
 /// transient.
 const FIRST_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A file or file system that refuses changes. Reads still work.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} accepts no changes since {since}: {cause}", .path.display())]
-pub struct Unwritable {
-    /// The database file.
-    pub path: PathBuf,
-    /// What happened and what to do, for the operator.
-    pub cause: String,
-    pub since: Timestamp,
-}
 
 /// Finds the [`Unwritable`] in the source chain of an error.
 pub fn find_unwritable<'a>(error: &'a (dyn error::Error + 'static)) -> Option<&'a Unwritable> {
@@ -128,11 +115,7 @@ impl WriteGate {
         if let Some(refused) = &*closed {
             return wrap_unwritable(refused.clone());
         }
-        let refused = Unwritable {
-            path: self.file.clone(),
-            cause: self.describe(damage, found.as_ref()),
-            since: Timestamp::now(),
-        };
+        let refused = Unwritable::now(&self.file, self.describe(damage, found.as_ref()));
         error!(file = %self.file.display(), error = %found, cause = refused.cause, "the database refuses changes");
         *closed = Some(refused.clone());
         if damage != Damage::Corrupt {
@@ -142,8 +125,8 @@ impl WriteGate {
     }
 
     fn describe(&self, damage: Damage, found: &dyn DatabaseError) -> String {
-        let mount = filesystem::mount_point(&self.file).display().to_string();
-        let space = filesystem::free_space(&self.file);
+        let mount = durable::mount_point(&self.file).display().to_string();
+        let space = durable::free_space(&self.file);
         let cause = match (damage, space) {
             (Damage::Corrupt, _) => {
                 return format!(
@@ -154,9 +137,9 @@ impl WriteGate {
             }
             (Damage::Full, space)
             | (_, space @ (FreeSpace::NoBytes { .. } | FreeSpace::NoInodes | FreeSpace::ReadOnly)) => {
-                filesystem::describe_full(&mount, space)
+                durable::describe_full(&mount, space)
             }
-            (Damage::Io, FreeSpace::Free) => filesystem::describe_io_error(&mount, &found.message()),
+            (Damage::Io, FreeSpace::Free) => durable::describe_io_error(&mount, &found.message()),
             (Damage::ReadOnly, FreeSpace::Free) => {
                 "the file cannot be written by this user; `ls -l` shows whose it is".to_owned()
             }
@@ -173,7 +156,7 @@ async fn reopen(gate: Weak<WriteGate>, damage: Damage, writer: DatabaseConnectio
         interval = PROBE_INTERVAL.min(interval * 2);
         let Some(gate) = gate.upgrade() else { return };
         // A small commit may fit into the existing log of a full disk.
-        let has_space = damage != Damage::Full || matches!(filesystem::free_space(&gate.file), FreeSpace::Free);
+        let has_space = damage != Damage::Full || matches!(durable::free_space(&gate.file), FreeSpace::Free);
         if !has_space {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Atomic, durable replacement of small files.
+//! Atomic, durable replacement of small files, and what to do about a disk that refuses changes.
 //!
 //! Invariant: once a function here has returned `Ok`, the block device holds the new content under
 //! its name. When the process or the machine stops earlier, the file holds the old or the new
@@ -7,8 +7,13 @@
 
 #![forbid(unsafe_code)]
 
+mod filesystem;
 mod reserve;
 
+pub use filesystem::{
+    FreeSpace, Unwritable, describe_full, describe_io_error, explain, explain_reserve, free_space, is_exhausted,
+    mount_point,
+};
 pub use reserve::{RESERVE_BYTES, writable_bytes};
 
 use std::ffi::OsString;

@@ -22,17 +22,19 @@ use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use crate::error::EngineError;
+use crate::EngineConfig;
+use crate::error::NamespacesError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
 use crate::launchers::{Launcher, Launchers, Link};
 use crate::machine::{names_path, remove, remove_socket};
 use crate::pool::{Pool, Volume};
+use crate::port::{Boot, BootFiles, Instance, Mount, Resources};
 use crate::privilege::Privilege;
 use crate::processes::MARK;
+use crate::rootfs::Template;
 use crate::rootless::Identity;
 use crate::volume::volume_files;
-use crate::{Boot, BootFiles, EngineConfig, Instance, Limits, Mount, rootfs::Template};
 
 /// Deadline for each report of the launcher. A boot takes milliseconds; on a machine that is
 /// overloaded by hundreds of them, seconds.
@@ -218,16 +220,16 @@ impl SandboxBuilder {
         groups: Groups,
         privilege: Privilege,
         identity: Identity,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, NamespacesError> {
         let runtime = config.runtime.clone();
         fs::create_dir_all(&runtime)
             .and_then(|()| fs::set_permissions(&runtime, Permissions::from_mode(0o700)))
-            .map_err(EngineError::io(format!("make {}", runtime.display())))?;
-        let guest = sealed_file("sandbar-guest", config.guest).map_err(EngineError::io("make a memory file"))?;
+            .map_err(NamespacesError::io(format!("make {}", runtime.display())))?;
+        let guest = sealed_file("sandbar-guest", config.guest).map_err(NamespacesError::io("make a memory file"))?;
         let mark = (!privilege.is_root()).then(|| format!("{identity}/"));
         let ranges = Ranges::survey(privilege, identity.0);
         let launchers = Launchers::new(mark, ranges.clone(), privilege.id_count());
-        let launchers = launchers.map_err(EngineError::io("make a memory file"))?;
+        let launchers = launchers.map_err(NamespacesError::io("make a memory file"))?;
         Ok(Self { runtime, pool, groups, privilege, identity, ranges, launchers, guest })
     }
 
@@ -235,14 +237,21 @@ impl SandboxBuilder {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    pub(crate) fn start(&self, boot: Boot, config: &Arc<EgressConfig>) -> Result<Started, EngineError> {
-        let Boot { name, files, template, limits, egress, volumes, boot_id, hostname, guest_config } = boot;
-        check_name(&name)?;
+    pub(crate) fn start(
+        &self,
+        boot: Boot,
+        template: Template,
+        config: &Arc<EgressConfig>,
+    ) -> Result<Started, NamespacesError> {
+        let Boot { id, files, resources: limits, egress, volumes, boot_id, hostname, guest_config } = boot;
+        let name = id.to_string();
         if !template.is_sound() {
-            return Err(EngineError::Invalid("the template names no root, or one place twice".to_owned()));
+            return Err(NamespacesError::Invalid("the template names no root, or one place twice".to_owned()));
         }
-        let volumes =
-            volumes.into_iter().map(|Mount { volume, at }| self.open_shared(&volume, at)).collect::<Result<_, _>>()?;
+        let volumes = volumes
+            .into_iter()
+            .map(|Mount { files, at }| self.open_shared(files.as_str(), at))
+            .collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
         // One that is not a spare prepares while the server does.
         let mut launcher = self.launchers.take((!self.groups.has_limits()).then_some(limits.pids))?;
@@ -255,7 +264,7 @@ impl SandboxBuilder {
             BootFiles::Open => self.open_files(&name, limit + MOUNT_RESERVE_BYTES)?,
         };
         let writable = prepare_volume(&volume, &template, limit, limits.pids)
-            .map_err(EngineError::io(format!("prepare volume {name}")))?;
+            .map_err(NamespacesError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
         let group = self.groups.create(&name, &limits)?;
         watch.mark("cgroup made");
@@ -278,7 +287,7 @@ impl SandboxBuilder {
         };
         let ids = launcher.ids.take();
         let mut resources = BootResources { name, group, socket, ids, process: None, kept: false };
-        let guest_config = sealed_file("config", &guest_config).map_err(EngineError::io("make a memory file"))?;
+        let guest_config = sealed_file("config", &guest_config).map_err(NamespacesError::io("make a memory file"))?;
         remove(&names_path(&resources.socket))?;
         let socket = resources.socket.clone();
         let connect = |link| Network::serve(link, config, egress, &socket);
@@ -290,29 +299,28 @@ impl SandboxBuilder {
             (launched, syncing.map_or(Ok(()), |syncing| syncing.join().expect("a sync does not panic")))
         });
         let (instance, network, launcher) = launched?;
-        synced.map_err(EngineError::io(format!("write volume {} to the disk", resources.name)))?;
+        synced.map_err(NamespacesError::io(format!("write volume {} to the disk", resources.name)))?;
         watch.mark("volume synced");
         debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
-        volume.set_limit(limit).map_err(EngineError::io(format!("limit volume {}", resources.name)))?;
+        volume.set_limit(limit).map_err(NamespacesError::io(format!("limit volume {}", resources.name)))?;
         Ok(Started { instance, network, volume, resources, launcher: Some(launcher) })
     }
 
     /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
     /// counts as missing.
-    fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, EngineError> {
+    fn open_files(&self, name: &str, limit_bytes: u64) -> Result<Volume, NamespacesError> {
         let volume = self.pool.open_volume(name, limit_bytes)?;
         let path = volume.path().join(WRITABLE);
-        if path.is_dir() { Ok(volume) } else { Err(EngineError::FilesMissing { name: name.to_owned(), path }) }
+        if path.is_dir() { Ok(volume) } else { Err(NamespacesError::FilesMissing { name: name.to_owned(), path }) }
     }
 
-    fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, EngineError> {
-        check_name(volume)?;
+    fn open_shared(&self, volume: &str, at: PathBuf) -> Result<Shared, NamespacesError> {
         let source = volume_files(&self.pool.path_of(volume));
         if source.is_dir() {
             self.count_nested(volume);
             Ok(Shared { at, source })
         } else {
-            Err(EngineError::FilesMissing { name: volume.to_owned(), path: source })
+            Err(NamespacesError::FilesMissing { name: volume.to_owned(), path: source })
         }
     }
 
@@ -324,11 +332,11 @@ impl SandboxBuilder {
         config: &OwnedFd,
         connect: impl FnOnce(Link) -> io::Result<Network>,
         watch: &mut Stopwatch,
-    ) -> Result<(Instance, Network, Launcher), EngineError> {
+    ) -> Result<(Instance, Network, Launcher), NamespacesError> {
         let name = resources.name.clone();
         let failed = |step: &str| {
             let (name, step) = (name.clone(), step.to_owned());
-            move |source| EngineError::Launch { name, step, source }
+            move |source| NamespacesError::Launch { name, step, source }
         };
         let listener = listen(&resources.socket).map_err(failed("listen for the guest"))?;
         let descriptors = [listener.as_fd(), self.guest.as_fd(), config.as_fd()];
@@ -367,9 +375,9 @@ fn follow(
     channel: &Channel,
     resources: &mut BootResources,
     mut prepared: impl FnMut(Vec<OwnedFd>),
-) -> Result<Pid, EngineError> {
+) -> Result<Pid, NamespacesError> {
     let name = resources.name.clone();
-    let failed = |step: &str, source| EngineError::Launch { name: name.clone(), step: step.to_owned(), source };
+    let failed = |step: &str, source| NamespacesError::Launch { name: name.clone(), step: step.to_owned(), source };
     set_socket_timeout(channel, Timeout::Recv, Some(BOOT_TIMEOUT))
         .map_err(|error| failed("set a deadline", error.into()))?;
     let (mut process, mut executing, mut failure) = (None, false, None);
@@ -446,14 +454,8 @@ fn overlays_of(template: Template) -> Vec<Overlay> {
 }
 
 /// Half of the memory, as the kernel's default for a tmpfs is.
-fn shared_memory(limits: &Limits) -> u64 {
+fn shared_memory(limits: &Resources) -> u64 {
     u64::from(limits.memory_mb) << 19
-}
-
-pub(crate) fn check_name(name: &str) -> Result<(), EngineError> {
-    let sound =
-        !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
-    if sound { Ok(()) } else { Err(EngineError::Invalid(format!("{name:?} is no sandbox name"))) }
 }
 
 /// Start time of a process in clock ticks since the machine started.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::boot::{Record, SandboxBuilder};
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::pool::Pool;
 
 /// Changes below this are the metadata of an empty volume.
@@ -13,18 +13,19 @@ const WORTH_NOTING: u64 = 1 << 20;
 
 impl SandboxBuilder {
     /// Gives `to` a copy of the files of `from`. Blocks.
-    pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), EngineError> {
+    pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), NamespacesError> {
         let limit = self.prepare_copy(from)?;
         let copy = self.pool.copy(from, to, limit)?;
-        Record::start_copy(copy.path()).map_err(EngineError::io(format!("write the record of volume {to}")))
+        Record::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {to}")))
     }
 
     /// Raises the allowance of `from` for what a copy will share with it; returns the limit of
     /// both.
-    pub(crate) fn prepare_copy(&self, from: &str) -> Result<u64, EngineError> {
+    pub(crate) fn prepare_copy(&self, from: &str) -> Result<u64, NamespacesError> {
         let Some(record) = Record::read(&self.pool.path_of(from)) else { return Ok(0) };
         let limit = record.limit_bytes;
-        self.allow_for_copies(from, record).map_err(EngineError::io(format!("prepare volume {from} for a copy")))?;
+        self.allow_for_copies(from, record)
+            .map_err(NamespacesError::io(format!("prepare volume {from} for a copy")))?;
         Ok(limit)
     }
 

@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use tracing::{info, warn};
 
 use crate::cgroup::{Ceiling, CgroupError, Controller, Hierarchy, Mounts};
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::privilege::Privilege;
 use crate::processes::Register;
@@ -31,7 +31,7 @@ const NOTE: &str = "cgroups.json";
 /// allows that only without processes.
 const LEAF: &str = "sandbar-server";
 
-pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -> Result<Groups, EngineError> {
+pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -> Result<Groups, NamespacesError> {
     let name = identity.to_string();
     if privilege.is_root() {
         let hierarchy = Hierarchy::open(&name)?;
@@ -48,7 +48,7 @@ pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -
         Ok(hierarchy) => {
             let text = serde_json::to_vec(&mounts).map_err(io::Error::from);
             let noted = text.and_then(|text| fs::create_dir_all(runtime).and_then(|()| fs::write(&note, text)));
-            noted.map_err(EngineError::io(format!("write {}", note.display())))?;
+            noted.map_err(NamespacesError::io(format!("write {}", note.display())))?;
             limit_together(&hierarchy);
             info!(cgroups = mounts.describe(), "limits go through the cgroup that was delegated to this user");
             Ok(Groups::Cgroups(hierarchy))

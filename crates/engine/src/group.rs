@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::Limits;
+use crate::Resources;
 use crate::cgroup::{Cgroup, CgroupError, CgroupUsage, Hierarchy};
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::processes::{Processes, Register};
 
 /// Where groups are created and found again.
@@ -24,11 +24,11 @@ pub(crate) enum Group {
 
 impl Groups {
     /// Creates the group of sandbox `name`, with its limits where they can be set.
-    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Group, EngineError> {
+    pub(crate) fn create(&self, name: &str, limits: &Resources) -> Result<Group, NamespacesError> {
         match self {
             Self::Cgroups(hierarchy) => {
                 hierarchy.create(name, limits).map(Group::Cgroup).map_err(|error| match error {
-                    CgroupError::Exists(name) => EngineError::Running(name),
+                    CgroupError::Exists(name) => NamespacesError::Running(name),
                     error => error.into(),
                 })
             }
@@ -74,7 +74,7 @@ impl Groups {
 
 impl Group {
     /// Records process 1 as soon as it exists.
-    pub(crate) fn record_started(&self, pid: u32) -> Result<(), EngineError> {
+    pub(crate) fn record_started(&self, pid: u32) -> Result<(), NamespacesError> {
         match self {
             // The launcher cloned it into the cgroup.
             Self::Cgroup(_) => Ok(()),
@@ -82,12 +82,12 @@ impl Group {
         }
     }
 
-    pub(crate) fn holds(&self, pid: u32) -> Result<bool, EngineError> {
+    pub(crate) fn holds(&self, pid: u32) -> Result<bool, NamespacesError> {
         Ok(self.children()?.contains(&pid))
     }
 
     /// Processes of the group, among them all that the server may have to reap.
-    pub(crate) fn children(&self) -> Result<Vec<u32>, EngineError> {
+    pub(crate) fn children(&self) -> Result<Vec<u32>, NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.pids()?),
             Self::Processes(processes) => processes.children(),
@@ -95,7 +95,7 @@ impl Group {
     }
 
     /// Kills every process, frozen or not, and returns when none is left.
-    pub(crate) fn kill_all(&self) -> Result<(), EngineError> {
+    pub(crate) fn kill_all(&self) -> Result<(), NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.kill_all()?),
             Self::Processes(processes) => processes.kill_all(),
@@ -103,7 +103,7 @@ impl Group {
     }
 
     /// Removes the group, which must have no processes; absent is success.
-    pub(crate) fn remove(&self) -> Result<(), EngineError> {
+    pub(crate) fn remove(&self) -> Result<(), NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.remove()?),
             Self::Processes(processes) => processes.remove(),
@@ -111,35 +111,35 @@ impl Group {
     }
 
     /// Sets the limit of processes, where a cgroup enforces it.
-    pub(crate) fn limit_processes(&self, most: u32) -> Result<(), EngineError> {
+    pub(crate) fn limit_processes(&self, most: u32) -> Result<(), NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.limit_processes(u64::from(most))?),
             Self::Processes(_) => Ok(()),
         }
     }
 
-    pub(crate) fn freeze(&self) -> Result<(), EngineError> {
+    pub(crate) fn freeze(&self) -> Result<(), NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.freeze()?),
             Self::Processes(processes) => processes.freeze(),
         }
     }
 
-    pub(crate) fn thaw(&self) -> Result<(), EngineError> {
+    pub(crate) fn thaw(&self) -> Result<(), NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.thaw()?),
             Self::Processes(processes) => processes.thaw(),
         }
     }
 
-    pub(crate) fn usage(&self) -> Result<CgroupUsage, EngineError> {
+    pub(crate) fn usage(&self) -> Result<CgroupUsage, NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.usage()?),
             Self::Processes(processes) => processes.usage(),
         }
     }
 
-    pub(crate) fn oom_kills(&self) -> Result<u64, EngineError> {
+    pub(crate) fn oom_kills(&self) -> Result<u64, NamespacesError> {
         match self {
             Self::Cgroup(cgroup) => Ok(cgroup.oom_kills()?),
             // Without a limit of its own a sandbox runs out of memory only with the machine.

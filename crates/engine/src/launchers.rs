@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use tracing::debug;
 
 use crate::boot::BOOT_TIMEOUT;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::ids::{Range, Ranges};
 use crate::processes::MARK;
 
@@ -156,7 +156,7 @@ impl Launchers {
 
     /// Takes the spare launcher, or spawns one, which then still prepares. `processes`: the limit
     /// of processes, where no cgroup counts them.
-    pub(crate) fn take(&self, processes: Option<u32>) -> Result<Launcher, EngineError> {
+    pub(crate) fn take(&self, processes: Option<u32>) -> Result<Launcher, NamespacesError> {
         let spare = {
             let mut spare = self.lock();
             match &*spare {
@@ -194,10 +194,10 @@ impl Launchers {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn spawn(&self, processes: Option<u32>) -> Result<Launcher, EngineError> {
-        let ids = self.ranges.take().map_err(EngineError::TooMany)?;
+    fn spawn(&self, processes: Option<u32>) -> Result<Launcher, NamespacesError> {
+        let ids = self.ranges.take().map_err(NamespacesError::TooMany)?;
         let preparation = Preparation { id_base: ids.base(), id_count: self.id_count, owner: ids.owner(), processes };
-        self.spawn_with(ids, preparation).map_err(EngineError::io("spawn the launcher"))
+        self.spawn_with(ids, preparation).map_err(NamespacesError::io("spawn the launcher"))
     }
 
     fn spawn_with(&self, ids: Range, preparation: Preparation) -> io::Result<Launcher> {

@@ -1,9 +1,9 @@
-//! Linux isolation: layers, namespaces, cgroups, freeze. One machine, no HTTP, no
-//! database.
+//! Engines, which isolate sandboxes on one machine: the [`port`] that callers see, and
+//! [`Namespaces`], the engine of Linux namespaces: layers, cgroups, freeze. No HTTP, no database.
 //!
-//! An [`Engine`] owns the data directory's file systems and the machine's sandbox cgroups. It boots
-//! a [`Machine`] from a [`Boot`] and returns a handle. The [`Instance`] must survive a restart of
-//! the server: from it [`Engine::adopt`] finds the machine again.
+//! An [`Engine`] owns the files of sandboxes on this machine. It boots a [`Machine`] from a
+//! [`Boot`] and returns a handle. The [`Instance`] must survive a restart of the server: from it
+//! [`Engine::adopt`] finds the machine again.
 //!
 //! A program that embeds the engine calls [`enter_private_mounts`] before it starts any thread.
 
@@ -11,14 +11,16 @@ mod boot;
 pub mod cgroup;
 mod copy;
 mod delegation;
-mod engine;
 mod error;
+mod files_id;
 mod fingerprint;
 mod group;
 mod ids;
 mod launchers;
 mod machine;
+mod namespaces;
 pub mod pool;
+pub mod port;
 mod privilege;
 pub mod probe;
 mod processes;
@@ -34,9 +36,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use copy::allow_for_restored;
-pub use engine::Engine;
-pub use error::EngineError;
-pub use machine::{Machine, Usage};
+pub use error::NamespacesError;
+pub use files_id::{FilesId, InvalidFilesId};
+pub use machine::NamespacesMachine;
+pub use namespaces::Namespaces;
+pub use port::{
+    Boot, BootFiles, Engine, EngineCapabilities, EngineError, Fill, Instance, IsolationClass, Machine, Mount,
+    Resources, RootError, Trash, Trashed, Usage,
+};
 pub use privilege::FileIds;
 pub use root::NewRoot;
 
@@ -54,64 +61,6 @@ pub struct EngineConfig {
     pub pool_bytes: u64,
     /// What sandboxes may connect to.
     pub egress: egress::EgressConfig,
-}
-
-/// Resource limits of one sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    pub cpu_count: u32,
-    pub memory_mb: u32,
-    pub disk_mb: u32,
-    pub pids: u32,
-}
-
-/// The parameters of one start of a sandbox.
-#[derive(Debug, Clone)]
-pub struct Boot {
-    /// The sandbox's name: lower-case letters and digits. Its files are kept under this name across
-    /// boots.
-    pub name: String,
-    pub files: BootFiles,
-    /// Read-only layers beneath the sandbox's own, newest first; see [`Engine::base_template`].
-    pub template: rootfs::Template,
-    pub limits: Limits,
-    /// What the sandbox may connect to.
-    pub egress: egress::Policy,
-    /// Volumes that the sandbox mounts, perhaps like other sandboxes: see [`Engine::open_volume`].
-    pub volumes: Vec<Mount>,
-    /// Content of `/proc/sys/kernel/random/boot_id` in the sandbox.
-    pub boot_id: String,
-    pub hostname: String,
-    /// Passed to the guest as descriptor 4; the engine does not read it.
-    pub guest_config: Vec<u8>,
-}
-
-/// Where the files of a boot come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BootFiles {
-    /// No files exist under that name, and the engine creates empty ones: the first boot of a
-    /// sandbox of the base.
-    Create,
-    /// The files exist, from an earlier boot or a copy. Missing ones fail the boot.
-    Open,
-}
-
-/// A volume that a sandbox mounts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    pub volume: String,
-    /// An absolute path in the sandbox, created if it does not exist.
-    pub at: PathBuf,
-}
-
-/// Identifies a running machine, so that a later server can find it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Instance {
-    /// Process 1 of the sandbox, by its pid on the host.
-    pub pid: u32,
-    /// Start time of that process in clock ticks since boot (field 22 of `/proc/PID/stat`); that of
-    /// a reused pid differs.
-    pub start_time: u64,
 }
 
 /// Gives this process a mount namespace of its own, so that the kernel unmounts the pool when the
@@ -144,13 +93,13 @@ pub(crate) const LAYERS: &str = "layers";
 
 /// Runs blocking work on the runtime's blocking pool. A panic of the work continues in the caller.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
-) -> Result<T, EngineError> {
+    work: impl FnOnce() -> Result<T, NamespacesError> + Send + 'static,
+) -> Result<T, NamespacesError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(EngineError::Io {
+            Err(_) => Err(NamespacesError::Io {
                 what: "finish: the runtime is shutting down".to_owned(),
                 source: io::ErrorKind::Interrupted.into(),
             }),

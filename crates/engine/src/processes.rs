@@ -28,9 +28,9 @@ use self::inspect::{Member, members};
 use self::note::Note;
 use crate::boot::start_time_of;
 use crate::cgroup::CgroupUsage;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::rootless::Identity;
-use crate::{Instance, Limits};
+use crate::{Instance, Resources};
 
 pub(crate) use self::inspect::find_marked;
 
@@ -68,10 +68,10 @@ impl Register {
     }
 
     /// Writes the note of sandbox `name`, which is about to be created.
-    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Processes, EngineError> {
+    pub(crate) fn create(&self, name: &str, limits: &Resources) -> Result<Processes, NamespacesError> {
         let processes = self.processes_of(name);
         if processes.first()?.is_some() {
-            return Err(EngineError::Running(name.to_owned()));
+            return Err(NamespacesError::Running(name.to_owned()));
         }
         processes.write(&Note { memory_limit: u64::from(limits.memory_mb) << 20, ..Note::default() })?;
         Ok(processes)
@@ -110,20 +110,20 @@ impl Register {
 }
 
 impl Processes {
-    fn read(&self) -> Result<Note, EngineError> {
-        Note::read(&self.note).map_err(EngineError::io(format!("read {}", self.note.display())))
+    fn read(&self) -> Result<Note, NamespacesError> {
+        Note::read(&self.note).map_err(NamespacesError::io(format!("read {}", self.note.display())))
     }
 
-    fn write(&self, note: &Note) -> Result<(), EngineError> {
-        note.write(&self.note).map_err(EngineError::io(format!("write {}", self.note.display())))
+    fn write(&self, note: &Note) -> Result<(), NamespacesError> {
+        note.write(&self.note).map_err(NamespacesError::io(format!("write {}", self.note.display())))
     }
 
-    fn instance(&self) -> Result<Option<Instance>, EngineError> {
+    fn instance(&self) -> Result<Option<Instance>, NamespacesError> {
         Ok(self.read()?.process)
     }
 
     /// Process 1, if it runs.
-    fn first(&self) -> Result<Option<(u32, OwnedFd)>, EngineError> {
+    fn first(&self) -> Result<Option<(u32, OwnedFd)>, NamespacesError> {
         let Some(Instance { pid, start_time }) = self.instance()? else { return Ok(None) };
         let process = open(pid);
         // Checked after the pidfd is open: from here on the pid cannot be reused unnoticed.
@@ -132,33 +132,33 @@ impl Processes {
     }
 
     /// Writes process 1 to the note, as soon as it exists.
-    pub(crate) fn record_started(&self, pid: u32) -> Result<(), EngineError> {
-        let start_time = start_time_of(pid).map_err(EngineError::io("identify process 1"))?;
+    pub(crate) fn record_started(&self, pid: u32) -> Result<(), NamespacesError> {
+        let start_time = start_time_of(pid).map_err(NamespacesError::io("identify process 1"))?;
         self.write(&Note { process: Some(Instance { pid, start_time }), ..self.read()? })
     }
 
     /// The processes that the server may have to reap.
-    pub(crate) fn children(&self) -> Result<Vec<u32>, EngineError> {
+    pub(crate) fn children(&self) -> Result<Vec<u32>, NamespacesError> {
         Ok(self.first()?.into_iter().map(|(pid, _)| pid).collect())
     }
 
     /// Kills every process, and returns when none is left. Without processes: success.
-    pub(crate) fn kill_all(&self) -> Result<(), EngineError> {
+    pub(crate) fn kill_all(&self) -> Result<(), NamespacesError> {
         let Some((_, process)) = self.first()? else { return Ok(()) };
-        end(&process).map_err(EngineError::io(format!("end the processes of sandbox {}", self.name)))
+        end(&process).map_err(NamespacesError::io(format!("end the processes of sandbox {}", self.name)))
     }
 
-    pub(crate) fn remove(&self) -> Result<(), EngineError> {
+    pub(crate) fn remove(&self) -> Result<(), NamespacesError> {
         match fs::remove_file(&self.note) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(EngineError::io(format!("remove {}", self.note.display()))(error))
+                Err(NamespacesError::io(format!("remove {}", self.note.display()))(error))
             }
             _ => Ok(()),
         }
     }
 
     /// Stops every process. When one could not be stopped in time, all run again.
-    pub(crate) fn freeze(&self) -> Result<(), EngineError> {
+    pub(crate) fn freeze(&self) -> Result<(), NamespacesError> {
         let Some((first, _)) = self.first()? else { return Ok(()) };
         let note = self.read()?;
         if note.stopped.is_none() {
@@ -175,7 +175,7 @@ impl Processes {
             if Instant::now() >= deadline {
                 self.thaw()?;
                 let what = format!("freeze sandbox {}", self.name);
-                return Err(EngineError::io(what)(io::ErrorKind::TimedOut.into()));
+                return Err(NamespacesError::io(what)(io::ErrorKind::TimedOut.into()));
             }
             if quiet == 0 {
                 std::thread::sleep(POLL_INTERVAL);
@@ -185,7 +185,7 @@ impl Processes {
     }
 
     /// Lets every process continue that ran before.
-    pub(crate) fn thaw(&self) -> Result<(), EngineError> {
+    pub(crate) fn thaw(&self) -> Result<(), NamespacesError> {
         let Some((first, _)) = self.first()? else { return Ok(()) };
         let note = self.read()?;
         let Some(stopped) = &note.stopped else { return Ok(()) };
@@ -195,7 +195,7 @@ impl Processes {
         self.write(&Note { stopped: None, ..note })
     }
 
-    pub(crate) fn usage(&self) -> Result<CgroupUsage, EngineError> {
+    pub(crate) fn usage(&self) -> Result<CgroupUsage, NamespacesError> {
         let members = self.first()?.map(|(first, _)| members(first)).unwrap_or_default();
         let used = members.iter().map(Member::used);
         let (cpu_usec, memory_used) = used.fold((0, 0), |(time, memory), used| (time + used.0, memory + used.1));

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::Limits;
+use crate::Resources;
 use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
 use crate::cgroup::Cgroup;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::privilege::Privilege;
 use crate::rootfs::{self, MountPlan, Template};
@@ -34,7 +34,7 @@ pub struct NewRoot {
 
 /// Limits of the process that fills a root. Its memory is limited by its address space, too; here
 /// the cache of what it writes counts as well.
-const FILLER: Limits = Limits { cpu_count: 1, memory_mb: 1536, disk_mb: 0, pids: 16 };
+const FILLER: Resources = Resources { cpu_count: 1, memory_mb: 1536, disk_mb: 0, pids: 16 };
 
 /// Whether the sandbox of this volume has a root of its own.
 pub(crate) fn is_own(volume: &Path) -> bool {
@@ -57,8 +57,8 @@ impl SandboxBuilder {
         name: &str,
         limit_bytes: u64,
         fill: impl FnOnce(&NewRoot) -> Result<(), E>,
-    ) -> Result<Result<Vec<String>, E>, EngineError> {
-        let failed = || EngineError::io(format!("make the root of volume {name}"));
+    ) -> Result<Result<Vec<String>, E>, NamespacesError> {
+        let failed = || NamespacesError::io(format!("make the root of volume {name}"));
         let group = FillerGroup::create(&self.groups, name)?;
         let volume = self.pool.create_volume(name, limit_bytes + MOUNT_RESERVE_BYTES)?;
         let root = prepare(volume.path(), self.privilege).map_err(failed());
@@ -90,7 +90,7 @@ impl SandboxBuilder {
 struct FillerGroup(Option<Cgroup>);
 
 impl FillerGroup {
-    fn create(groups: &Groups, name: &str) -> Result<Self, EngineError> {
+    fn create(groups: &Groups, name: &str) -> Result<Self, NamespacesError> {
         match groups {
             Groups::Cgroups(hierarchy) => Ok(Self(Some(hierarchy.create(name, &FILLER)?))),
             Groups::Processes(_) => Ok(Self(None)),

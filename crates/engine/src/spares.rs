@@ -4,53 +4,55 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+use protocol::SandboxId;
 use tracing::warn;
 
 use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
-use crate::error::EngineError;
+use crate::error::NamespacesError;
+use crate::files_id::FilesId;
 
 impl SandboxBuilder {
-    /// Creates spare files under each of `names`: empty ones, or copies of the files of `from`.
+    /// Creates spare files for each of `ids`: empty ones, or copies of the files of `from`.
     /// They are on the disk when this returns. Blocks.
-    pub(crate) fn make_spares(&self, names: &[String], from: Option<&str>) -> Result<(), EngineError> {
+    pub(crate) fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), NamespacesError> {
         match from {
-            Some(from) => names.iter().try_for_each(|name| self.copy_to_spare(from, name)),
-            None => self.create_spares(names),
+            Some(from) => ids.iter().try_for_each(|id| self.copy_to_spare(from.as_str(), id.as_str())),
+            None => self.create_spares(ids),
         }
     }
 
-    fn create_spares(&self, names: &[String]) -> Result<(), EngineError> {
+    fn create_spares(&self, ids: &[SandboxId]) -> Result<(), NamespacesError> {
         // The boot sets its own limit.
-        let made = names.iter().map(|name| self.pool.create_spare(name, MOUNT_RESERVE_BYTES));
+        let made = ids.iter().map(|id| self.pool.create_spare(id.as_str(), MOUNT_RESERVE_BYTES));
         let volumes = made.collect::<Result<Vec<_>, _>>()?;
         for volume in &volumes {
             let path = volume.path();
-            fs::create_dir(path.join(WRITABLE)).map_err(EngineError::io(format!("make {}", path.display())))?;
+            fs::create_dir(path.join(WRITABLE)).map_err(NamespacesError::io(format!("make {}", path.display())))?;
         }
         // The first sync commits one transaction with all of them.
         for volume in &volumes {
             let path = volume.path();
             self.pool
                 .sync_new(volume, &[])
-                .map_err(EngineError::io(format!("write {} to the disk", path.display())))?;
+                .map_err(NamespacesError::io(format!("write {} to the disk", path.display())))?;
         }
         Ok(())
     }
 
-    fn copy_to_spare(&self, from: &str, name: &str) -> Result<(), EngineError> {
+    fn copy_to_spare(&self, from: &str, name: &str) -> Result<(), NamespacesError> {
         let limit = self.prepare_copy(from)?;
         let copy = self.pool.copy_to_spare(from, name, limit)?;
-        Record::start_copy(copy.path()).map_err(EngineError::io(format!("write the record of volume {name}")))
+        Record::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {name}")))
     }
 
     /// Reconciles the spares of an earlier server. One in `keep` becomes the files of its sandbox.
     /// Others are removed, but for those that a sandbox may have used before a power cut: they
     /// become files that no record names, which the sweep moves to the trash. What fails is logged
     /// and left. Blocks.
-    pub(crate) fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), EngineError> {
+    pub(crate) fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), NamespacesError> {
         let of_this_boot = self.pool.spares_are_of_this_boot();
         for (name, path) in self.pool.spares()? {
-            let settled = if !keep.contains(&name) && (of_this_boot || is_untouched(&path)) {
+            let settled = if !keep.contains(name.as_str()) && (of_this_boot || is_untouched(&path)) {
                 self.pool.remove_spare(&name)
             } else {
                 self.pool.place_spare(&name).map(drop)

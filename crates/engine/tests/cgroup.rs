@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sandbar_engine::Limits;
+use sandbar_engine::Resources;
 use sandbar_engine::cgroup::{Ceiling, Cgroup, CgroupError, Hierarchy, Mounts, ProcessShares, ProcessorClasses};
 
-const LIMITS: Limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+const LIMITS: Resources = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
 
 /// The server's cgroup of one test. Dropping it, also when the test fails, kills and removes
 /// everything in it.
@@ -155,7 +155,7 @@ fn no_more_processes_than_the_limit() {
 #[test]
 fn a_fork_bomb_ends() {
     on_every_machine(|scene| {
-        let group = scene.hierarchy.create("forks", &Limits { pids: 200, ..LIMITS }).unwrap();
+        let group = scene.hierarchy.create("forks", &Resources { pids: 200, ..LIMITS }).unwrap();
         let _bomb = Inside::run(&group, "sh", &["-c", "f() { while :; do f & done; }; f; f"]);
         eventually("the bomb's growth", || group.usage().unwrap().pids > 50);
         group.kill_all().unwrap();
@@ -219,7 +219,7 @@ fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
 #[test]
 fn memory_and_cache_are_counted_separately() {
     on_every_machine(|scene| {
-        let group = scene.hierarchy.create("usage", &Limits { memory_mb: 256, ..LIMITS }).unwrap();
+        let group = scene.hierarchy.create("usage", &Resources { memory_mb: 256, ..LIMITS }).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cached");
         const HOLD: &str = "import sys, signal\nopen(sys.argv[1], 'wb').write(bytes(40 << 20))\nx = b'x' * (80 << 20)\n\
@@ -257,7 +257,7 @@ fn a_left_over_group_is_taken_over_when_it_is_empty_only() {
         assert_eq!(group.pids().unwrap().len(), 1, "the refusal changes nothing");
         group.freeze().unwrap();
         group.kill_all().unwrap();
-        let again = scene.hierarchy.create("box", &Limits { memory_mb: 32, ..LIMITS }).unwrap();
+        let again = scene.hierarchy.create("box", &Resources { memory_mb: 32, ..LIMITS }).unwrap();
         assert!(!again.is_frozen().unwrap());
         assert_eq!(again.usage().unwrap().memory_limit, 32 << 20);
         assert_eq!(scene.hierarchy.list(), ["box"]);
@@ -502,7 +502,7 @@ const FORKS: &str = "import os, signal, sys\nfor line in sys.stdin:\n  n = 0\n  
 #[test]
 fn a_fork_bomb_leaves_other_groups_their_share() {
     on_every_machine(|scene| {
-        let limits = Limits { pids: 190, memory_mb: 512, ..LIMITS };
+        let limits = Resources { pids: 190, memory_mb: 512, ..LIMITS };
         let [greedy, modest] = ["greedy", "modest"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
         scene.hierarchy.limit_together(Ceiling { memory: 2 << 30, pids: 200 }).unwrap();
         let mut shares = ProcessShares::new(scene.hierarchy.clone());

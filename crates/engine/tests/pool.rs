@@ -401,7 +401,7 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
         assert_eq!(pool.kind(), kind, "what is in the trash decides, too");
         let trash = pool.trash().unwrap();
         assert_eq!(trash.len(), 1);
-        assert_eq!((trash[0].name.as_str(), trash[0].note.as_ref()), ("box", Some(&note)));
+        assert_eq!((trash[0].files.as_str(), trash[0].note.as_ref()), ("box", Some(&note)));
         assert!(trash[0].bytes.is_some_and(|bytes| bytes >= MIB), "{trash:?}");
         assert!(trash[0].since.elapsed().is_ok_and(|age| age < Duration::from_secs(600)), "{trash:?}");
         assert_eq!(trash[0].watched, Duration::ZERO);
@@ -424,7 +424,7 @@ fn the_trash_keeps_volumes_with_what_was_known_of_them() {
         pool.move_to_trash("box").unwrap();
         pool.create_volume("box", MIB).unwrap();
         pool.move_to_trash("box").expect("two of one name have room");
-        let names = || pool.trash().unwrap().into_iter().map(|trashed| trashed.name).collect::<Vec<_>>();
+        let names = || pool.trash().unwrap().into_iter().map(|trashed| trashed.files.to_string()).collect::<Vec<_>>();
         assert_eq!(names(), ["box", "boxx2"], "the newest has the name itself");
         pool.take_from_trash("boxx2").unwrap();
         assert_eq!(fs::metadata(pool.path_of("boxx2").join("file")).unwrap().len(), MIB);

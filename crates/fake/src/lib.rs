@@ -46,7 +46,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use exchange::{FakeRequest, Rule};
-use sdk::SandboxId;
+use protocol::SandboxId;
 use sdk::{Client, ClientBuilder};
 use state::ServerState;
 

@@ -16,7 +16,7 @@ use crate::process::{Processes, Script};
 use crate::secrets::FakeSecret;
 use crate::templates::FakeTemplate;
 use crate::volumes::FakeVolume;
-use sdk::SandboxId;
+use protocol::SandboxId;
 
 #[derive(Debug)]
 pub(crate) struct ServerState {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::error::{CreateError, SandboxError};
-use crate::id::{SandboxId, Token};
+use crate::id::{Token, new_sandbox_id};
 use crate::lifecycle::State;
 use crate::log::LogLevel;
 use crate::node::Node;
@@ -48,7 +49,7 @@ impl Node {
             }
             let origin = new.from.files.clone();
             let spare = node_state.spares.take(&origin);
-            let record = new_record(&node_state, spare.clone().unwrap_or_else(SandboxId::random), new);
+            let record = new_record(&node_state, spare.clone().unwrap_or_else(new_sandbox_id), new);
             let rootfs = origin.clone().map_or(RootfsSource::Base, RootfsSource::CopyOf);
             let rootfs = if spare.is_some() { RootfsSource::Spare(Box::new(rootfs)) } else { rootfs };
             let made = make(&node_state, &tasks, record, rootfs, idempotency.as_ref()).await;
@@ -76,7 +77,7 @@ pub(crate) async fn make(
     let (mut owner, handle) = Owner::new(node_state, record, State::Starting);
     node_state
         .volumes
-        .while_present(&owner.record().volumes, || node_state.register_within_limit(created.id.clone(), handle))
+        .while_present(&owner.record().spec.volumes, || node_state.register_within_limit(created.id.clone(), handle))
         .await?;
     owner.start(rootfs, idempotency).await?;
     tasks.spawn(owner.run());
@@ -111,18 +112,9 @@ fn new_record(node_state: &NodeState, id: SandboxId, new: NewSandbox) -> Record 
     let NewSandbox {
         from: Resolved { template, defaults, files: _, size: _, build: _ },
         timeout,
-        resources,
         secure,
         public_traffic,
-        allow_internet,
-        egress,
-        ingress,
-        volumes,
-        on_timeout,
-        auto_resume,
-        metadata,
-        env_vars,
-        mcp,
+        spec,
     } = new;
     let now = node_state.clock.now();
     Record {
@@ -133,18 +125,9 @@ fn new_record(node_state: &NodeState, id: SandboxId, new: NewSandbox) -> Record 
         started_at: now,
         end_at: clock::after(now, timeout),
         lease: timeout,
-        resources,
+        spec,
         access_token: secure.then(Token::random),
         traffic_token: (!public_traffic).then(Token::random),
-        allow_internet,
-        egress,
-        ingress,
-        volumes,
-        on_timeout,
-        auto_resume,
-        metadata,
-        env_vars,
-        mcp,
         boot_id: uuid::Uuid::new_v4().to_string(),
         defaults,
     }

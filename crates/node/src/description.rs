@@ -5,15 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use engine::{Engine, EngineError, FilesId, Resources};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::egress::{Egress, Lists};
-use crate::id::{FilesId, SandboxId, Token};
+use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
-use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
+use crate::sandbox::{OnTimeout, PersistedState, Record, SandboxSpec};
 use crate::template::{Build, BuildFiles, Defaults, Tag, Template, TemplateRecord};
 use crate::volume::{Volume, VolumeMount};
 
@@ -70,12 +73,33 @@ pub struct DescribedBuild {
     pub tags: Vec<String>,
 }
 
+/// Keeps a description beside `files`, replacing the one before.
+pub(crate) async fn write_description(
+    engine: &dyn Engine,
+    files: &FilesId,
+    description: &Description,
+) -> Result<(), EngineError> {
+    let note = serde_json::to_value(description)
+        .map_err(|error| EngineError::failed("cannot write the description of files", error))?;
+    engine.write_note(files, note).await
+}
+
+/// The description of `files`; `None` also if it cannot be parsed.
+pub(crate) async fn read_description(engine: &dyn Engine, files: &FilesId) -> Result<Option<Description>, EngineError> {
+    Ok(engine.note(files).await?.and_then(Description::from_note))
+}
+
 impl Description {
+    /// `None` if this version cannot parse it.
+    pub(crate) fn from_note(note: Value) -> Option<Self> {
+        serde_json::from_value(note).ok()
+    }
+
     pub(crate) fn for_sandbox(record: &Record) -> Self {
-        let lists = record.egress.lists();
+        let lists = record.spec.egress.lists();
         // The sandbox's traffic went through a proxy whose password is not kept. Without it the
         // sandbox may reach nothing.
-        let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.allow_internet };
+        let allow_internet = if lists.proxy.is_some() { Some(false) } else { record.spec.allow_internet };
         let plain = Lists { headers: BTreeMap::new(), allow_plaintext: BTreeSet::new(), proxy: None, ..lists.clone() };
         Self::Sandbox(Box::new(DescribedSandbox {
             id: record.id.to_string(),
@@ -83,21 +107,21 @@ impl Description {
             template_alias: record.template.alias.clone(),
             started_at: record.started_at,
             lease_seconds: record.lease.as_secs(),
-            resources: record.resources,
+            resources: record.spec.resources,
             secure: record.access_token.is_some(),
             public_traffic: record.traffic_token.is_none(),
             allow_internet,
             egress: Egress::try_from(plain).expect("a part of valid lists is valid"),
-            ingress: record.ingress.clone(),
-            volumes: record.volumes.clone(),
-            pause_on_timeout: match record.on_timeout {
+            ingress: record.spec.ingress.clone(),
+            volumes: record.spec.volumes.clone(),
+            pause_on_timeout: match record.spec.on_timeout {
                 OnTimeout::Kill => None,
                 OnTimeout::Pause(PauseMode::Full) => Some(PauseOnTimeout::Memory),
                 OnTimeout::Pause(PauseMode::Filesystem) => Some(PauseOnTimeout::Files),
             },
-            auto_resume: record.auto_resume,
-            metadata: record.metadata.clone(),
-            env_names: record.env_vars.keys().cloned().collect(),
+            auto_resume: record.spec.auto_resume,
+            metadata: record.spec.metadata.clone(),
+            env_names: record.spec.env_vars.keys().cloned().collect(),
             defaults: record.defaults.clone(),
         }))
     }
@@ -145,22 +169,24 @@ impl DescribedSandbox {
             started_at: self.started_at,
             end_at: now,
             lease: Duration::from_secs(self.lease_seconds),
-            resources: self.resources,
+            spec: SandboxSpec {
+                resources: self.resources,
+                allow_internet: self.allow_internet,
+                egress: self.egress,
+                ingress: self.ingress,
+                volumes: self.volumes,
+                on_timeout: match self.pause_on_timeout {
+                    None => OnTimeout::Kill,
+                    Some(PauseOnTimeout::Memory) => OnTimeout::Pause(PauseMode::Full),
+                    Some(PauseOnTimeout::Files) => OnTimeout::Pause(PauseMode::Filesystem),
+                },
+                auto_resume: self.auto_resume,
+                metadata: self.metadata,
+                env_vars: BTreeMap::new(),
+                mcp: None,
+            },
             access_token: self.secure.then(Token::random),
             traffic_token: (!self.public_traffic).then(Token::random),
-            allow_internet: self.allow_internet,
-            egress: self.egress,
-            ingress: self.ingress,
-            volumes: self.volumes,
-            on_timeout: match self.pause_on_timeout {
-                None => OnTimeout::Kill,
-                Some(PauseOnTimeout::Memory) => OnTimeout::Pause(PauseMode::Full),
-                Some(PauseOnTimeout::Files) => OnTimeout::Pause(PauseMode::Filesystem),
-            },
-            auto_resume: self.auto_resume,
-            metadata: self.metadata,
-            env_vars: BTreeMap::new(),
-            mcp: None,
             boot_id: Uuid::new_v4().to_string(),
             defaults: self.defaults,
         }
@@ -181,5 +207,72 @@ impl DescribedBuild {
             tags: self.tags.into_iter().map(|name| (name, tag)).collect(),
             builds: vec![self.build],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Older and newer servers read what this one writes beside files.
+    #[test]
+    fn the_description_of_a_sandbox_keeps_its_form() {
+        let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let lists = Lists { deny_out: vec!["0.0.0.0/0".to_owned()], ..Lists::default() };
+        let record = Record {
+            id: "iabc".parse().expect("an id"),
+            template: Template { id: "base".to_owned(), alias: Some("alias".to_owned()) },
+            standing: PersistedState::Running,
+            instance: None,
+            started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
+            end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
+            lease: Duration::from_secs(300),
+            spec: SandboxSpec {
+                resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+                allow_internet: Some(false),
+                egress: lists.try_into().expect("lists"),
+                ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443] },
+                volumes: vec![VolumeMount {
+                    volume: "v1".to_owned(),
+                    name: "cache".to_owned(),
+                    path: "/cache".to_owned(),
+                    files: "f1".parse().expect("an id"),
+                }],
+                on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+                auto_resume: true,
+                metadata: pair("a", "b"),
+                env_vars: pair("NAME", "secret"),
+                mcp: Some(serde_json::json!({ "key": 1 })),
+            },
+            access_token: Some(Token::random()),
+            traffic_token: None,
+            boot_id: "8a6e0804".to_owned(),
+            defaults: Defaults::default(),
+        };
+        let description = Description::for_sandbox(&record);
+        let expected = serde_json::json!({
+            "kind": "sandbox",
+            "id": "iabc",
+            "template_id": "base",
+            "template_alias": "alias",
+            "started_at": "2026-01-02T03:04:05.678901Z",
+            "lease_seconds": 300,
+            "resources": { "cpu_count": 2, "memory_mb": 1024, "disk_mb": 10240, "pids": 4096 },
+            "secure": true,
+            "public_traffic": true,
+            "allow_internet": false,
+            "egress": { "allow_out": [], "deny_out": ["0.0.0.0/0"], "dns_servers": [], "headers": {} },
+            "ingress": { "mask_request_host": "${PORT}.test", "https_ports": [443] },
+            "volumes": [{ "volume": "v1", "name": "cache", "path": "/cache", "files": "f1" }],
+            "pause_on_timeout": "files",
+            "auto_resume": true,
+            "metadata": { "a": "b" },
+            "env_names": ["NAME"],
+            "defaults": {
+                "env": {}, "user": null, "workdir": null, "start_command": null, "ready_command": null
+            }
+        });
+        assert_eq!(serde_json::to_value(&description).expect("JSON"), expected);
+        assert_eq!(serde_json::from_value::<Description>(expected).expect("read"), description);
     }
 }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::id::SandboxId;
+use engine::EngineError;
+use protocol::SandboxId;
+
 use crate::lifecycle::State;
-use crate::ports::{EngineError, RecordsError};
+use crate::ports::RecordsError;
 
 /// A call on one sandbox failed.
 #[derive(Debug, thiserror::Error)]

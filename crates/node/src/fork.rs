@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::FilesId;
 use futures::StreamExt;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
 use crate::create::make;
 use crate::error::SandboxError;
 use crate::faults::Point;
-use crate::id::{FilesId, SandboxId, Token};
+use crate::id::{Token, new_sandbox_id};
 use crate::node::Node;
 use crate::owner::Command;
 use crate::owner::change::RootfsSource;
@@ -35,7 +37,7 @@ impl Node {
     ) -> Result<Vec<Result<Created, SandboxError>>, SandboxError> {
         let (node_state, tasks, id) = (Arc::clone(&self.node_state), self.tasks.clone(), id.clone());
         self.complete(async move {
-            let children: Vec<SandboxId> = (0..count).map(|_| SandboxId::random()).collect();
+            let children: Vec<SandboxId> = (0..count).map(|_| new_sandbox_id()).collect();
             let Some(first) = children.first() else { return Ok(Vec::new()) };
             let to = FilesId::from(first);
             sync_if_running(&node_state, &id).await;

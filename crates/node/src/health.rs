@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-pub use database::Unwritable;
+pub use durable::Unwritable;
 
 use crate::node::Node;
 use crate::ports::{RecordsError, Unreadable};

@@ -17,6 +17,7 @@ mod error;
 mod faults;
 mod fork;
 mod guest_call;
+mod guest_config;
 mod guest_files;
 mod guest_process;
 mod health;
@@ -25,8 +26,8 @@ mod identity;
 mod ingress;
 pub mod lifecycle;
 pub mod list;
-mod local;
 pub mod log;
+#[cfg(feature = "testing")]
 pub mod memory;
 pub mod metrics;
 mod node;
@@ -54,18 +55,19 @@ pub use description::Description;
 pub use egress::{
     EVERYTHING, Egress, InvalidEgress, Lists as EgressLists, ProxyLists as EgressProxy, ProxyTlsLists as EgressProxyTls,
 };
+pub use engine::{EngineCapabilities, EngineError, FilesId, Machine, Resources};
 pub use error::{CreateError, FilesOwner, OpenError, SandboxError};
 pub use faults::Point;
 pub use health::{Fault, Health, Unwritable};
-pub use id::{FilesId, InvalidSandboxId, SandboxId, Token};
+pub use id::{Token, new_files_id, new_sandbox_id};
 pub use images::Credentials;
 pub use ingress::Ingress;
-pub use local::LocalEngine;
 pub use node::OnMissing;
 pub use node::{Closing, Node, Reachability, Seen};
 pub use owner::Resumed;
+pub use protocol::{InvalidSandboxId, SandboxId};
 pub use recover::{RecoverError, Recoverable, Recovered};
-pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record, Resources};
+pub use sandbox::{Created, IdempotencyKey, NewSandbox, OnTimeout, PersistedState, Record, SandboxSpec};
 pub use secret::{Secret, SecretError, SecretPage};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotPage, SnapshotQuery};
 /// Contents of volumes.

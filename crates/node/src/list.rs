@@ -56,7 +56,7 @@ impl Cursor {
     pub fn from_token(token: &str) -> Option<Self> {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
         let (started, id) = text.split_once(':')?;
-        let id = id.parse::<crate::id::SandboxId>().ok()?.to_string();
+        let id = id.parse::<protocol::SandboxId>().ok()?.to_string();
         Some(Self { started_us: started.parse().ok()?, id })
     }
 }
@@ -102,7 +102,7 @@ fn matches(seen: &Seen, query: &Query) -> bool {
         PersistedState::Paused(_) => query.paused,
     };
     wanted
-        && query.metadata.iter().all(|(key, value)| record.metadata.get(key) == Some(value))
+        && query.metadata.iter().all(|(key, value)| record.spec.metadata.get(key) == Some(value))
         && query.started_after.is_none_or(|after| record.started_at.as_microsecond() >= after.as_microsecond())
         && query.template_id.as_ref().is_none_or(|id| record.template.id == *id)
 }

@@ -1,30 +1,31 @@
 //! Engine and records in memory, for tests: machines are a listening socket and a task, records are
 //! a map.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
-use engine::{BootFiles, NewRoot};
+use engine::{
+    Boot, BootFiles, Engine, EngineCapabilities, EngineError, FilesId, Fill, Instance, IsolationClass, Machine,
+    NewRoot, RootError, Trash, Trashed, Usage,
+};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use protocol::guest::GuestConfig;
+use serde_json::Value;
 use tokio::net::{TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use crate::build::Layer;
-use crate::description::Description;
-use crate::id::{FilesId, SandboxId};
-use crate::ports::{
-    Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
-    TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
-};
+use crate::id::new_files_id;
+use crate::ports::{Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
 use crate::sandbox::{Created, IdempotencyKey, Record};
 use crate::secret::Secret;
 use crate::template::TemplateRecord;
@@ -32,6 +33,9 @@ use crate::volume::Volume;
 
 /// Plays the guest: called at each boot with its listener; must end when the token is cancelled.
 pub type GuestActor = dyn Fn(UnixListener, GuestConfig, CancellationToken) + Send + Sync;
+
+/// The error that calls fail with, while they do.
+type Refusal = Option<fn() -> EngineError>;
 
 /// An engine whose machines are tasks. It outlives the node that uses it, as real machines do.
 pub struct MemoryEngine {
@@ -46,14 +50,20 @@ struct Inner {
     machines: HashMap<SandboxId, Arc<MemoryMachine>>,
     files: HashSet<FilesId>,
     volumes: HashSet<FilesId>,
-    notes: HashMap<FilesId, Description>,
+    notes: HashMap<FilesId, Value>,
     trash: HashMap<FilesId, Trashed>,
     copies: Vec<(FilesId, FilesId)>,
     spares: HashSet<SandboxId>,
     boots: Vec<Boot>,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
-    refusing: Option<fn() -> EngineError>,
+    refusing: Refusal,
+    refusing_freezes: Arc<Mutex<Refusal>>,
+}
+
+/// What the guest of `boot` reads.
+pub fn guest_config(boot: &Boot) -> serde_json::Result<GuestConfig> {
+    serde_json::from_slice(&boot.guest_config)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,8 +90,13 @@ impl MemoryEngine {
     }
 
     /// Makes every boot fail with this error, or succeed again.
-    pub fn refuse_boots(&self, error: Option<fn() -> EngineError>) {
+    pub fn refuse_boots(&self, error: Refusal) {
         lock(&self.inner).refusing = error;
+    }
+
+    /// Makes every freeze fail with this error, or succeed again.
+    pub fn refuse_freezes(&self, error: Refusal) {
+        *lock(&lock(&self.inner).refusing_freezes) = error;
     }
 
     /// All boots so far, oldest first.
@@ -111,7 +126,7 @@ impl MemoryEngine {
             (BootFiles::Create, false) => {}
             (BootFiles::Open, _) => wanted.push(&own),
         }
-        match wanted.into_iter().find(|files| !inner.files.contains(files)) {
+        match wanted.into_iter().find(|files| !inner.files.contains(*files)) {
             Some(missing) => Err(self.missing(missing)),
             None => Ok(()),
         }
@@ -125,7 +140,7 @@ impl MemoryEngine {
     /// Creates files that no record names, as a server leaves them that dies right after it made
     /// them.
     pub fn strand_files(&self) -> FilesId {
-        let files = FilesId::random();
+        let files = new_files_id();
         lock(&self.inner).files.insert(files.clone());
         files
     }
@@ -172,12 +187,12 @@ impl Trash for MemoryEngine {
         Ok(Self::files(self))
     }
 
-    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
-        lock(&self.inner).notes.insert(files.clone(), description.clone());
+    async fn write_note(&self, files: &FilesId, note: Value) -> Result<(), EngineError> {
+        lock(&self.inner).notes.insert(files.clone(), note);
         Ok(())
     }
 
-    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
+    async fn note(&self, files: &FilesId) -> Result<Option<Value>, EngineError> {
         Ok(lock(&self.inner).notes.get(files).cloned())
     }
 
@@ -191,9 +206,9 @@ impl Trash for MemoryEngine {
 
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
         let mut inner = lock(&self.inner);
-        let Some(Trashed { description, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
+        let Some(Trashed { note, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
         inner.files.insert(files.clone());
-        inner.notes.extend(description.map(|description| (files.clone(), description)));
+        inner.notes.extend(note.map(|note| (files.clone(), note)));
         Ok(())
     }
 
@@ -211,6 +226,19 @@ impl Trash for MemoryEngine {
 
 #[async_trait]
 impl Engine for MemoryEngine {
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            isolation: IsolationClass::Namespaces,
+            memory_snapshots: false,
+            live_fork: false,
+            instant_copies: true,
+        }
+    }
+
+    async fn environment(&self, _id: &SandboxId) -> Result<BTreeMap<String, String>, EngineError> {
+        Ok(BTreeMap::new())
+    }
+
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         if let Some(error) = lock(&self.inner).refusing {
             return Err(error());
@@ -225,12 +253,15 @@ impl Engine for MemoryEngine {
             socket,
             ports: Arc::clone(&inner.ports),
             freezing: Arc::clone(&inner.freezing),
+            refusing_freezes: Arc::clone(&inner.refusing_freezes),
             frozen: Mutex::new(false),
             oom_kills: AtomicU64::new(0),
             egress: Mutex::new(boot.egress.rules.clone()),
             ended: CancellationToken::new(),
         });
-        (self.guest)(listener, boot.guest.clone(), machine.ended.clone());
+        let guest =
+            guest_config(&boot).map_err(|error| EngineError::failed("cannot read the guest's config", error))?;
+        (self.guest)(listener, guest, machine.ended.clone());
         inner.files.insert(FilesId::from(&boot.id));
         inner.machines.insert(boot.id.clone(), Arc::clone(&machine));
         inner.boots.push(boot);
@@ -251,7 +282,7 @@ impl Engine for MemoryEngine {
         Ok(same.map(|machine| machine as Arc<dyn Machine>))
     }
 
-    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<FilesId>, EngineError> {
         let mut inner = lock(&self.inner);
         inner.machines.retain(|id, machine| {
             let stays = running.contains(id);
@@ -265,17 +296,12 @@ impl Engine for MemoryEngine {
             held.iter().filter(|id| !files.contains(*id) && !volumes.contains(*id)).cloned().collect();
         for id in &unnamed {
             held.remove(id);
-            let description = notes.remove(id);
-            let trashed = Trashed {
-                files: id.clone(),
-                since: Timestamp::now(),
-                watched: Duration::ZERO,
-                bytes: Some(0),
-                description,
-            };
+            let note = notes.remove(id);
+            let trashed =
+                Trashed { files: id.clone(), since: SystemTime::now(), watched: Duration::ZERO, bytes: Some(0), note };
             trash.insert(id.clone(), trashed);
         }
-        Ok(unnamed.iter().map(FilesId::to_string).collect())
+        Ok(unnamed)
     }
 
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
@@ -309,10 +335,6 @@ impl Engine for MemoryEngine {
         }
     }
 
-    fn copies_are_instant(&self) -> bool {
-        true
-    }
-
     async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
         let mut inner = lock(&self.inner);
         let taken = inner.spares.remove(id);
@@ -341,7 +363,7 @@ impl Engine for MemoryEngine {
     async fn make_root(&self, files: &FilesId, _limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
         let root = self.directory.join(files.as_str());
         std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
-        fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() })?;
+        fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() }).map_err(RootError::Fill)?;
         lock(&self.inner).files.insert(files.clone());
         Ok(Vec::new())
     }
@@ -374,6 +396,7 @@ struct MemoryMachine {
     socket: PathBuf,
     ports: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     freezing: Arc<tokio::sync::Mutex<()>>,
+    refusing_freezes: Arc<Mutex<Refusal>>,
     frozen: Mutex<bool>,
     oom_kills: AtomicU64,
     egress: Mutex<Rules>,
@@ -416,6 +439,9 @@ impl Machine for MemoryMachine {
 
     async fn freeze(&self) -> Result<(), EngineError> {
         let _allowed = self.freezing.lock().await;
+        if let Some(error) = *lock(&self.refusing_freezes) {
+            return Err(error());
+        }
         *lock(&self.frozen) = true;
         Ok(())
     }
@@ -441,6 +467,7 @@ impl Machine for MemoryMachine {
             memory_limit: 1 << 30,
             disk_used: 1 << 12,
             disk_limit: 1 << 33,
+            pids: 1,
             oom_kills: self.oom_kills.load(Ordering::Relaxed),
         })
     }

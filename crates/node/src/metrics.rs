@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use engine::Usage;
 use jiff::Timestamp;
-
-use crate::ports::Usage;
 
 /// How often the usage of a running sandbox is sampled.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use engine::{Engine, EngineCapabilities, EngineError, FilesId, Machine};
 use futures::StreamExt;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -16,13 +18,13 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::SandboxesConfig;
 use crate::egress::Egress;
 use crate::error::{OpenError, SandboxError};
-use crate::id::{FilesId, SandboxId};
+use crate::id::is_of_build;
 use crate::identity;
 use crate::lifecycle::{PauseMode, State};
 use crate::log::Entry;
 use crate::metrics::Sample;
 use crate::owner::{Command, OnRunning, Owner, Reply, Resume, Resumed};
-use crate::ports::{Engine, EngineError, Machine, Records, TemplateRecords, VolumeRecords};
+use crate::ports::{Records, TemplateRecords, VolumeRecords};
 use crate::records::SqliteRecords;
 use crate::sandbox::{OnTimeout, PersistedState, Record};
 use crate::spares;
@@ -178,7 +180,7 @@ impl Node {
         let (mut kept, mut ended_leases) = (Vec::new(), HashSet::new());
         for record in records.all().await? {
             let ended = record.standing == PersistedState::Running && record.end_at <= now;
-            if ended && record.on_timeout == OnTimeout::Kill {
+            if ended && record.spec.on_timeout == OnTimeout::Kill {
                 records.remove(&record.id).await?;
                 // The files go to the trash, so that a wrong clock at the start loses none of them.
                 info!(sandbox = %record.id, "the lease ended while no server ran, sandbox killed; its files are in the trash");
@@ -235,10 +237,9 @@ impl Node {
 
     /// Logs what a sweep removed beyond the sandboxes whose lease ended, and deletes the files of
     /// interrupted builds, which are useless without the build.
-    async fn report_swept(&self, names: &[String], ended_leases: &HashSet<FilesId>) {
-        let files = names.iter().filter_map(|name| name.parse::<FilesId>().ok());
-        let unexpected = files.filter(|files| !ended_leases.contains(files));
-        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(FilesId::is_scratch);
+    async fn report_swept(&self, swept: &[FilesId], ended_leases: &HashSet<FilesId>) {
+        let unexpected = swept.iter().filter(|files| !ended_leases.contains(*files));
+        let (scratch, kept): (Vec<_>, Vec<_>) = unexpected.partition(|files| is_of_build(files));
         for files in &scratch {
             if let Err(error) = self.node_state.engine.delete_from_trash(files).await {
                 warn!(%files, %error, "files of a broken-off build stay in the trash");
@@ -293,6 +294,11 @@ impl Node {
         found
     }
 
+    /// What the engine of its sandboxes can do.
+    pub fn capabilities(&self) -> EngineCapabilities {
+        self.node_state.engine.capabilities()
+    }
+
     /// The sandbox `id`, if it is visible.
     pub fn get(&self, id: &SandboxId) -> Option<Seen> {
         self.node_state.view(id).and_then(to_seen)
@@ -309,7 +315,7 @@ impl Node {
         let reachability = match (state, live) {
             (State::Running, Some(live)) => Reachability::Open(live),
             (State::Paused(PauseMode::Full) | State::Pausing(PauseMode::Full) | State::Resuming(_), _)
-                if record.auto_resume =>
+                if record.spec.auto_resume =>
             {
                 Reachability::Resumable(frozen)
             }

@@ -4,22 +4,24 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{EngineError, FilesId, Resources, Trashed};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::clock::after;
 use crate::config::SandboxesConfig;
-use crate::description::Description;
+use crate::description::{Description, read_description, write_description};
 use crate::error::SandboxError;
-use crate::id::{FilesId, SandboxId, Token, random_name};
+use crate::id::{Token, is_of_sandbox, random_name};
 use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::owner::Owner;
-use crate::ports::{EngineError, RecordsError, Trashed};
-use crate::sandbox::{OnTimeout, PersistedState, Record, Resources};
+use crate::ports::RecordsError;
+use crate::sandbox::{OnTimeout, PersistedState, Record, SandboxSpec};
 use crate::state::NodeState;
 use crate::template::{
     BASE_ID, Build, BuildFiles, BuildStatus, DEFAULT_TAG, Defaults, Size, Tag, Template, TemplateRecord,
@@ -138,16 +140,16 @@ async fn list_recoverable(node_state: &NodeState) -> Result<Vec<Recoverable>, Sa
     let entry = |trashed: Trashed| Recoverable {
         // Up to one interval was observed and is not recorded yet.
         deleted_at: Some(after(now, kept.saturating_sub(trashed.watched + TRASH_INTERVAL))),
-        trashed_at: Some(trashed.since),
+        trashed_at: Some(Timestamp::try_from(trashed.since).unwrap_or(Timestamp::MAX)),
         files: trashed.files,
         bytes: trashed.bytes,
-        description: trashed.description,
+        description: trashed.note.and_then(Description::from_note),
     };
     let mut found: Vec<Recoverable> = node_state.engine.trash().await?.into_iter().map(entry).collect();
     let named = named_files(node_state);
     for files in node_state.engine.files().await? {
         if !named.contains(&files) && node_state.engine.is_volume(&files).await? {
-            let description = node_state.engine.description(&files).await?;
+            let description = read_description(&*node_state.engine, &files).await?;
             found.push(Recoverable { files, trashed_at: None, deleted_at: None, bytes: None, description });
         }
     }
@@ -228,7 +230,7 @@ async fn guess(node_state: &NodeState, files: &FilesId) -> Result<Description, E
         disk_mb: config.disk_mb,
         pids: config.pids,
     };
-    if files.is_sandbox() {
+    if is_of_sandbox(files) {
         let record = Record {
             id: files.as_str().parse().expect("the name of a sandbox's files is its id"),
             template: Template { id: BASE_ID.to_owned(), alias: None },
@@ -237,19 +239,21 @@ async fn guess(node_state: &NodeState, files: &FilesId) -> Result<Description, E
             started_at: now,
             end_at: now,
             lease: DEFAULT_TIMEOUT,
-            resources,
+            spec: SandboxSpec {
+                resources,
+                // Its rules are unknown, so it may reach nothing.
+                allow_internet: Some(false),
+                egress: Default::default(),
+                ingress: Default::default(),
+                volumes: Vec::new(),
+                on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+                auto_resume: false,
+                metadata: BTreeMap::new(),
+                env_vars: BTreeMap::new(),
+                mcp: None,
+            },
             access_token: Some(Token::random()),
             traffic_token: None,
-            // Its rules are unknown, so it may reach nothing.
-            allow_internet: Some(false),
-            egress: Default::default(),
-            ingress: Default::default(),
-            volumes: Vec::new(),
-            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
-            auto_resume: false,
-            metadata: BTreeMap::new(),
-            env_vars: BTreeMap::new(),
-            mcp: None,
             boot_id: String::new(),
             defaults: Defaults::default(),
         };
@@ -292,9 +296,9 @@ async fn describe_all(node_state: &NodeState) {
     wanted
         .extend(node_state.volumes.all().iter().map(|volume| (volume.files.clone(), Description::for_volume(volume))));
     for (files, description) in wanted {
-        if matches!(node_state.engine.description(&files).await, Ok(None)) {
+        if matches!(read_description(&*node_state.engine, &files).await, Ok(None)) {
             // Ignored: files that were removed meanwhile, or are missing, need no description.
-            let _ = node_state.engine.describe(&files, &description).await;
+            let _ = write_description(&*node_state.engine, &files, &description).await;
         }
     }
 }

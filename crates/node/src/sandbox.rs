@@ -5,32 +5,40 @@ use std::fmt;
 use std::time::Duration;
 
 use egress::Rules;
+use engine::{Instance, Resources};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use protocol::SandboxId;
 use serde_json::Value;
 
 use crate::egress::Egress;
-use crate::id::{SandboxId, Token};
+use crate::id::Token;
 use crate::ingress::Ingress;
 use crate::lifecycle::PauseMode;
-use crate::ports::Instance;
 use crate::template::{Defaults, Resolved, Template};
 use crate::volume::VolumeMount;
-
-/// Resource limits of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resources {
-    pub cpu_count: u32,
-    pub memory_mb: u32,
-    pub disk_mb: u32,
-    pub pids: u32,
-}
 
 /// What happens when the lease ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
     Kill,
     Pause(PauseMode),
+}
+
+/// What a sandbox is to be: as its create call asks and its record keeps.
+#[derive(Clone, PartialEq)]
+pub struct SandboxSpec {
+    pub resources: Resources,
+    /// As the last call set it; absent means allowed.
+    pub allow_internet: Option<bool>,
+    pub egress: Egress,
+    pub ingress: Ingress,
+    pub volumes: Vec<VolumeMount>,
+    pub on_timeout: OnTimeout,
+    pub auto_resume: bool,
+    pub metadata: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    /// Stored for the client that sent it.
+    pub mcp: Option<Value>,
 }
 
 /// The recorded state of a sandbox, which survives restarts of the server.
@@ -53,22 +61,11 @@ pub struct Record {
     pub end_at: Timestamp,
     /// The timeout of the last call; an automatic resume uses it again.
     pub lease: Duration,
-    pub resources: Resources,
+    pub spec: SandboxSpec,
     /// Grants access to the guest. Never changes, since clients keep it.
     pub access_token: Option<Token>,
     /// Grants access to all other ports if public traffic is not allowed.
     pub traffic_token: Option<Token>,
-    /// As the last call set it; absent means allowed.
-    pub allow_internet: Option<bool>,
-    pub egress: Egress,
-    pub ingress: Ingress,
-    pub volumes: Vec<VolumeMount>,
-    pub on_timeout: OnTimeout,
-    pub auto_resume: bool,
-    pub metadata: BTreeMap<String, String>,
-    pub env_vars: BTreeMap<String, String>,
-    /// Stored for the client that sent it.
-    pub mcp: Option<Value>,
     /// The boot id that the kernel reports in the sandbox; a boot from files changes it.
     pub boot_id: String,
     /// The defaults of its template.
@@ -78,7 +75,7 @@ pub struct Record {
 impl Record {
     /// The rules of its egress lists and its internet access.
     pub(crate) fn egress_rules(&self) -> Rules {
-        self.egress.rules(self.allow_internet != Some(false))
+        self.spec.egress.rules(self.spec.allow_internet != Some(false))
     }
 }
 
@@ -99,19 +96,10 @@ impl fmt::Debug for Record {
 pub struct NewSandbox {
     pub from: Resolved,
     pub timeout: Duration,
-    pub resources: Resources,
     /// If off, the guest requires no access token.
     pub secure: bool,
     pub public_traffic: bool,
-    pub allow_internet: Option<bool>,
-    pub egress: Egress,
-    pub ingress: Ingress,
-    pub volumes: Vec<VolumeMount>,
-    pub on_timeout: OnTimeout,
-    pub auto_resume: bool,
-    pub metadata: BTreeMap<String, String>,
-    pub env_vars: BTreeMap<String, String>,
-    pub mcp: Option<Value>,
+    pub spec: SandboxSpec,
 }
 
 /// The idempotency of a create call: an equal key and an equal fingerprint mean the same sandbox.

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tracing::warn;
 use uuid::Uuid;
 
 use crate::error::SandboxError;
 use crate::faults::Point;
-use crate::id::{FilesId, SandboxId};
+use crate::id::new_files_id;
 use crate::lifecycle::State;
 use crate::list::Cursor;
 use crate::node::Node;
@@ -75,7 +77,7 @@ impl Node {
             if let Some(name) = &name {
                 check_name(&node_state, name)?;
             }
-            let files = FilesId::random();
+            let files = new_files_id();
             sync_if_running(&node_state, &id).await;
             let to = files.clone();
             let source = node_state.ask(&id, |reply| Command::CopyFiles { to, purpose: "a snapshot", reply }).await?;
@@ -180,9 +182,9 @@ fn new_build(source: &Record, tag: &str, now: Timestamp) -> Build {
         files: BuildFiles::Base,
         defaults: source.defaults.clone(),
         size: Size {
-            cpu_count: source.resources.cpu_count,
-            memory_mb: source.resources.memory_mb,
-            disk_mb: source.resources.disk_mb,
+            cpu_count: source.spec.resources.cpu_count,
+            memory_mb: source.spec.resources.memory_mb,
+            disk_mb: source.spec.resources.disk_mb,
         },
         of: Some(source.id.to_string()),
         wanted_tags: vec![tag.to_owned()],

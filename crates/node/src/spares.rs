@@ -9,9 +9,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engine::FilesId;
+use protocol::SandboxId;
 use tracing::debug;
 
-use crate::id::{FilesId, SandboxId};
+use crate::id::new_sandbox_id;
 use crate::state::NodeState;
 
 /// What a sandbox's files start from: a copy of a template's files, or the base without changes.
@@ -107,7 +109,7 @@ impl Spares {
 
 /// Prepares spares of `origin` if they run low, in the background of the create call that used one.
 pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
-    if origin.is_some() && !node_state.engine.copies_are_instant() {
+    if origin.is_some() && !node_state.engine.capabilities().instant_copies {
         return;
     }
     let Some((missing, dropped)) = node_state.spares.begin_refill(&origin) else { return };
@@ -115,7 +117,7 @@ pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
     if missing == 0 || node_state.stop.run_until_cancelled(tokio::time::sleep(REFILL_DELAY)).await.is_none() {
         return;
     }
-    let ids: Vec<_> = (0..missing).map(|_| SandboxId::random()).collect();
+    let ids: Vec<_> = (0..missing).map(|_| new_sandbox_id()).collect();
     let made = node_state.engine.make_spares(&ids, origin.as_ref()).await;
     let (ready, unused) = match made {
         Ok(()) => (ids, Vec::new()),
@@ -141,9 +143,10 @@ pub(crate) async fn remove(node_state: &NodeState, ids: impl IntoIterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::new_files_id;
 
     fn ids(count: usize) -> Vec<SandboxId> {
-        (0..count).map(|_| SandboxId::random()).collect()
+        (0..count).map(|_| new_sandbox_id()).collect()
     }
 
     #[test]
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn the_least_recently_used_origin_is_dropped() {
         let spares = Spares::new(1);
-        let origins: Vec<Origin> = (0..MAX_ORIGINS).map(|_| Some(FilesId::random())).collect();
+        let origins: Vec<Origin> = (0..MAX_ORIGINS).map(|_| Some(new_files_id())).collect();
         let made = ids(MAX_ORIGINS);
         for (origin, id) in origins.iter().zip(&made) {
             assert_eq!(spares.begin_refill(origin), Some((1, Vec::new())));
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn removed_files_have_no_spares() {
-        let (spares, files) = (Spares::new(2), FilesId::random());
+        let (spares, files) = (Spares::new(2), new_files_id());
         let (origin, made) = (Some(files.clone()), ids(2));
         spares.begin_refill(&origin);
         assert!(spares.take_all(&files).is_empty(), "they are being made");

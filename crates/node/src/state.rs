@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use egress::Decision;
+use engine::{Engine, FilesId, Machine};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -16,16 +18,15 @@ use tracing::warn;
 use crate::build::Builds;
 use crate::clock::Clock;
 use crate::config::SandboxesConfig;
-use crate::description::Description;
+use crate::description::{Description, write_description};
 use crate::egress_log::EgressLog;
 use crate::error::SandboxError;
 use crate::faults::Faults;
-use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::State;
 use crate::log::Log;
 use crate::metrics::Readings;
 use crate::owner::{Command, Reply};
-use crate::ports::{Engine, Machine, Records};
+use crate::ports::Records;
 use crate::sandbox::Record;
 use crate::secret::Secrets;
 use crate::spares::{self, Spares};
@@ -185,7 +186,7 @@ impl NodeState {
     /// Writes a description beside files, in case the record that names them is lost. Nothing else
     /// depends on it.
     pub(crate) async fn describe(&self, files: &FilesId, description: &Description) {
-        if let Err(error) = self.engine.describe(files, description).await {
+        if let Err(error) = write_description(&*self.engine, files, description).await {
             warn!(%files, %error, "files are without a description");
         }
     }

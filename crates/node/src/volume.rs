@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use engine::volume::VolumeDirectory;
+use engine::{EngineError, FilesId, Mount};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use crate::description::Description;
 use crate::error::{FilesOwner, SandboxError};
-use crate::id::{FilesId, Token, random_name};
+use crate::id::{Token, new_files_id, random_name};
 use crate::node::Node;
-use crate::ports::{EngineError, Records, RecordsError};
+use crate::ports::{Records, RecordsError};
 
 const LONGEST_NAME: usize = 128;
 
@@ -37,6 +38,12 @@ pub struct VolumeMount {
     /// The mount point in the sandbox.
     pub path: String,
     pub(crate) files: FilesId,
+}
+
+impl VolumeMount {
+    pub(crate) fn to_mount(&self) -> Mount {
+        Mount { files: self.files.clone(), at: self.path.clone().into() }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +168,7 @@ impl Node {
             if volumes.all().iter().any(|volume| volume.name == name) {
                 return Err(VolumeError::Taken(name));
             }
-            let volume = Volume { id: random_name('v'), name, token: Token::random(), files: FilesId::random() };
+            let volume = Volume { id: random_name('v'), name, token: Token::random(), files: new_files_id() };
             let directory = node_state.engine.create_volume(&volume.files, node_state.config.volume_bytes()).await?;
             node_state.describe(&volume.files, &Description::for_volume(&volume)).await;
             if let Err(error) = volumes.records.put_volume(&volume).await {
@@ -180,7 +187,7 @@ impl Node {
             let volumes = &node_state.volumes;
             let _guard = volumes.changing.lock().await;
             let (volume, _) = volumes.find(&id).ok_or_else(|| VolumeError::NotFound(id.clone()))?;
-            let has = |record: &crate::Record| record.volumes.iter().any(|mount| mount.volume == id);
+            let has = |record: &crate::Record| record.spec.volumes.iter().any(|mount| mount.volume == id);
             if let Some(view) = node_state.views().into_iter().find(|view| has(&view.record)) {
                 let sandbox = view.record.id.to_string();
                 return Err(VolumeError::InUse { name: volume.name.clone(), sandbox });

@@ -6,4 +6,7 @@ pub mod guest;
 pub mod headers;
 pub mod rest;
 pub mod rpc;
+mod sandbox_id;
 pub mod signature;
+
+pub use sandbox_id::{InvalidSandboxId, SandboxId};

@@ -278,7 +278,7 @@ pub(crate) fn pool_bytes(path: &Path) -> anyhow::Result<u64> {
 /// Explains why `path` could not be written, on which file system, and what to do.
 pub(crate) fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
     let path = path.to_owned();
-    move |error| anyhow!(database::explain(&path, &error))
+    move |error| anyhow!(durable::explain(&path, &error))
 }
 
 /// Refuses a directory of another user or with other content: it will be closed to other users, and

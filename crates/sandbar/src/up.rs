@@ -15,7 +15,7 @@ use api::{ApiConfig, Fallback};
 use ca::Authority;
 use clap::Args;
 use engine::probe::Isolation;
-use engine::{Engine, EngineConfig};
+use engine::{Engine as _, EngineConfig, Namespaces};
 use hyper_util::service::TowerToHyperService;
 use node::{Closing, Node, OnMissing, OpenError, PersistedState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -545,7 +545,7 @@ async fn take(config: &Config, started_by: StartedBy) -> anyhow::Result<DataDire
 async fn open_warm(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Arc<Node>> {
     let engine = open_engine(config, directory, on_missing).await?;
     backup::remove_leftovers(directory.path(), &engine).await;
-    if !engine.differences().is_empty() {
+    if !engine.rootless_limitations().is_empty() {
         engine.base_template().await.context("cannot make the base template")?;
     }
     node_on(engine, config, directory, on_missing).await
@@ -561,7 +561,7 @@ pub(crate) async fn open_node(
     node_on(engine, config, directory, on_missing).await
 }
 
-async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Engine> {
+async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnMissing) -> anyhow::Result<Namespaces> {
     let data = directory.path();
     // Opening the engine creates a missing pool, which is refused while records name files in it.
     if on_missing == OnMissing::Refuse && !engine::pool::exists(data) {
@@ -583,16 +583,16 @@ async fn open_engine(config: &Config, directory: &DataDirectory, on_missing: OnM
         pool_bytes: directory.pool_bytes()?,
         egress: config.egress.to_engine(data, config.limits.egress())?,
     };
-    Engine::open(engine).await.context("cannot open the engine")
+    Namespaces::open(engine).await.context("cannot open the engine")
 }
 
 async fn node_on(
-    engine: Engine,
+    engine: Namespaces,
     config: &Config,
     directory: &DataDirectory,
     on_missing: OnMissing,
 ) -> anyhow::Result<Arc<Node>> {
-    let engine = Arc::new(node::LocalEngine::new(engine));
+    let engine = Arc::new(engine);
     match Node::open(directory.path(), engine, config.sandboxes.clone(), on_missing).await {
         Err(missing @ OpenError::DatabaseMissing { .. }) => bail!(
             "{missing}. Put the database back, or start with a new one: `sandbar up{} --accept-missing-files` moves those files to \

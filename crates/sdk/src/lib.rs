@@ -31,7 +31,6 @@ mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod git;
-mod id;
 mod pty;
 mod sandbox;
 mod secret;
@@ -57,8 +56,8 @@ pub use files::{
 pub use git::{
     Author, Branches, ChangeKind, CloneOptions, Credentials, Git, GitChange, GitError, GitScope, GitStatus, Pull, Push,
 };
-pub use id::{InvalidSandboxId, SandboxId};
 pub use protocol::envd::{FileKind, WrittenFile};
+pub use protocol::{InvalidSandboxId, SandboxId};
 pub use pty::{Pty, Shell, Size};
 pub use sandbox::{PortRoute, Sandbox};
 pub use secret::Secret;

@@ -7,13 +7,12 @@ use std::time::Duration;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method};
 use protocol::headers::{SANDBOX_ID, SANDBOX_PORT, TRAFFIC_ACCESS_TOKEN};
-use protocol::rest;
+use protocol::{SandboxId, rest};
 
 use crate::client::Client;
 use crate::control::{Fork, ForkError, LogQuery, NewSnapshot, Pause, PauseOutcome, SandboxError, TimeRange};
 use crate::envd::Envd;
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::secret::Secret;
 use crate::transport::{Call, Failure, Idempotency};
 

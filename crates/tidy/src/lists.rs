@@ -75,8 +75,6 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "SandboxId",
-            "InvalidSandboxId",
             "SandboxError",
             "TemplateError",
             "VolumeError",
@@ -105,7 +103,6 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
 pub const PENDING_TYPES: &[&str] = &[
     "Block",
     "Body",
-    "Boot",
     "Budget",
     "Call",
     "Change",
@@ -121,8 +118,6 @@ pub const PENDING_TYPES: &[&str] = &[
     "Decision",
     "Digest",
     "Egress",
-    "Engine",
-    "EngineError",
     "Entry",
     "Event",
     "Exit",
@@ -136,7 +131,6 @@ pub const PENDING_TYPES: &[&str] = &[
     "Ids",
     "Image",
     "Inner",
-    "Instance",
     "InvalidPath",
     "InvalidPattern",
     "Job",
@@ -188,7 +182,6 @@ pub const PENDING_TYPES: &[&str] = &[
     "Stream",
     "Target",
     "Token",
-    "Trashed",
     "Tree",
     "Trust",
     "Watched",

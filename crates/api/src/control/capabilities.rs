@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use http::{Response, StatusCode};
+use node::EngineCapabilities;
 use protocol::guest::{STDIN_ENCODING, STDIN_GZIP};
 use protocol::rest::Capabilities;
 use serde_json::{Value, json};
@@ -35,9 +36,12 @@ pub(super) fn list(app: &App) -> Response<Body> {
     let builds = json!({ "origins": ["image", "template", "stage", "archive"] });
     // The variable of a process that declares the encoding, and its values.
     let encodings = json!({ "variable": STDIN_ENCODING, "encodings": [STDIN_GZIP] });
+    let EngineCapabilities { isolation, memory_snapshots, live_fork, instant_copies: _ } = app.node.capabilities();
+    let isolation = json!({ "class": isolation.name(), "memorySnapshots": memory_snapshots, "liveFork": live_fork });
     let capabilities = [
         ("createResources", resources),
         ("egressProxy", proxies),
+        ("isolation", isolation),
         ("limits", limits),
         ("replaceFiles", replacing),
         ("stagedBuilds", builds),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, Request, StatusCode};
 use node::lifecycle::PauseMode;
 use node::template::{Size, TemplateError};
-use node::{IdempotencyKey, NewSandbox, OnTimeout, Resources};
+use node::{IdempotencyKey, NewSandbox, OnTimeout, Resources, SandboxSpec};
 use protocol::headers::IDEMPOTENCY_KEY;
 use protocol::rest;
 use sha2::{Digest, Sha256};
@@ -105,18 +105,20 @@ fn validate(app: &App, asked: rest::NewSandbox, version: ApiVersion) -> Result<N
     Ok(NewSandbox {
         from,
         timeout: lease,
-        resources,
         secure,
         public_traffic,
-        allow_internet: allow_internet_access,
-        egress,
-        ingress,
-        volumes,
-        on_timeout,
-        auto_resume,
-        metadata: metadata.unwrap_or_default(),
-        env_vars,
-        mcp: mcp.filter(|mcp| !mcp.is_null()),
+        spec: SandboxSpec {
+            resources,
+            allow_internet: allow_internet_access,
+            egress,
+            ingress,
+            volumes,
+            on_timeout,
+            auto_resume,
+            metadata: metadata.unwrap_or_default(),
+            env_vars,
+            mcp: mcp.filter(|mcp| !mcp.is_null()),
+        },
     })
 }
 

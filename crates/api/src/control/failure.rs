@@ -4,11 +4,10 @@
 use std::error::Error;
 
 use http::{HeaderValue, Response, StatusCode};
-use node::ports::EngineError;
 use node::template::{ChangeError, TemplateError};
 use node::{
-    BuildError, CreateError, FilesOwner, InvalidSandboxId, RecoverError, SandboxError, SecretError, SnapshotError,
-    UploadError, VolumeError,
+    BuildError, CreateError, EngineError, FilesOwner, InvalidSandboxId, RecoverError, SandboxError, SecretError,
+    SnapshotError, UploadError, VolumeError,
 };
 use protocol::headers::SHOULD_RETRY;
 use protocol::rest::{ErrorBody, SANDBOX_FILES_MISSING, TEMPLATE_FILES_MISSING, VOLUME_FILES_MISSING};
@@ -64,8 +63,9 @@ impl Failure {
 }
 
 impl From<InvalidSandboxId> for Failure {
-    fn from(error: InvalidSandboxId) -> Self {
-        Self::bad_request(error.to_string())
+    fn from(_: InvalidSandboxId) -> Self {
+        // E2B's text, which clients know.
+        Self::bad_request("Invalid sandbox ID")
     }
 }
 

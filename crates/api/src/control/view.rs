@@ -47,12 +47,12 @@ pub(super) fn list_entry(seen: &Seen) -> ListedSandbox {
         started_at: time(record.started_at),
         end_at: time(record.end_at),
         envd_version: ENVD_VERSION.to_owned(),
-        cpu_count: record.resources.cpu_count,
-        memory_mb: record.resources.memory_mb,
-        disk_size_mb: record.resources.disk_mb,
+        cpu_count: record.spec.resources.cpu_count,
+        memory_mb: record.spec.resources.memory_mb,
+        disk_size_mb: record.spec.resources.disk_mb,
         state,
-        metadata: record.metadata.clone(),
-        volume_mounts: record.volumes.iter().map(mount).collect(),
+        metadata: record.spec.metadata.clone(),
+        volume_mounts: record.spec.volumes.iter().map(mount).collect(),
         pause_mode,
     }
 }
@@ -97,9 +97,9 @@ fn egress_proxy(proxy: &EgressProxy) -> Value {
 
 pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
     let record: &Record = &seen.record;
-    let rules = rules(record.egress.lists());
+    let rules = rules(record.spec.egress.lists());
     let EgressLists { allow_out, deny_out, dns_servers, headers: _, allow_plaintext: _, inspect: _, proxy } =
-        record.egress.lists().clone();
+        record.spec.egress.lists().clone();
     let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
     let network = Network {
         allow_public_traffic: Some(record.traffic_token.is_none()),
@@ -108,20 +108,20 @@ pub(super) fn detail(seen: &Seen, domain: &str) -> SandboxDetail {
         rules: Some(rules).filter(|rules| !rules.is_empty()),
         egress_proxy: proxy.as_ref().map(egress_proxy),
         dns_servers: some(dns_servers.iter().map(ToString::to_string).collect()),
-        mask_request_host: record.ingress.mask_request_host.clone(),
-        https_ports: Some(record.ingress.https_ports.iter().map(|port| u32::from(*port)).collect())
+        mask_request_host: record.spec.ingress.mask_request_host.clone(),
+        https_ports: Some(record.spec.ingress.https_ports.iter().map(|port| u32::from(*port)).collect())
             .filter(|ports: &Vec<u32>| !ports.is_empty()),
         ..Network::default()
     };
     SandboxDetail {
         listed: list_entry(seen),
         envd_access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
-        allow_internet_access: record.allow_internet,
+        allow_internet_access: record.spec.allow_internet,
         domain: Some(domain.to_owned()),
         network: Some(network),
         lifecycle: Some(Lifecycle {
-            auto_resume: record.auto_resume,
-            on_timeout: match record.on_timeout {
+            auto_resume: record.spec.auto_resume,
+            on_timeout: match record.spec.on_timeout {
                 OnTimeout::Kill => rest::OnTimeout::Kill,
                 OnTimeout::Pause(_) => rest::OnTimeout::Pause,
             },

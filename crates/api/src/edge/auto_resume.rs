@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{Method, Request, header};
-use node::ports::Machine;
+use node::Machine;
 use node::{Record, SandboxId, Token};
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT};
 use protocol::headers::ACCESS_TOKEN;

@@ -115,8 +115,8 @@ impl Route {
             return Self { live, host: None, secured: false, known_peer, is_authenticated, dialled };
         }
         // The host was validated when the sandbox was created.
-        let host = record.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
-        let secured = record.ingress.https_ports.contains(&target.port);
+        let host = record.spec.ingress.host(target.port).and_then(|host| HeaderValue::try_from(host).ok());
+        let secured = record.spec.ingress.https_ports.contains(&target.port);
         Self { live, host, secured, known_peer, is_authenticated, dialled }
     }
 

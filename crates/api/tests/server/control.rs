@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{KEY, SERVICE_PORT, Server, edge_headers, eventually, text};
-use node::SandboxesConfig;
-use node::ports::EngineError;
+use node::memory::guest_config;
+use node::{EngineError, SandboxesConfig};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -54,8 +54,8 @@ async fn both_api_versions_create() {
     let open = server.call("POST /sandboxes", r#"{"templateID":"base","secure":false}"#).await.json();
     assert_eq!(open["envdAccessToken"], Value::Null, "the first generation may ask for no token");
     let boots = server.engine.boots();
-    assert_eq!(boots[2].guest.env_vars.get("E").map(String::as_str), Some("1"));
-    assert_eq!(boots[0].guest.system_env.get("E2B_SANDBOX").map(String::as_str), Some("true"));
+    assert_eq!(guest_config(&boots[2]).expect("JSON").env_vars.get("E").map(String::as_str), Some("1"));
+    assert_eq!(guest_config(&boots[0]).expect("JSON").system_env.get("E2B_SANDBOX").map(String::as_str), Some("true"));
     assert_eq!(boots[0].egress.rules, egress::Rules::default());
 }
 
@@ -166,6 +166,8 @@ async fn resources_are_an_addition() {
     let offered = server.call("GET /sandbar/capabilities", "").await.json();
     let memory = &offered["capabilities"]["createResources"]["memoryMB"];
     assert_eq!(memory, &json!({"min": 128, "max": 65536, "default": 1024}));
+    let isolation = &offered["capabilities"]["isolation"];
+    assert_eq!(isolation, &json!({"class": "namespaces", "memorySnapshots": false, "liveFork": false}));
 
     let plain = Server::with(SandboxesConfig::default(), false).await;
     let id = text(&plain.call("POST /v2/sandboxes", body).await.json(), "sandboxID").to_owned();

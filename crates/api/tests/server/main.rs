@@ -3,6 +3,7 @@
 mod connections;
 mod control;
 mod edge;
+mod engine_failures;
 mod fallback;
 mod network;
 mod secrets;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, Controller, files};
-use crate::Limits;
+use crate::Resources;
 
 /// A freeze takes 0.2 ms; a process in an uninterruptible wait, such as for a dead disk, can delay
 /// it without end.
@@ -158,7 +158,7 @@ impl Cgroup {
         self.procs_files().iter().try_for_each(|file| files::write(file, &pid.to_string()))
     }
 
-    pub(super) fn set_limits(&self, limits: &Limits) -> Result<(), CgroupError> {
+    pub(super) fn set_limits(&self, limits: &Resources) -> Result<(), CgroupError> {
         let memory = (u64::from(limits.memory_mb) << 20).to_string();
         match &self.places.memory {
             Place::V1(path) => {
@@ -401,7 +401,7 @@ mod tests {
         let places =
             Places { memory: place(), cpu: place(), pids: place(), unified: None, freezer: None, cpuacct: None };
         let group = Cgroup::new("group".to_owned(), places);
-        let limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+        let limits = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
         group.set_limits(&limits).unwrap();
         for file in memory {
             assert_eq!(fs::read_to_string(path(file)).unwrap(), (64 << 20).to_string(), "{file}");

@@ -9,7 +9,7 @@ use super::ceiling::disks_are_weighed;
 use super::group::{Place, Places};
 use super::mounts::controllers_in;
 use super::{Cgroup, CgroupError, Controller, Mounts, files};
-use crate::Limits;
+use crate::Resources;
 
 /// The server's cgroup in every tree that a sandbox's limits need.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ impl Hierarchy {
     /// processes.
     /// # Errors
     /// [`CgroupError::Exists`] when a cgroup of that name has processes.
-    pub fn create(&self, name: &str, limits: &Limits) -> Result<Cgroup, CgroupError> {
+    pub fn create(&self, name: &str, limits: &Resources) -> Result<Cgroup, CgroupError> {
         check_name(name)?;
         let group = Cgroup::new(name.to_owned(), self.places.below(name));
         self.prepare(&group, limits).inspect_err(|error| {
@@ -74,7 +74,7 @@ impl Hierarchy {
         Ok(group)
     }
 
-    fn prepare(&self, group: &Cgroup, limits: &Limits) -> Result<(), CgroupError> {
+    fn prepare(&self, group: &Cgroup, limits: &Resources) -> Result<(), CgroupError> {
         for directory in group.places().directories() {
             make_fresh(group.name(), directory)?;
         }

@@ -32,8 +32,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use durable::Unwritable;
 use rustix::fs::{StatVfs, StatVfsMountFlags, fstatvfs, statfs, statvfs};
 use tracing::warn;
 
@@ -48,7 +49,6 @@ use crate::sys::btrfs;
 pub use self::forecast::{Forecast, Shortcoming, forecast};
 pub use self::frozen::{FrozenCopy, is_frozen_copy};
 pub(crate) use self::nested::unlock;
-pub use self::trash::Trashed;
 pub use self::volume::Volume;
 
 const GIB: u64 = 1 << 30;
@@ -99,7 +99,7 @@ pub enum PoolError {
     Held { image: PathBuf, source: io::Error },
     /// Opening the pool again helps, once the host has space and no process uses the file system.
     #[error(transparent)]
-    ReadOnly(PoolFault),
+    ReadOnly(Unwritable),
     #[error("cannot {what}")]
     Io { what: String, source: io::Error },
 }
@@ -109,17 +109,6 @@ impl PoolError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
-}
-
-/// A pool that the kernel has made read-only.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the pool at {} is read-only: {cause}", path.display())]
-pub struct PoolFault {
-    pub path: PathBuf,
-    /// What happened and what to do, for a person.
-    pub cause: String,
-    /// When the server noticed it.
-    pub since: SystemTime,
 }
 
 /// All volumes of one data directory. Drop unmounts what opening mounted; running sandboxes keep
@@ -144,7 +133,7 @@ pub struct Pool {
     commits: GroupCommit,
     /// Only of a pool on an image.
     reserve: Option<Reserve>,
-    fault: Mutex<Option<PoolFault>>,
+    fault: Mutex<Option<Unwritable>>,
     _mounted: Option<Mounted>,
 }
 
@@ -467,7 +456,7 @@ impl Pool {
     }
 
     /// Why the pool accepts no changes any more, if so. Reads a flag of the kernel; does no I/O.
-    pub fn fault(&self) -> Option<PoolFault> {
+    pub fn fault(&self) -> Option<Unwritable> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = fstatvfs(&self.directory).map(|found| found.f_flag);
         if !flags.is_ok_and(|flags| flags.contains(StatVfsMountFlags::RDONLY)) {
@@ -484,7 +473,7 @@ impl Pool {
                      restart the server"
                 }
             };
-            *fault = Some(PoolFault { path: self.root.clone(), cause: cause.to_owned(), since: SystemTime::now() });
+            *fault = Some(Unwritable::now(&self.root, cause));
         }
         fault.clone()
     }

@@ -19,23 +19,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Pool, PoolError, check_name};
+use crate::port::Trashed;
 
 const NOTES: &str = ".notes";
 /// Beside the volumes.
 pub(super) const DIRECTORY: &str = ".trash";
-
-/// One volume in the trash.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Trashed {
-    pub name: String,
-    pub since: SystemTime,
-    /// How long the owner has observed it in the trash, see [`Pool::record_watched`].
-    pub watched: Duration,
-    /// Its size; `None` where that cannot be counted.
-    pub bytes: Option<u64>,
-    /// What its owner wrote about it, if anything.
-    pub note: Option<Value>,
-}
 
 /// The file beside a volume in the trash.
 #[derive(Serialize, Deserialize)]
@@ -112,6 +100,8 @@ impl Pool {
         let mut found = Vec::new();
         for path in self.trashed_paths()? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            // Directories whose names are no ids do not belong to the server.
+            let Ok(files) = name.parse() else { continue };
             let note = trash_note(&trash, name);
             let since = match &note {
                 Some(note) => UNIX_EPOCH + Duration::from_millis(note.since_unix_ms),
@@ -121,9 +111,9 @@ impl Pool {
             let watched = Duration::from_millis(note.as_ref().map_or(0, |note| note.watched_ms));
             let used = self.existing_at(&path, 0).and_then(|volume| volume.used_bytes());
             let note = note.and_then(|note| note.note);
-            found.push(Trashed { name: name.to_owned(), since, watched, bytes: used.ok(), note });
+            found.push(Trashed { files, since, watched, bytes: used.ok(), note });
         }
-        found.sort_by(|one, other| one.name.cmp(&other.name));
+        found.sort_by(|one, other| one.files.cmp(&other.files));
         Ok(found)
     }
 

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::programs::{self, Missing};
 use super::trial;
-use crate::Limits;
+use crate::Resources;
 use crate::cgroup::{Ceiling, CgroupError, Hierarchy, Mounts};
 use crate::delegation;
 use crate::pool::{Forecast, forecast};
@@ -153,7 +153,7 @@ fn try_cgroups() -> (Result<String, Problem>, Result<String, Problem>) {
             return (Err(problem.clone()), Err(problem));
         }
     };
-    let limits = Limits { cpu_count: 1, memory_mb: 64, disk_mb: 0, pids: 8 };
+    let limits = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 0, pids: 8 };
     let outcome = match hierarchy.create("probe", &limits) {
         Ok(group) => {
             let frozen = group.freeze().and_then(|()| group.thaw());

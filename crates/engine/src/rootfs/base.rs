@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 
 use super::{MountPlan, Template, copies, skeleton};
-use crate::error::EngineError;
+use crate::error::NamespacesError;
 use crate::privilege::Privilege;
 use crate::removal;
 
@@ -56,7 +56,10 @@ impl BaseTemplate {
     /// The template for the host as it is. `in_use` lists the skeletons that sandboxes were booted
     /// from.
     /// If it fails, no skeleton is removed.
-    pub(crate) fn get(&self, in_use: impl FnOnce() -> Result<HashSet<PathBuf>, EngineError>) -> io::Result<Template> {
+    pub(crate) fn get(
+        &self,
+        in_use: impl FnOnce() -> Result<HashSet<PathBuf>, NamespacesError>,
+    ) -> io::Result<Template> {
         // Locked while building: concurrent callers want the same one.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((seen, template)) = &*current

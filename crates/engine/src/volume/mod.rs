@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::boot::{SandboxBuilder, check_name};
-use crate::error::EngineError;
+use crate::boot::SandboxBuilder;
+use crate::error::NamespacesError;
 use crate::privilege::Privilege;
 
 pub use content::{ContentError, Entry, Kind, Owner};
@@ -87,24 +87,23 @@ pub(crate) fn holds_content(directory: &Path) -> bool {
 
 impl SandboxBuilder {
     /// Creates an empty volume. Blocks.
-    pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        check_name(name)?;
+    pub(crate) fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
         let volume = self.pool.create_shared_volume(name, limit_bytes)?;
         let created = VolumeDirectory::create(volume.path()).and_then(|directory| {
             self.pool.sync_new(&volume, &[&directory.files, &directory.staging])?;
             Ok(directory)
         });
-        created.map_err(EngineError::io(format!("prepare volume {name}")))
+        created.map_err(NamespacesError::io(format!("prepare volume {name}")))
     }
 
     /// Opens a volume that exists. Blocks.
-    pub(crate) fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        check_name(name)?;
+    pub(crate) fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, NamespacesError> {
         self.count_nested(name);
         let volume = self.pool.open_volume(name, limit_bytes)?;
-        let opened = VolumeDirectory::open(volume.path()).map_err(EngineError::io(format!("prepare volume {name}")))?;
+        let opened =
+            VolumeDirectory::open(volume.path()).map_err(NamespacesError::io(format!("prepare volume {name}")))?;
         let path = volume_files(volume.path());
-        opened.ok_or_else(|| EngineError::FilesMissing { name: name.to_owned(), path })
+        opened.ok_or_else(|| NamespacesError::FilesMissing { name: name.to_owned(), path })
     }
 
     /// Includes what is nested in the volume in its limit. If that fails, the seccomp filter still

@@ -4,8 +4,10 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use sandbar_engine::Engine;
+
 use crate::Test;
-use crate::support::{block_on, boot_of, engine, fresh_name, run_at};
+use crate::support::{block_on, boot_of, engine, files, fresh_name, run_at};
 
 pub(crate) const TESTS: &[Test] = &[("a_boot_is_quick", a_boot_is_quick)];
 
@@ -32,7 +34,7 @@ fn a_boot_is_quick() {
         let start = Instant::now();
         block_on(machine.kill()).unwrap();
         kills.push(start.elapsed());
-        block_on(engine.remove_files(&name)).unwrap();
+        block_on(engine.remove_files(&files(&name))).unwrap();
     }
     let [baseline, boot, output, kill] = [baselines, boots, outputs, kills].map(median);
     println!("unshare -mpfiun: {baseline:.2?}; boot: {boot:.2?}; to first output: {output:.2?}; kill: {kill:.2?}");

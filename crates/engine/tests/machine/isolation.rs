@@ -221,7 +221,7 @@ fn sandboxes_have_ids_of_their_own() {
 }
 
 fn a_memory_bomb_hurts_only_itself() {
-    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.limits.memory_mb = 128), Sandbox::new());
+    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.resources.memory_mb = 128), Sandbox::new());
     let (_, code) = sandbox.run("python3 -c 'x = bytearray(1 << 30); print(len(x))'");
     assert_ne!(code, 0);
     assert_eq!(sandbox.succeed("python3 -c 'x = bytearray(1 << 24); print(len(x))'"), (1 << 24).to_string());
@@ -232,7 +232,7 @@ fn a_memory_bomb_hurts_only_itself() {
 }
 
 fn process_1_is_not_the_first_to_go() {
-    let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 256);
+    let sandbox = Sandbox::with(|boot| boot.resources.memory_mb = 256);
     // Below the score that the guest sets for the processes it starts, above that of the server.
     assert_eq!(sandbox.succeed("cat /proc/1/oom_score_adj"), "10");
     let greedy = "import time; x = bytearray(b'x') * (40 << 20); time.sleep(1000)";
@@ -246,7 +246,7 @@ fn process_1_is_not_the_first_to_go() {
 }
 
 fn files_in_memory_are_bounded() {
-    let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 256);
+    let sandbox = Sandbox::with(|boot| boot.resources.memory_mb = 256);
     let size = |path: &str| {
         sandbox.succeed(&format!("df --output=size -B1 {path} | tail -1")).trim().parse::<u64>().unwrap() >> 20
     };
@@ -279,7 +279,7 @@ fn watchers_of_one_sandbox_leave_others_theirs() {
 }
 
 fn a_fork_bomb_hurts_only_itself() {
-    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.limits.pids = 64), Sandbox::new());
+    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.resources.pids = 64), Sandbox::new());
     let bomb = "import os, time
 children = 0
 try:
@@ -297,7 +297,7 @@ except BlockingIOError:
 }
 
 fn a_full_disk_hurts_only_itself() {
-    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.limits.disk_mb = 64), Sandbox::new());
+    let (sandbox, neighbour) = (Sandbox::with(|boot| boot.resources.disk_mb = 64), Sandbox::new());
     let output = sandbox.fail("head -c 100M /dev/urandom > /root/big && sync /root/big");
     assert!(output.contains("quota exceeded") || output.contains("No space"), "{output}");
     neighbour.succeed("head -c 100M /dev/urandom > /root/big && sync /root/big");

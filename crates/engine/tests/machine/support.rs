@@ -8,15 +8,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use egress::{EgressConfig, Policy, Rules};
 use launcher::users::Rights;
-use sandbar_engine::{Boot, BootFiles, Engine, EngineConfig, Limits, Machine};
+use protocol::SandboxId;
+use sandbar_engine::{
+    Boot, BootFiles, Engine, EngineConfig, EngineError, FilesId, Machine, Namespaces, NamespacesError, Resources, Trash,
+};
 use tokio::runtime::Runtime;
 
-pub(crate) const LIMITS: Limits = Limits { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
+pub(crate) const LIMITS: Resources = Resources { cpu_count: 2, memory_mb: 512, disk_mb: 512, pids: 256 };
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Whether this process is root of the machine, or of a user namespace.
@@ -38,7 +41,7 @@ impl TestDirectory {
         self.directory.path()
     }
 
-    pub(crate) async fn engine(&self) -> Engine {
+    pub(crate) async fn engine(&self) -> Namespaces {
         engine_at(self.at()).await
     }
 }
@@ -49,8 +52,8 @@ pub(crate) fn guest() -> &'static [u8] {
     GUEST.get_or_init(|| std::fs::read("/proc/self/exe").unwrap())
 }
 
-pub(crate) async fn engine_at(place: &Path) -> Engine {
-    Engine::open(EngineConfig {
+pub(crate) async fn engine_at(place: &Path) -> Namespaces {
+    Namespaces::open(EngineConfig {
         data: place.join("data"),
         runtime: place.join("run"),
         guest: guest(),
@@ -61,7 +64,7 @@ pub(crate) async fn engine_at(place: &Path) -> Engine {
     .unwrap()
 }
 
-static SHARED: Mutex<Option<(TestDirectory, Engine)>> = Mutex::new(None);
+static SHARED: Mutex<Option<(TestDirectory, Namespaces)>> = Mutex::new(None);
 
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -73,7 +76,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// The engine that most tests share.
-pub(crate) fn engine() -> Engine {
+pub(crate) fn engine() -> Namespaces {
     let mut shared = SHARED.lock().unwrap();
     let (_, engine) = shared.get_or_insert_with(|| {
         let place = TestDirectory::new();
@@ -104,18 +107,32 @@ pub(crate) fn fresh_name() -> String {
     format!("test{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+pub(crate) fn id(name: &str) -> SandboxId {
+    name.parse().unwrap()
+}
+
+pub(crate) fn files(name: &str) -> FilesId {
+    name.parse().unwrap()
+}
+
+/// What the engine reports to the operator about a failure.
+#[track_caller]
+pub(crate) fn cause(error: &EngineError) -> &NamespacesError {
+    let EngineError::Failed { source, .. } = error else { panic!("{error:?}") };
+    source.downcast_ref().unwrap()
+}
+
 /// A policy that denies every connection: the sandboxes of these tests need none.
 pub(crate) fn closed() -> Policy {
     Policy::unheard(Rules::default().deny_everything())
 }
 
-pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
-    let known = engine.files().await.unwrap().iter().any(|known| known == name);
+pub(crate) async fn boot_of(engine: &Namespaces, name: &str) -> Boot {
+    let known = engine.files().await.unwrap().contains(name);
     Boot {
-        name: name.to_owned(),
+        id: id(name),
         files: if known { BootFiles::Open } else { BootFiles::Create },
-        template: engine.base_template().await.unwrap(),
-        limits: LIMITS,
+        resources: LIMITS,
         egress: closed(),
         volumes: Vec::new(),
         boot_id: "11111111-2222-3333-4444-555555555555".to_owned(),
@@ -126,9 +143,9 @@ pub(crate) async fn boot_of(engine: &Engine, name: &str) -> Boot {
 
 /// A sandbox that is removed on drop, with its files.
 pub(crate) struct Sandbox {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Namespaces,
     pub(crate) name: String,
-    pub(crate) machine: Machine,
+    pub(crate) machine: Arc<dyn Machine>,
 }
 
 impl Sandbox {
@@ -172,7 +189,7 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         block_on(async {
             self.machine.kill().await.unwrap();
-            self.engine.remove_files(&self.name).await.unwrap();
+            self.engine.remove_files(&files(&self.name)).await.unwrap();
         });
     }
 }

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use launcher::users::Rights;
-use sandbar_engine::{Engine, Instance};
+use sandbar_engine::{Engine, Instance, Namespaces, Trash};
 
 use crate::Test;
 use crate::support::{
-    Sandbox, TestDirectory, block_on, boot_of, closed, engine_at, eventually, fresh_name, on_host, remains_of, rights,
-    run_at,
+    Sandbox, TestDirectory, block_on, boot_of, closed, engine_at, eventually, files, fresh_name, id, on_host,
+    remains_of, rights, run_at,
 };
 
 pub(crate) const TESTS: &[Test] = &[
@@ -99,19 +99,12 @@ impl Drop for Server {
     }
 }
 
-fn nothing() -> HashSet<String> {
-    HashSet::new()
-}
-
 /// Sweeps all sandboxes, drops the engine, and checks that nothing is left.
 #[track_caller]
-fn sweep_clean(place: &TestDirectory, engine: Engine) {
-    block_on(engine.sweep(&nothing(), &nothing())).unwrap();
-    assert_eq!(
-        block_on(engine.sweep(&nothing(), &nothing())).unwrap(),
-        Vec::<String>::new(),
-        "a second sweep finds nothing"
-    );
+fn sweep_clean(place: &TestDirectory, engine: Namespaces) {
+    let sweep = || block_on(engine.sweep(&HashSet::new(), &HashSet::new())).unwrap();
+    sweep();
+    assert_eq!(sweep(), Vec::new(), "a second sweep finds nothing");
     drop(engine);
     let place = place.at().display().to_string();
     // The engine removes the runtime directory with the last sandbox; if it exists, it is empty.
@@ -143,12 +136,12 @@ fn a_later_server_adopts_what_runs() {
     assert_eq!(run_at(&socket, "cat /tmp/file").0, "before\n", "it goes on without a server");
 
     let engine = block_on(place.engine());
-    let machine = block_on(engine.adopt("running", running, closed())).unwrap().expect("it runs");
+    let machine = block_on(engine.adopt(&id("running"), running, closed())).unwrap().expect("it runs");
     assert_eq!(machine.instance(), running);
     assert_eq!(run_at(machine.guest_socket(), "pgrep -c sleep; cat /tmp/file").0, "1\nbefore\n");
     assert_eq!(block_on(machine.usage()).unwrap().disk_limit, 512 << 20);
 
-    let cold = block_on(engine.adopt("frozenone", frozen, closed())).unwrap().expect("it is there");
+    let cold = block_on(engine.adopt(&id("frozenone"), frozen, closed())).unwrap().expect("it is there");
     let used = || block_on(cold.usage()).unwrap().cpu_usec;
     let before = used();
     let path = cold.guest_socket().to_owned();
@@ -159,7 +152,7 @@ fn a_later_server_adopts_what_runs() {
     assert_eq!(question.join().unwrap().0, "awake\n");
 
     // Every part of the identity is checked.
-    let adopt = |name: &str, instance| block_on(engine.adopt(name, instance, closed())).unwrap().is_some();
+    let adopt = |name: &str, instance| block_on(engine.adopt(&id(name), instance, closed())).unwrap().is_some();
     assert!(!adopt("running", Instance { start_time: running.start_time + 1, ..running }));
     assert!(!adopt("running", frozen));
     assert!(!adopt("unknown", running));
@@ -184,13 +177,12 @@ fn a_sweep_ends_unknown_sandboxes() {
     let stray = [server.next_instance(), server.next_instance()];
     server.kill();
     let engine = block_on(place.engine());
-    let (running, files) =
-        (HashSet::from(["kept".to_owned()]), HashSet::from(["kept".to_owned(), "filesonly".to_owned()]));
-    assert_eq!(block_on(engine.sweep(&running, &files)).unwrap(), ["filesonly", "stray"]);
+    let (running, named) = (HashSet::from([id("kept")]), HashSet::from(["kept", "filesonly"].map(files)));
+    assert_eq!(block_on(engine.sweep(&running, &named)).unwrap(), ["filesonly", "stray"].map(files));
     for instance in stray {
         eventually("the end of a stray", || !Path::new(&format!("/proc/{}", instance.pid)).exists());
     }
-    let machine = block_on(engine.adopt("kept", kept, closed())).unwrap().expect("it was to be kept");
+    let machine = block_on(engine.adopt(&id("kept"), kept, closed())).unwrap().expect("it was to be kept");
     assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
     let again = block_on(async { engine.boot(boot_of(&engine, "filesonly").await).await.unwrap() });
     assert_eq!(run_at(again.guest_socket(), "echo fine").0, "fine\n");
@@ -199,10 +191,9 @@ fn a_sweep_ends_unknown_sandboxes() {
 }
 
 fn spares_that_a_sandbox_may_have_used_go_to_the_trash() {
-    let (place, text) = (TestDirectory::new(), |name: &str| name.to_owned());
+    let place = TestDirectory::new();
     let engine = block_on(place.engine());
-    let names = ["named", "used", "empty"].map(text);
-    block_on(engine.make_spares(names.to_vec(), None)).unwrap();
+    block_on(engine.make_spares(&["named", "used", "empty"].map(id), None)).unwrap();
     // The pool is mounted in this process's namespace; a rootless engine has directories.
     let pools = ["data/pool", "data/volumes"].map(|pool| place.at().join(pool).join(".spares"));
     let spares = pools.into_iter().find(|spares| spares.is_dir()).expect("the spares");
@@ -210,16 +201,18 @@ fn spares_that_a_sandbox_may_have_used_go_to_the_trash() {
     // The state after a power cut: the records have `named`, the rename of `used` was undone, and
     // its record was removed or is of an older copy.
     std::fs::write(spares.join(".boot_id"), "another kernel").unwrap();
-    block_on(engine.settle_spares(&HashSet::from([text("named")]))).unwrap();
-    assert_eq!(block_on(engine.files()).unwrap(), ["named", "used"], "the empty one is removed");
-    assert_eq!(block_on(engine.sweep(&HashSet::new(), &HashSet::from([text("named")]))).unwrap(), ["used"]);
-    assert_eq!(block_on(engine.trash()).unwrap()[0].name, "used");
-    block_on(engine.take_from_trash("used")).unwrap();
+    let (named, used) = (HashSet::from([files("named")]), files("used"));
+    block_on(engine.settle_spares(&named)).unwrap();
+    let expected = HashSet::from(["named", "used"].map(files));
+    assert_eq!(block_on(engine.files()).unwrap(), expected, "the empty one is removed");
+    assert_eq!(block_on(engine.sweep(&HashSet::new(), &named)).unwrap(), std::slice::from_ref(&used));
+    assert_eq!(block_on(engine.trash()).unwrap()[0].files, used);
+    block_on(engine.take_from_trash(&used)).unwrap();
 
     // Under the same kernel no rename is undone: a spare was never used.
-    block_on(engine.make_spares(vec![text("more")], None)).unwrap();
+    block_on(engine.make_spares(&[id("more")], None)).unwrap();
     block_on(engine.settle_spares(&HashSet::new())).unwrap();
-    assert_eq!(block_on(engine.files()).unwrap(), ["named", "used"]);
+    assert_eq!(block_on(engine.files()).unwrap(), expected);
     sweep_clean(&place, engine);
 }
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-use sandbar_engine::Mount;
 use sandbar_engine::volume::{ContentError, Kind, Owner, VolumeDirectory, VolumePath};
+use sandbar_engine::{Engine, Mount};
 
 use crate::Test;
-use crate::support::{Sandbox, block_on, boot_of, engine, fresh_name};
+use crate::support::{Sandbox, block_on, boot_of, engine, files, fresh_name};
 
 pub(crate) const TESTS: &[Test] = &[
     ("volumes_are_shared_and_outlive_sandboxes", volumes_are_shared_and_outlive_sandboxes),
@@ -29,12 +29,12 @@ struct Volume {
 impl Volume {
     fn new() -> Self {
         let name = fresh_name();
-        let directory = block_on(engine().create_volume(&name, LIMIT)).unwrap();
+        let directory = block_on(engine().create_volume(&files(&name), LIMIT)).unwrap();
         Self { name, directory }
     }
 
     fn at(&self, path: &str) -> Mount {
-        Mount { volume: self.name.clone(), at: PathBuf::from(path) }
+        Mount { files: files(&self.name), at: PathBuf::from(path) }
     }
 
     fn write(&self, path: &str, content: &str) -> Result<(), ContentError> {
@@ -52,7 +52,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        block_on(engine().remove_files(&self.name)).unwrap();
+        block_on(engine().remove_files(&files(&self.name))).unwrap();
     }
 }
 
@@ -88,7 +88,7 @@ fn volumes_are_shared_and_outlive_sandboxes() {
     let name = fresh_name();
     let refused = block_on(async {
         let mut boot = boot_of(&engine(), &name).await;
-        boot.volumes = vec![Mount { volume: fresh_name(), at: "/x".into() }];
+        boot.volumes = vec![Mount { files: files(&fresh_name()), at: "/x".into() }];
         engine().boot(boot).await
     });
     assert!(refused.is_err());

@@ -69,7 +69,7 @@ fn packages_can_be_installed() {
 
 /// Each program runs if the host has it; those that a sandbox promises must exist.
 fn languages_and_tools_run() {
-    let sandbox = Sandbox::with(|boot| boot.limits.memory_mb = 2048);
+    let sandbox = Sandbox::with(|boot| boot.resources.memory_mb = 2048);
     let promised = ["bash", "git", "python3", "python", "node", "curl", "tput", "sudo"];
     for program in promised {
         sandbox.succeed(&format!("su - user -c 'command -v {program}'"));

@@ -4,9 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::FilesId;
 use jiff::Timestamp;
 
-use crate::id::FilesId;
 use crate::ports::{Records, RecordsError};
 
 /// Most states that are kept; those unused for longest are removed first.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{Policy, Rules};
-use engine::BootFiles;
+use engine::{Boot, BootFiles, EngineError, FilesId, Machine, Resources};
+use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use tokio::fs::File;
 use tracing::warn;
@@ -14,12 +15,11 @@ use tracing::warn;
 use super::log::Splitter;
 use super::runner::{Failed, Reporter};
 use super::scripts::ARCHIVE;
+use crate::guest_config;
 use crate::guest_files;
 use crate::guest_process::{self, Output, Script};
-use crate::id::{FilesId, SandboxId, Token};
+use crate::id::{Token, new_build_sandbox_id, new_files_id};
 use crate::log::LogLevel;
-use crate::ports::{Boot, EngineError, Machine};
-use crate::sandbox::Resources;
 use crate::start_command::{DEFAULT_USER, Guest};
 use crate::state::NodeState;
 
@@ -57,7 +57,7 @@ impl BuildMachine {
         files: Option<&FilesId>,
         resources: Resources,
     ) -> Result<Self, EngineError> {
-        let (id, token) = (SandboxId::random_for_build(), Token::random());
+        let (id, token) = (new_build_sandbox_id(), Token::random());
         let booted = async {
             if let Some(files) = files {
                 node_state.engine.copy_files(files, &FilesId::from(&id)).await?;
@@ -84,7 +84,8 @@ impl BuildMachine {
                     egress: Policy::unheard(Rules::default()),
                     volumes: Vec::new(),
                     boot_id,
-                    guest,
+                    hostname: id.to_string(),
+                    guest_config: guest_config::encode(&*node_state.engine, &id, guest).await?,
                 })
                 .await
         };
@@ -131,7 +132,7 @@ impl BuildMachine {
 
     /// Copies the current files under a new id.
     pub(super) async fn keep_files(&self) -> Result<FilesId, EngineError> {
-        let files = FilesId::random();
+        let files = new_files_id();
         self.machine.freeze().await?;
         let copied = self.node_state.engine.copy_files(&FilesId::from(&self.id), &files).await;
         self.machine.thaw().await?;

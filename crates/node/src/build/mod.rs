@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
+use engine::Resources;
 use futures::Stream;
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
@@ -29,7 +30,6 @@ use crate::faults::Point;
 use crate::log::LogLevel;
 use crate::node::Node;
 use crate::ports::{Records, RecordsError};
-use crate::sandbox::Resources;
 use crate::state::NodeState;
 use crate::template::{
     Build, BuildFiles, BuildStatus, ChangeError, Defaults, Reference, Size, TemplateError, TemplateRecord, base_alias,

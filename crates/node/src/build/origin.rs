@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use engine::NewRoot;
+use engine::{FilesId, Fill, NewRoot, RootError};
 use images::{
     ArchiveImage, Credentials, ImageConfig, ImageError, Limits, Mirrors, Owners, RegistryImage, Target, Unpacked,
     cancellation, unpack_files,
@@ -19,10 +19,9 @@ use super::layers::Layer;
 use super::runner::{Failed, Reporter};
 use super::uploads::Uploads;
 use crate::faults::Point;
-use crate::id::FilesId;
+use crate::id::new_files_id;
 use crate::log::LogLevel;
 use crate::owner::chain;
-use crate::ports::{Fill, RootError};
 use crate::state::NodeState;
 use crate::template::{Defaults, Resolved};
 
@@ -81,7 +80,7 @@ impl From<RootError> for Failed {
     fn from(error: RootError) -> Self {
         match error {
             RootError::Engine(error) => error.into(),
-            RootError::Image(error) => error.into(),
+            RootError::Fill(error) => Self::new(chain(&*error)),
         }
     }
 }
@@ -162,7 +161,7 @@ pub(super) async fn provide(
     }
     let limit = u64::from(node_state.config.max_image_mb) << 20;
     let limits = Limits { bytes: limit, entries: MOST_ENTRIES };
-    let files = FilesId::random();
+    let files = new_files_id();
     let (sender, receiver) = std::sync::mpsc::channel::<Unpacked>();
     let mut done = move |unpacked: Unpacked| sender.send(unpacked).unwrap_or_default();
     // Dropped with this future: a cancelled build ends the process that unpacks for it.
@@ -170,7 +169,7 @@ pub(super) async fn provide(
     let mut unpack_to = move |root: &NewRoot, unpack: &dyn Fn(&Target<'_>) -> Result<Unpacked, ImageError>| {
         let owners = root.first_id.map_or(Owners::Ours, Owners::From);
         let target = Target { root: &root.path, owners, limits, cancelled: Some(&cancelled), cgroup: &root.cgroup };
-        unpack(&target).map(&mut done)
+        Ok(unpack(&target).map(&mut done)?)
     };
     let draft = node_state.builds.uploads.draft(template).await.map_err(|error| no_place(&error))?;
     let fill: Fill = match found.source {

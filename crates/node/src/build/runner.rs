@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{EngineError, FilesId, Resources};
 use tokio::time::Instant;
 
 use super::log::{BuildLog, Splitter};
@@ -13,11 +14,10 @@ use super::plan::{self, CopyFrom, PlannedStage, StageContext, StepAction};
 use super::{BuildRequest, Origin};
 use crate::faults::Point;
 use crate::guest_process::{self, Output, Script};
-use crate::id::FilesId;
+use crate::id::new_files_id;
 use crate::log::LogLevel;
 use crate::owner::chain;
-use crate::ports::{EngineError, RecordsError};
-use crate::sandbox::Resources;
+use crate::ports::RecordsError;
 use crate::start_command::{self, DEFAULT_USER};
 use crate::state::NodeState;
 use crate::template::{BuildFiles, Defaults};
@@ -211,7 +211,7 @@ impl Job {
         match (machine, current) {
             (Some(machine), _) => machine.keep_files().await.map(Some),
             (None, Some(current)) => {
-                let files = FilesId::random();
+                let files = new_files_id();
                 node_state.engine.copy_files(current, &files).await?;
                 Ok(Some(files))
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::FilesId;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
@@ -14,7 +15,6 @@ use super::runner::{BuildResources, Failed, Job, Reporter};
 use super::{MOST_UPLOAD_BYTES, scripts};
 use crate::faults::Point;
 use crate::guest_process::{self, Output, Script};
-use crate::id::FilesId;
 use crate::log::LogLevel;
 use crate::start_command::DEFAULT_USER;
 use crate::state::NodeState;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Machine;
 use tracing::warn;
 
 use super::{Owner, chain, with_timeout};
 use crate::guest_process::Script;
 use crate::log::LogLevel;
-use crate::ports::Machine;
 use crate::sandbox::Record;
 use crate::start_command::{self, Guest};
 

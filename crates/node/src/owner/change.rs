@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::BootFiles;
+use engine::{BootFiles, EngineError, FilesId, Machine};
 use protocol::guest::Lease;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -13,10 +13,9 @@ use super::{OnRunning, Owner, RETRY_BACKOFF, Resume, Resumed, chain, with_timeou
 use crate::clock;
 use crate::error::SandboxError;
 use crate::guest_call;
-use crate::id::FilesId;
 use crate::lifecycle::{Event, PauseMode, State};
 use crate::log::LogLevel;
-use crate::ports::{EngineError, Machine, RecordsError};
+use crate::ports::RecordsError;
 use crate::sandbox::{IdempotencyKey, OnTimeout, PersistedState};
 
 /// A healthy guest answers in well under a millisecond; a starved one must not delay its own pause.
@@ -276,7 +275,7 @@ impl Owner {
         self.publish();
         self.record.standing = PersistedState::Running;
         self.set_lease_end(timeout);
-        self.record.on_timeout = on_timeout.unwrap_or(self.record.on_timeout);
+        self.record.spec.on_timeout = on_timeout.unwrap_or(self.record.spec.on_timeout);
         let resumed = match self.resume_machine(kept, wanted).await {
             Ok(machine) => {
                 self.record.instance = Some(machine.instance());
@@ -404,7 +403,7 @@ impl Owner {
     /// Kills or pauses the sandbox after the end of its lease, as its record states. If the memory
     /// cannot be kept, the files are.
     pub(super) async fn expire(&mut self) {
-        let outcome = match self.record.on_timeout {
+        let outcome = match self.record.spec.on_timeout {
             // The files stay as long as a record names them: if the database fails, the owner
             // retries.
             OnTimeout::Kill => match self.node_state.records.remove(&self.record.id).await {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use engine::{EngineError, FilesId};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{Owner, chain, with_timeout};
 use crate::error::SandboxError;
-use crate::id::FilesId;
 use crate::lifecycle::State;
 use crate::log::LogLevel;
-use crate::ports::EngineError;
 use crate::sandbox::Record;
 
 impl Owner {

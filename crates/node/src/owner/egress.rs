@@ -33,7 +33,7 @@ impl Owner {
             return Err(SandboxError::NotRunning { id: self.record.id.clone(), state: self.state });
         }
         let before = self.record.clone();
-        (self.record.egress, self.record.allow_internet) = (egress, allow_internet);
+        (self.record.spec.egress, self.record.spec.allow_internet) = (egress, allow_internet);
         if let Err(error) = self.node_state.records.put(&self.record).await {
             self.record = before;
             return Err(error.into());

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::BootFiles;
+use engine::{Boot, BootFiles, EngineError, FilesId, Machine};
 use futures::future::BoxFuture;
 use protocol::guest::{GuestConfig, Lease};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,14 +28,14 @@ use crate::description::Description;
 use crate::egress::Egress;
 use crate::error::{FilesOwner, SandboxError};
 use crate::guest_call;
-use crate::id::FilesId;
+use crate::guest_config;
 use crate::lifecycle::{self, Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;
-use crate::ports::{Boot, EngineError, Machine};
 use crate::sandbox::{OnTimeout, Record};
 use crate::start_command::{self, Guest};
 use crate::state::{Handle, NodeState, Notes, RunningSandbox, View};
+use crate::volume::VolumeMount;
 
 /// Longest wait for one call of the engine. A boot or a kill takes milliseconds; only a machine in
 /// trouble takes this long.
@@ -264,16 +264,19 @@ impl Owner {
 
     /// Starts process 1 for the current boot id.
     async fn boot(&mut self, files: BootFiles) -> Result<Arc<dyn Machine>, EngineError> {
+        let (engine, id) = (Arc::clone(&self.node_state.engine), &self.record.id);
+        let guest_config = guest_config::encode(&*engine, id, guest_config(&self.record));
         let boot = Boot {
-            id: self.record.id.clone(),
+            id: id.clone(),
             files,
-            resources: self.record.resources,
+            resources: self.record.spec.resources,
             egress: self.egress_policy(),
-            volumes: self.record.volumes.clone(),
+            volumes: self.record.spec.volumes.iter().map(VolumeMount::to_mount).collect(),
             boot_id: self.record.boot_id.clone(),
-            guest: guest_config(&self.record),
+            hostname: id.to_string(),
+            guest_config: with_timeout("booting the sandbox", guest_config).await?,
         };
-        let machine = with_timeout("booting the sandbox", self.node_state.engine.boot(boot)).await?;
+        let machine = with_timeout("booting the sandbox", engine.boot(boot)).await?;
         self.notes.log().reset();
         self.notes.readings().reset();
         self.oom_kills = Some(0);
@@ -300,7 +303,7 @@ impl Owner {
     /// Names the owner of missing files; the engine knows only their name in the pool.
     fn name_missing(&self, error: EngineError) -> SandboxError {
         let EngineError::FilesMissing { files, path } = error else { return error.into() };
-        let mount = self.record.volumes.iter().find(|mount| mount.files == files);
+        let mount = self.record.spec.volumes.iter().find(|mount| mount.files == files);
         let owner = match mount {
             Some(mount) => FilesOwner::Volume(mount.name.clone()),
             None if files == FilesId::from(&self.record.id) => FilesOwner::Sandbox(self.record.id.clone()),
@@ -348,7 +351,7 @@ impl Owner {
         let Some(machine) = self.machine.clone() else { return };
         match with_timeout("reading what the sandbox uses", machine.usage()).await {
             Ok(usage) => {
-                let (now, cpus) = (self.node_state.clock.now(), self.record.resources.cpu_count);
+                let (now, cpus) = (self.node_state.clock.now(), self.record.spec.resources.cpu_count);
                 self.notes.readings().record(now, cpus, usage);
                 self.report_oom_kills(usage.oom_kills);
             }
@@ -368,7 +371,7 @@ impl Owner {
             return;
         }
         let processes = if killed == 1 { "process was" } else { "processes were" };
-        let limit = self.record.resources.memory_mb;
+        let limit = self.record.spec.resources.memory_mb;
         let message = format!("out of memory: {killed} {processes} killed (limit {limit} MB)");
         warn!(sandbox = %self.record.id, "{message}");
         self.note(LogLevel::Warn, &message);
@@ -436,7 +439,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// The guest's lease: when it ends, and how long the guest then waits for a server.
 fn guest_lease(record: &Record) -> Lease {
-    let grace_seconds = match record.on_timeout {
+    let grace_seconds = match record.spec.on_timeout {
         OnTimeout::Kill => None,
         OnTimeout::Pause(_) => Some(PAUSE_GRACE_SECONDS),
     };
@@ -454,7 +457,8 @@ fn guest_config(record: &Record) -> GuestConfig {
         ("E2B_SANDBOX_ID", record.id.as_str()),
         ("E2B_TEMPLATE_ID", record.template.id.as_str()),
     ];
-    let given = record.defaults.env.iter().chain(&record.env_vars).map(|(name, value)| (name.clone(), value.clone()));
+    let given =
+        record.defaults.env.iter().chain(&record.spec.env_vars).map(|(name, value)| (name.clone(), value.clone()));
     GuestConfig {
         sandbox_id: record.id.to_string(),
         template_id: record.template.id.clone(),
@@ -465,8 +469,8 @@ fn guest_config(record: &Record) -> GuestConfig {
         default_workdir: record.defaults.workdir.clone(),
         lease_ends_unix_ms: guest_lease(record).ends_unix_ms,
         lease_grace_seconds: guest_lease(record).grace_seconds,
-        memory_limit_bytes: u64::from(record.resources.memory_mb) * MIB,
-        cpu_count: record.resources.cpu_count,
-        disk_limit_bytes: u64::from(record.resources.disk_mb) * MIB,
+        memory_limit_bytes: u64::from(record.spec.resources.memory_mb) * MIB,
+        cpu_count: record.spec.resources.cpu_count,
+        disk_limit_bytes: u64::from(record.spec.resources.disk_mb) * MIB,
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use engine::Machine;
 use tracing::{info, warn};
 
 use super::{Owner, chain, with_timeout};
 use crate::lifecycle::{PauseMode, State};
 use crate::log::LogLevel;
-use crate::ports::Machine;
 use crate::sandbox::{OnTimeout, PersistedState};
 
 impl Owner {
@@ -31,7 +31,7 @@ impl Owner {
                 }
             }
             (PersistedState::Running, None) => {
-                let ended = late && matches!(self.record.on_timeout, OnTimeout::Pause(_));
+                let ended = late && matches!(self.record.spec.on_timeout, OnTimeout::Pause(_));
                 let (level, message) = if ended {
                     (LogLevel::Info, "the lease ended while no server ran; the files are kept")
                 } else {

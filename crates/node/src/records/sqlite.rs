@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use database::{Database, SetAside, SetAsideRow, Unwritable};
+use engine::{FilesId, Instance, Resources};
 use jiff::Timestamp;
+use protocol::SandboxId;
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, Iterable, QueryFilter, Set, TransactionTrait};
 use tracing::warn;
@@ -16,10 +18,9 @@ use super::entity::{creation, layer, sandbox, secret, template, volume};
 use super::migration::Migrator;
 use super::seal::Seal;
 use crate::build::Layer;
-use crate::id::{FilesId, SandboxId};
 use crate::lifecycle::PauseMode;
-use crate::ports::{Instance, Records, RecordsError, SecretRecords, TemplateRecords, Unreadable, VolumeRecords};
-use crate::sandbox::{Created, IdempotencyKey, OnTimeout, PersistedState, Record, Resources};
+use crate::ports::{Records, RecordsError, SecretRecords, TemplateRecords, Unreadable, VolumeRecords};
+use crate::sandbox::{Created, IdempotencyKey, OnTimeout, PersistedState, Record, SandboxSpec};
 use crate::secret::Secret;
 use crate::template::{Template, TemplateRecord};
 use crate::volume::Volume;
@@ -324,28 +325,28 @@ fn to_row(record: &Record) -> Result<sandbox::Model, Damage> {
         started_at_us: record.started_at.as_microsecond(),
         end_at_us: record.end_at.as_microsecond(),
         lease_us: i64::try_from(record.lease.as_micros())?,
-        cpu_count: record.resources.cpu_count.into(),
-        memory_mb: record.resources.memory_mb.into(),
-        disk_mb: record.resources.disk_mb.into(),
-        pids: record.resources.pids.into(),
+        cpu_count: record.spec.resources.cpu_count.into(),
+        memory_mb: record.spec.resources.memory_mb.into(),
+        disk_mb: record.spec.resources.disk_mb.into(),
+        pids: record.spec.resources.pids.into(),
         access_token: record.access_token.as_ref().map(|token| token.reveal().to_owned()),
         traffic_token: record.traffic_token.as_ref().map(|token| token.reveal().to_owned()),
-        allow_internet: record.allow_internet,
-        on_timeout: match record.on_timeout {
+        allow_internet: record.spec.allow_internet,
+        on_timeout: match record.spec.on_timeout {
             OnTimeout::Kill => "kill",
             OnTimeout::Pause(PauseMode::Full) => "pause_memory",
             OnTimeout::Pause(PauseMode::Filesystem) => "pause_files",
         }
         .to_owned(),
-        auto_resume: record.auto_resume,
-        metadata: serde_json::to_string(&record.metadata)?,
-        env_vars: serde_json::to_string(&record.env_vars)?,
-        mcp: record.mcp.as_ref().map(serde_json::to_string).transpose()?,
+        auto_resume: record.spec.auto_resume,
+        metadata: serde_json::to_string(&record.spec.metadata)?,
+        env_vars: serde_json::to_string(&record.spec.env_vars)?,
+        mcp: record.spec.mcp.as_ref().map(serde_json::to_string).transpose()?,
         boot_id: record.boot_id.clone(),
         defaults: Some(serde_json::to_string(&record.defaults)?),
-        egress: Some(serde_json::to_string(&record.egress)?),
-        ingress: Some(serde_json::to_string(&record.ingress)?),
-        volumes: Some(serde_json::to_string(&record.volumes)?),
+        egress: Some(serde_json::to_string(&record.spec.egress)?),
+        ingress: Some(serde_json::to_string(&record.spec.ingress)?),
+        volumes: Some(serde_json::to_string(&record.spec.volumes)?),
     })
 }
 
@@ -367,29 +368,31 @@ fn from_row(row: sandbox::Model) -> Result<Record, Damage> {
         started_at: Timestamp::from_microsecond(row.started_at_us)?,
         end_at: Timestamp::from_microsecond(row.end_at_us)?,
         lease: Duration::from_micros(row.lease_us.try_into()?),
-        resources: Resources {
-            cpu_count: row.cpu_count.try_into()?,
-            memory_mb: row.memory_mb.try_into()?,
-            disk_mb: row.disk_mb.try_into()?,
-            pids: row.pids.try_into()?,
+        spec: SandboxSpec {
+            resources: Resources {
+                cpu_count: row.cpu_count.try_into()?,
+                memory_mb: row.memory_mb.try_into()?,
+                disk_mb: row.disk_mb.try_into()?,
+                pids: row.pids.try_into()?,
+            },
+            allow_internet: row.allow_internet,
+            on_timeout: match row.on_timeout.as_str() {
+                "kill" => OnTimeout::Kill,
+                "pause_memory" => OnTimeout::Pause(PauseMode::Full),
+                "pause_files" => OnTimeout::Pause(PauseMode::Filesystem),
+                other => return Err(format!("unknown end of lease `{other}`").into()),
+            },
+            auto_resume: row.auto_resume,
+            metadata: serde_json::from_str(&row.metadata)?,
+            env_vars: serde_json::from_str(&row.env_vars)?,
+            mcp: row.mcp.as_deref().map(serde_json::from_str).transpose()?,
+            egress: row.egress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
+            ingress: row.ingress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
+            volumes: row.volumes.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
         },
         access_token: row.access_token.map(Into::into),
         traffic_token: row.traffic_token.map(Into::into),
-        allow_internet: row.allow_internet,
-        on_timeout: match row.on_timeout.as_str() {
-            "kill" => OnTimeout::Kill,
-            "pause_memory" => OnTimeout::Pause(PauseMode::Full),
-            "pause_files" => OnTimeout::Pause(PauseMode::Filesystem),
-            other => return Err(format!("unknown end of lease `{other}`").into()),
-        },
-        auto_resume: row.auto_resume,
-        metadata: serde_json::from_str(&row.metadata)?,
-        env_vars: serde_json::from_str(&row.env_vars)?,
-        mcp: row.mcp.as_deref().map(serde_json::from_str).transpose()?,
         boot_id: row.boot_id,
         defaults: row.defaults.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
-        egress: row.egress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
-        ingress: row.ingress.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
-        volumes: row.volumes.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default(),
     })
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use engine::FilesId;
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::record::{BuildFiles, BuildStatus, Defaults, Size, Template, TemplateRecord};
 use super::reference::{DEFAULT_TAG, Reference, TemplateError};
 use super::{base, base_alias};
-use crate::id::{FilesId, random_name};
+use crate::id::random_name;
 use crate::ports::{Records, RecordsError};
 
 /// What a reference resolves to: everything that a sandbox needs of a template.

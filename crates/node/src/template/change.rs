@@ -1,11 +1,11 @@
 //! Changes of a template, as functions of its record.
 
+use engine::FilesId;
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::record::{Build, BuildFailure, BuildFiles, BuildStatus, Defaults, TemplateRecord};
 use super::reference::{DEFAULT_TAG, TemplateError, is_tag};
-use crate::id::FilesId;
 use crate::ports::RecordsError;
 
 /// Most untagged builds per template that are kept in its record.
@@ -117,6 +117,7 @@ impl TemplateRecord {
 mod tests {
     use super::super::record::Size;
     use super::*;
+    use crate::id::new_files_id;
 
     fn build(tags: &[&str]) -> Build {
         Build {
@@ -147,7 +148,7 @@ mod tests {
 
     /// Adds a finished build and returns its id, its files and the files that are no longer used.
     fn add(template: &mut TemplateRecord, tags: &[&str]) -> (Uuid, FilesId, Vec<FilesId>) {
-        let (new, files) = (build(tags), FilesId::random());
+        let (new, files) = (build(tags), new_files_id());
         let id = new.id;
         template.builds.push(new);
         let kept = BuildFiles::Kept(files.clone());

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use engine::FilesId;
 use jiff::Timestamp;
+use protocol::SandboxId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::reference::{DEFAULT_TAG, NAMESPACE};
-use crate::id::{FilesId, SandboxId};
 
 /// A template that exists, and the name it was requested by.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use egress::{Decision, Protocol, Rules};
 use sandbar_node::lifecycle::PauseMode;
-use sandbar_node::{Closing, Egress, EgressLists, NewSandbox, SandboxError, SandboxId};
+use sandbar_node::{Closing, Egress, EgressLists, SandboxError, new_sandbox_id};
 
-use crate::support::{Lab, new_sandbox};
+use crate::support::{Lab, new_sandbox, with_spec};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ async fn rules_are_kept_over_pause_restart_and_fork() {
     let lab = Lab::new();
     let node = lab.open().await;
     let (allow, deny) = (["*.example.com"], ["0.0.0.0/0"]);
-    let new = NewSandbox { egress: egress(&allow, &deny), ..new_sandbox() };
+    let new = with_spec(|spec| spec.egress = egress(&allow, &deny));
     let id = node.create(new, None).await.expect("it is made").id;
     assert_eq!(lab.engine.egress_of(&id), rules(&allow, &deny));
 
@@ -47,14 +47,17 @@ async fn rules_are_kept_over_pause_restart_and_fork() {
     let node = lab.open().await;
     assert_eq!(lab.engine.egress_of(&id), rules(&[], &["1.1.1.1"]));
     let record = node.get(&id).expect("it runs").record;
-    assert_eq!(record.egress.lists().deny_out, ["1.1.1.1"]);
+    assert_eq!(record.spec.egress.lists().deny_out, ["1.1.1.1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_change_replaces_everything_also_while_paused() {
     let lab = Lab::new();
     let node = lab.open().await;
-    let new = NewSandbox { allow_internet: Some(false), egress: egress(&["1.1.1.1"], &[]), ..new_sandbox() };
+    let new = with_spec(|spec| {
+        spec.allow_internet = Some(false);
+        spec.egress = egress(&["1.1.1.1"], &[]);
+    });
     let id = node.create(new, None).await.expect("it is made").id;
     let closed = rules(&["1.1.1.1"], &[]).map(Rules::deny_everything);
     assert_eq!(lab.engine.egress_of(&id), closed, "off, but for what is allowed");
@@ -62,7 +65,7 @@ async fn a_change_replaces_everything_also_while_paused() {
     node.set_egress(&id, Egress::default(), None).await.expect("it is cleared");
     node.connect(&id, MINUTE, PauseMode::Full).await.expect("it resumes");
     assert_eq!(lab.engine.egress_of(&id), Some(Rules::default()));
-    let unknown = node.set_egress(&SandboxId::random(), Egress::default(), None).await;
+    let unknown = node.set_egress(&new_sandbox_id(), Egress::default(), None).await;
     assert!(matches!(unknown, Err(SandboxError::NotFound(_))), "{unknown:?}");
 }
 

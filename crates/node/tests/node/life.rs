@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Lab, eventually, new_sandbox, pausing};
+use crate::support::{Lab, eventually, new_sandbox, pausing, with_spec};
+use engine::EngineError;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::log::LogLevel;
-use sandbar_node::ports::EngineError;
+use sandbar_node::memory::guest_config;
 use sandbar_node::{
-    Closing, CreateError, FilesId, IdempotencyKey, NewSandbox, Node, PersistedState, Reachability, Resumed,
+    Closing, CreateError, FilesId, IdempotencyKey, NewSandbox, Node, OnTimeout, PersistedState, Reachability, Resumed,
     SandboxError, SandboxId,
 };
 
@@ -151,7 +152,8 @@ async fn a_memory_pause_keeps_the_boot_and_a_files_pause_does_not() {
     node.connect(&id, 300 * SECOND, PauseMode::Filesystem).await.expect("it reboots");
     assert_ne!(boot(&node), second);
     assert_eq!(lab.engine.boots().len(), 3);
-    let tokens: HashSet<_> = lab.engine.boots().iter().map(|boot| boot.guest.access_token.clone()).collect();
+    let tokens: HashSet<_> =
+        lab.engine.boots().iter().map(|boot| guest_config(boot).expect("JSON").access_token).collect();
     assert_eq!(tokens.len(), 1, "the token never changes");
 }
 
@@ -180,7 +182,14 @@ async fn a_machine_that_dies_loses_no_file() {
 async fn traffic_resumes_sandboxes_with_auto_resume() {
     let lab = Lab::new();
     let node = lab.open().await;
-    let resumable = create(&node, NewSandbox { auto_resume: true, ..pausing(PauseMode::Full) }).await;
+    let resumable = create(
+        &node,
+        with_spec(|spec| {
+            spec.auto_resume = true;
+            spec.on_timeout = OnTimeout::Pause(PauseMode::Full);
+        }),
+    )
+    .await;
     let paused = create(&node, pausing(PauseMode::Full)).await;
     node.pause(&resumable, PauseMode::Full, false).await.expect("it pauses");
     node.pause(&paused, PauseMode::Full, false).await.expect("it pauses");
@@ -289,7 +298,7 @@ async fn processes_killed_for_want_of_memory_are_in_the_log() {
     lab.engine.run_out_of_memory(&id, 1);
     tokio::time::sleep(10 * SECOND).await;
     readings(4).await;
-    let memory = node.get(&id).expect("it runs").record.resources.memory_mb;
+    let memory = node.get(&id).expect("it runs").record.spec.resources.memory_mb;
     let report = |what: &str| (LogLevel::Warn, format!("out of memory: {what} killed (limit {memory} MB)"));
     assert_eq!(reports().await, [report("2 processes were"), report("1 process was")]);
 }

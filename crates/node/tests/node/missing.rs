@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Lab, eventually, new_sandbox, pausing};
+use crate::support::{Lab, eventually, new_sandbox, pausing, with_spec};
+use engine::Trash;
 use jiff::SignedDuration;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
-use sandbar_node::ports::{Records, Trash};
+use sandbar_node::ports::Records;
 use sandbar_node::{
     Closing, CreateError, FilesId, FilesOwner, NewSandbox, Node, OnMissing, OpenError, PersistedState, RecoverError,
     Recovered, SandboxError, SandboxId, VolumeError,
@@ -72,7 +73,7 @@ async fn snapshots_and_volumes_without_files_say_so() {
     let mount = node.volume_mount("cache", "/cache").expect("it is there");
     lab.engine.lose_files(&volume.files);
     let owner = FilesOwner::Volume("cache".to_owned());
-    let refused = node.create(NewSandbox { volumes: vec![mount], ..new_sandbox() }, None).await.expect_err("no files");
+    let refused = node.create(with_spec(|spec| spec.volumes = vec![mount]), None).await.expect_err("no files");
     let CreateError::Sandbox(error) = refused else { panic!("{refused:?}") };
     assert_missing(&error, &owner);
     node.close(Closing::Keep).await.expect("it closes");
@@ -87,8 +88,8 @@ async fn files_without_a_record_can_be_recovered() {
     let mut lab = Lab::new();
     let node = lab.open().await;
     let mut new = new_sandbox();
-    new.metadata.insert("workspace".to_owned(), "w".to_owned());
-    new.env_vars.insert("KEY".to_owned(), "hunter2".to_owned());
+    new.spec.metadata.insert("workspace".to_owned(), "w".to_owned());
+    new.spec.env_vars.insert("KEY".to_owned(), "hunter2".to_owned());
     let id = node.create(new, None).await.expect("it is made").id;
     let before = node.get(&id).expect("it runs").record;
     node.snapshot(&id, Some("state")).await.expect("a snapshot");
@@ -107,7 +108,10 @@ async fn files_without_a_record_can_be_recovered() {
     assert_eq!(node.recover(id.as_str()).await.expect("it is back"), Recovered::Sandbox(id.clone()));
     let seen = node.get(&id).expect("it is there");
     assert_eq!(seen.standing, PersistedState::Paused(PauseMode::Filesystem));
-    assert_eq!((&seen.record.metadata, seen.record.resources), (&before.metadata, before.resources));
+    assert_eq!(
+        (&seen.record.spec.metadata, seen.record.spec.resources),
+        (&before.spec.metadata, before.spec.resources)
+    );
     assert_ne!(seen.record.access_token, before.access_token);
     node.connect(&id, 60 * SECOND, PauseMode::Full).await.expect("it resumes");
     let log = node.log(&id).await.expect("a log");

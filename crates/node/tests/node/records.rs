@@ -5,14 +5,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use engine::Instance;
 use jiff::Timestamp;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::MemoryRecords;
-use sandbar_node::ports::{Instance, Records};
+use sandbar_node::ports::Records;
 use sandbar_node::records::SqliteRecords;
 use sandbar_node::{
-    Created, Egress, EgressLists, FilesId, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record,
-    Resources, SandboxId, Secret, Token, template,
+    Created, Egress, EgressLists, IdempotencyKey, Ingress, Layer, OnTimeout, PersistedState, Record, Resources,
+    SandboxSpec, Secret, Token, new_files_id, new_sandbox_id, template,
 };
 
 fn egress(allow: &[&str], deny: &[&str]) -> Egress {
@@ -29,25 +30,27 @@ fn egress(allow: &[&str], deny: &[&str]) -> Egress {
 fn record() -> Record {
     let pair = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     Record {
-        id: SandboxId::random(),
+        id: new_sandbox_id(),
         template: template::Template { id: template::BASE_ID.to_owned(), alias: Some("base".to_owned()) },
         standing: PersistedState::Running,
         instance: Some(Instance { pid: u32::MAX, start_time: 1 << 60 }),
         started_at: "2026-01-02T03:04:05.678901Z".parse().expect("a moment"),
         end_at: "2026-01-02T03:09:05.678901Z".parse().expect("a moment"),
         lease: Duration::from_micros(300_000_001),
-        resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+        spec: SandboxSpec {
+            resources: Resources { cpu_count: 2, memory_mb: 1024, disk_mb: 10240, pids: 4096 },
+            allow_internet: Some(false),
+            egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
+            ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
+            volumes: Vec::new(),
+            on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
+            auto_resume: true,
+            metadata: pair("a b", "c&d \u{1F980}"),
+            env_vars: pair("NAME", "multi\nline"),
+            mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
+        },
         access_token: Some(Token::random()),
         traffic_token: None,
-        allow_internet: Some(false),
-        egress: egress(&["1.1.1.1", "*.example.com"], &["0.0.0.0/0"]),
-        ingress: Ingress { mask_request_host: Some("${PORT}.test".to_owned()), https_ports: vec![443, 8443] },
-        volumes: Vec::new(),
-        on_timeout: OnTimeout::Pause(PauseMode::Filesystem),
-        auto_resume: true,
-        metadata: pair("a b", "c&d \u{1F980}"),
-        env_vars: pair("NAME", "multi\nline"),
-        mcp: Some(serde_json::json!({ "server": { "key": 1 } })),
         boot_id: "8a6e0804-2bd0-4672-b79d-d97027f9071a".to_owned(),
         defaults: template::Defaults {
             env: pair("A", "b"),
@@ -63,16 +66,19 @@ async fn keeps_every_field(records: &dyn Records) {
     let mut one = record();
     let other = Record {
         standing: PersistedState::Paused(PauseMode::Full),
-        on_timeout: OnTimeout::Kill,
         traffic_token: Some(Token::random()),
         access_token: None,
         template: template::Template { id: "t1".to_owned(), alias: None },
         defaults: template::Defaults::default(),
-        allow_internet: None,
-        egress: Egress::default(),
-        ingress: Ingress::default(),
-        volumes: Vec::new(),
-        mcp: None,
+        spec: SandboxSpec {
+            on_timeout: OnTimeout::Kill,
+            allow_internet: None,
+            egress: Egress::default(),
+            ingress: Ingress::default(),
+            volumes: Vec::new(),
+            mcp: None,
+            ..record().spec
+        },
         ..record()
     };
     records.insert(&one, None).await.expect("it is stored");
@@ -126,7 +132,7 @@ async fn remembers_templates(records: &dyn Records) {
         builds: vec![template::Build {
             id: template::BASE_BUILD,
             status: template::BuildStatus::Failed,
-            files: template::BuildFiles::Kept(FilesId::random()),
+            files: template::BuildFiles::Kept(new_files_id()),
             defaults: record().defaults,
             size: template::Size { cpu_count: 1, memory_mb: 128, disk_mb: 64 },
             of: Some("i1".to_owned()),
@@ -141,9 +147,9 @@ async fn remembers_templates(records: &dyn Records) {
     one.public = true;
     records.put_template(&one).await.expect("it is replaced");
     assert_eq!(records.templates().await.expect("they are read"), [one]);
-    let mut layer = Layer { key: "k".to_owned(), files: FilesId::random(), used_at: now };
+    let mut layer = Layer { key: "k".to_owned(), files: new_files_id(), used_at: now };
     records.put_layer(&layer).await.expect("it is stored");
-    layer.files = FilesId::random();
+    layer.files = new_files_id();
     records.put_layer(&layer).await.expect("it is replaced");
     assert_eq!(records.layers().await.expect("they are read"), [layer]);
     records.remove_layer("k").await.expect("it is forgotten");
@@ -160,7 +166,7 @@ async fn remembers_secrets(records: &dyn Records) {
         name: "key".to_owned(),
         value: "first value \u{1F980}".to_owned().into(),
         version: 1,
-        metadata: record().metadata,
+        metadata: record().spec.metadata,
         created_at: now,
         updated_at: now,
     };

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use crate::support::{Lab, eventually, new_sandbox, pausing};
 use egress::{Policy, Rules};
-use engine::BootFiles;
+use engine::{Boot, BootFiles, Engine};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::PauseMode;
-use sandbar_node::ports::{Boot, Engine};
-use sandbar_node::{FilesId, Node, PersistedState, Reachability, Record, SandboxId};
+use sandbar_node::{FilesId, Node, PersistedState, Reachability, Record, SandboxId, new_sandbox_id};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -98,9 +97,9 @@ async fn changes_cut_short_are_undone() {
     booting.standing = PersistedState::Paused(PauseMode::Filesystem);
     booting.instance = None;
     lab.records.put(&booting).await.expect("it is recorded");
-    let unknown = SandboxId::random();
+    let unknown = new_sandbox_id();
     let guest = GuestConfig { sandbox_id: unknown.to_string(), ..GuestConfig::default() };
-    let resources = pausing.resources;
+    let resources = pausing.spec.resources;
     let boot = Boot {
         id: unknown,
         files: BootFiles::Create,
@@ -108,7 +107,8 @@ async fn changes_cut_short_are_undone() {
         egress: Policy::unheard(Rules::default()),
         volumes: Vec::new(),
         boot_id: String::new(),
-        guest,
+        hostname: String::new(),
+        guest_config: serde_json::to_vec(&guest).expect("JSON"),
     };
     lab.engine.boot(boot).await.expect("it boots");
     // Killed: the record is removed, the machine and its files are not.

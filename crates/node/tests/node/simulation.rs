@@ -17,18 +17,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use egress::{Policy, Rules};
 use engine::volume::VolumeDirectory;
+use engine::{
+    Boot, Engine, EngineCapabilities, EngineError, Fill, Instance, Machine, RootError, Trash, Trashed, Usage,
+};
 use jiff::{SignedDuration, Timestamp};
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
-use sandbar_node::ports::{
-    Boot, Engine, EngineError, Fill, Instance, Machine, Records, RecordsError, RootError, SecretRecords,
-    TemplateRecords, Trash, Trashed, Usage, VolumeRecords,
-};
+use sandbar_node::ports::{Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
 use sandbar_node::template::TemplateRecord;
 use sandbar_node::{
-    Clock, Closing, Created, Description, FilesId, IdempotencyKey, Layer, Node, OnTimeout, PersistedState, Record,
-    Resumed, RuntimeClock, SandboxId, SandboxesConfig, Secret, Volume,
+    Clock, Closing, Created, FilesId, IdempotencyKey, Layer, Node, OnTimeout, PersistedState, Record, Resumed,
+    RuntimeClock, SandboxId, SandboxesConfig, Secret, Volume,
 };
+use serde_json::Value;
 use testing::simulation::{Random, Seeds};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -143,11 +144,11 @@ impl Trash for SimEngine {
     async fn files(&self) -> Result<HashSet<FilesId>, EngineError> {
         Trash::files(&*self.inner).await
     }
-    async fn describe(&self, files: &FilesId, description: &Description) -> Result<(), EngineError> {
-        self.injector.call(engine_fault, self.inner.describe(files, description)).await
+    async fn write_note(&self, files: &FilesId, note: Value) -> Result<(), EngineError> {
+        self.injector.call(engine_fault, self.inner.write_note(files, note)).await
     }
-    async fn description(&self, files: &FilesId) -> Result<Option<Description>, EngineError> {
-        self.inner.description(files).await
+    async fn note(&self, files: &FilesId) -> Result<Option<Value>, EngineError> {
+        self.inner.note(files).await
     }
     async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError> {
         self.inner.is_volume(files).await
@@ -168,6 +169,12 @@ impl Trash for SimEngine {
 
 #[async_trait]
 impl Engine for SimEngine {
+    fn capabilities(&self) -> EngineCapabilities {
+        self.inner.capabilities()
+    }
+    async fn environment(&self, id: &SandboxId) -> Result<BTreeMap<String, String>, EngineError> {
+        self.inner.environment(id).await
+    }
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
         self.injector.call_atomic(engine_fault, self.inner.boot(boot)).await.map(|machine| self.machine(machine))
     }
@@ -180,7 +187,7 @@ impl Engine for SimEngine {
         self.injector.stop_if_crashed().await;
         Ok(self.inner.adopt(id, instance, egress).await?.map(|machine| self.machine(machine)))
     }
-    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<String>, EngineError> {
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<FilesId>, EngineError> {
         self.injector.call(engine_fault, self.inner.sweep(running, files)).await
     }
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
@@ -191,9 +198,6 @@ impl Engine for SimEngine {
     }
     async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError> {
         self.injector.call(engine_fault, self.inner.make_spares(ids, from)).await
-    }
-    fn copies_are_instant(&self) -> bool {
-        self.inner.copies_are_instant()
     }
     async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
         self.injector.call_atomic(engine_fault, self.inner.take_spare(id)).await
@@ -485,8 +489,8 @@ impl Simulation {
 
     async fn send_create(&mut self, (key, on_timeout, timeout): (String, OnTimeout, Duration), sending: Sending) {
         let mut new = new_sandbox();
-        (new.on_timeout, new.timeout) = (on_timeout, timeout);
-        new.metadata.insert("key".to_owned(), key.clone());
+        (new.spec.on_timeout, new.timeout) = (on_timeout, timeout);
+        new.spec.metadata.insert("key".to_owned(), key.clone());
         let idempotency = IdempotencyKey { key: key.clone(), fingerprint: key.clone() };
         let node = Arc::clone(&self.node);
         let before = self.clock.uptime();
@@ -634,7 +638,7 @@ impl Simulation {
         }
         let mut keys = HashSet::new();
         for seen in self.node.all() {
-            let key = seen.record.metadata["key"].clone();
+            let key = seen.record.spec.metadata["key"].clone();
             assert!(keys.insert(key.clone()), "{key} is there twice");
         }
     }

@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::support::{Lab, new_sandbox};
+use engine::EngineError;
 use sandbar_node::lifecycle::PauseMode;
-use sandbar_node::ports::EngineError;
 use sandbar_node::template::{ChangeError, Reference, TemplateError};
-use sandbar_node::{FilesId, NewSandbox, Node, PersistedState, SandboxError, SandboxId, SnapshotError, SnapshotQuery};
+use sandbar_node::{
+    FilesId, NewSandbox, Node, PersistedState, SandboxError, SandboxId, SnapshotError, SnapshotQuery, new_sandbox_id,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -75,7 +77,7 @@ async fn a_name_has_several_states_and_its_tags_keep_them() {
     assert_eq!(node.snapshots(&named("nothing")).snapshots.len(), 0);
     let by = |id: &SandboxId| SnapshotQuery { of: Some(id.clone()), ..all(100) };
     assert_eq!(node.snapshots(&by(&one)).snapshots.len(), 1);
-    assert_eq!(node.snapshots(&by(&SandboxId::random())).snapshots.len(), 0);
+    assert_eq!(node.snapshots(&by(&new_sandbox_id())).snapshots.len(), 0);
     for bad in ["a b", "../x", "base", "other/work"] {
         let refused = node.snapshot(&one, Some(bad)).await;
         assert!(matches!(refused, Err(SnapshotError::Name(_) | SnapshotError::Taken(_))), "{bad}: {refused:?}");
@@ -129,7 +131,7 @@ async fn forks_are_of_one_moment_and_have_lives_of_their_own() {
         assert_eq!(*node.get(&source).expect("it is there").record, *before, "the source stays as it is");
         for child in &children {
             let record = node.get(&child.id).expect("it runs").record;
-            assert_eq!((record.lease, &record.metadata), (600 * SECOND, &before.metadata));
+            assert_eq!((record.lease, &record.spec.metadata), (600 * SECOND, &before.spec.metadata));
             node.kill(&child.id).await.expect("it ends");
         }
         if paused.is_some() {
@@ -160,7 +162,7 @@ async fn children_that_do_not_start_leave_nothing() {
     let children = node.fork(&source, 60 * SECOND, 2).await.expect("the call is answered");
     assert!(children.iter().all(Result::is_err));
     assert_eq!(lab.engine.files(), HashSet::from([FilesId::from(&source)]));
-    let missing = node.fork(&SandboxId::random(), SECOND, 1).await;
+    let missing = node.fork(&new_sandbox_id(), SECOND, 1).await;
     assert!(matches!(missing, Err(SandboxError::NotFound(_))));
 }
 

@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
+use engine::Mount;
 use sandbar_node::volume_content::{ContentError, Owner, VolumePath};
-use sandbar_node::{Closing, CreateError, NewSandbox, SandboxError, VolumeError};
+use sandbar_node::{Closing, CreateError, SandboxError, VolumeError};
 
-use crate::support::{Lab, new_sandbox};
+use crate::support::{Lab, with_spec};
 
 #[tokio::test]
 async fn volumes_are_kept_over_a_restart_with_what_is_in_them() {
@@ -44,14 +45,15 @@ async fn a_volume_that_a_sandbox_has_stays() {
     let volume = node.create_volume("data").await.expect("it is made");
     let mount = node.volume_mount("data", "/data").expect("it is there");
     assert!(matches!(node.volume_mount("other", "/data"), Err(VolumeError::NotFound(_))));
-    let new = NewSandbox { volumes: vec![mount.clone()], ..new_sandbox() };
+    let new = with_spec(|spec| spec.volumes = vec![mount.clone()]);
     let id = node.create(new, None).await.expect("it is made").id;
-    assert_eq!(lab.engine.boots()[0].volumes, std::slice::from_ref(&mount));
+    let expected = Mount { files: volume.files.clone(), at: mount.path.clone().into() };
+    assert_eq!(lab.engine.boots()[0].volumes, [expected]);
     let refused = node.delete_volume(&volume.id).await.expect_err("it is used");
     assert!(matches!(refused, VolumeError::InUse { .. }), "{refused}");
     node.close(Closing::Keep).await.expect("it closes");
     let node = lab.open().await;
-    assert_eq!(node.get(&id).expect("it runs").record.volumes, [mount]);
+    assert_eq!(node.get(&id).expect("it runs").record.spec.volumes, [mount]);
     assert!(matches!(node.delete_volume(&volume.id).await, Err(VolumeError::InUse { .. })));
     node.kill(&id).await.expect("it ends");
     node.delete_volume(&volume.id).await.expect("no sandbox uses it");
@@ -64,8 +66,7 @@ async fn creating_with_a_deleted_volume_fails() {
     let volume = node.create_volume("data").await.expect("it is made");
     let mount = node.volume_mount("data", "/data").expect("it is there");
     node.delete_volume(&volume.id).await.expect("no sandbox has it yet");
-    let refused =
-        node.create(NewSandbox { volumes: vec![mount], ..new_sandbox() }, None).await.expect_err("it is gone");
+    let refused = node.create(with_spec(|spec| spec.volumes = vec![mount]), None).await.expect_err("it is gone");
     assert!(matches!(&refused, CreateError::Sandbox(SandboxError::VolumeGone(name)) if name == "data"), "{refused}");
     assert!(lab.engine.boots().is_empty() && node.all().is_empty(), "nothing was made");
 }

@@ -18,7 +18,7 @@ use crate::runtime;
 use anyhow::{Context as _, bail};
 use checkpoint::{ObjectKey, Objects};
 use clap::Args;
-use engine::Engine;
+use engine::Namespaces;
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -190,7 +190,7 @@ fn try_lock(data: &Path) -> anyhow::Result<Option<File>> {
 /// Removes what a killed backup has left in a data directory and its pool, unless a backup runs.
 /// Failures are logged. The caller holds the directory's lock, so that no backup starts to read the
 /// pool meanwhile.
-pub(crate) async fn remove_leftovers(data: &Path, engine: &Engine) {
+pub(crate) async fn remove_leftovers(data: &Path, engine: &Namespaces) {
     let lock = match try_lock(data) {
         Ok(Some(lock)) => lock,
         Ok(None) => return,

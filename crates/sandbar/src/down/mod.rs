@@ -247,7 +247,7 @@ fn has_workspaces(config: &Config) -> anyhow::Result<bool> {
 /// Lists the sandboxes of workspaces of a node, with the reason why their files are not saved.
 fn workspaces_in(node: &Node, reason: &str) -> Vec<Unsaved> {
     let unsaved = |seen: &Seen| {
-        let workspace = seen.record.metadata.get(workspace::METADATA)?.clone();
+        let workspace = seen.record.spec.metadata.get(workspace::METADATA)?.clone();
         Some(Unsaved { workspace, sandbox: seen.record.id.to_string(), reason: reason.to_owned() })
     };
     node.all().iter().filter_map(unsaved).collect()

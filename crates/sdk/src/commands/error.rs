@@ -4,10 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 use crate::transport::{Call, Failure, Refusal};
 use crate::watched::{GoneReason, StreamEnd};
+use protocol::SandboxId;
 
 /// How a process is addressed in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

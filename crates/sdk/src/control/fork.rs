@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use http::Method;
-use protocol::rest;
+use protocol::{SandboxId, rest};
 
 use super::create::seconds;
 use super::life::SandboxError;
 use super::request::Request;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 
 /// Fork options; one child with the server's default lifetime by default.

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use http::Method;
-use protocol::rest;
+use protocol::{SandboxId, rest};
 
 use super::create::seconds;
 use super::request::Request;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 use crate::transport::{Failure, Refusal};
 

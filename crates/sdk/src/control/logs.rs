@@ -8,8 +8,8 @@ use super::life::SandboxError;
 use super::query::Path;
 use super::request::{Request, lacks_path};
 use crate::client::Client;
-use crate::id::SandboxId;
 use crate::transport::Failure;
+use protocol::SandboxId;
 
 /// Page size limit of servers.
 const MAX_ENTRIES: usize = 1000;

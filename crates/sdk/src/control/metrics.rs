@@ -11,7 +11,7 @@ use super::query::Path;
 use super::request::Request;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::id::SandboxId;
+use protocol::SandboxId;
 
 /// Most ids per request that servers accept.
 const MAX_IDS: usize = 100;

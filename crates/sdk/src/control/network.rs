@@ -6,7 +6,7 @@ use protocol::rest::NetworkUpdate;
 use super::life::SandboxError;
 use super::request::Request;
 use crate::client::Client;
-use crate::id::SandboxId;
+use protocol::SandboxId;
 
 impl Client {
     /// Replaces all egress rules of a running sandbox; absent fields are cleared.

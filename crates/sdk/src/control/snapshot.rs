@@ -2,7 +2,7 @@
 
 use futures::Stream;
 use http::Method;
-use protocol::rest;
+use protocol::{SandboxId, rest};
 
 use super::life::SandboxError;
 use super::pages::rows;
@@ -10,7 +10,6 @@ use super::query::{Path, encode};
 use super::request::Request;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::transport::{Failure, Refusal};
 
 /// A snapshot to take: `"name".into()`, or unnamed.

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 
 use crate::error::CallError;
-use crate::id::SandboxId;
 use crate::sandbox::Sandbox;
 use crate::transport::{Call, Failure};
 use crate::watched::{GoneReason, StreamEnd};
+use protocol::SandboxId;
 
 /// A failed operation on a file of a sandbox.
 #[derive(Debug, Clone, thiserror::Error)]

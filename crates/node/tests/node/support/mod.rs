@@ -16,7 +16,9 @@ use protocol::guest::{GuestConfig, LEASE_PATH, LOG_PATH, Lease, LogEntry, LogLev
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
 use sandbar_node::ports::Records;
-use sandbar_node::{Egress, Ingress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxesConfig, template};
+use sandbar_node::{
+    Egress, Ingress, NewSandbox, Node, OnTimeout, Resources, RuntimeClock, SandboxSpec, SandboxesConfig, template,
+};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -74,23 +76,32 @@ pub(crate) fn new_sandbox() -> NewSandbox {
     NewSandbox {
         from: template::base(),
         timeout: Duration::from_secs(60),
-        resources: Resources { cpu_count: 1, memory_mb: 128, disk_mb: 64, pids: 64 },
         secure: true,
         public_traffic: true,
-        allow_internet: None,
-        egress: Egress::default(),
-        ingress: Ingress::default(),
-        volumes: Vec::new(),
-        on_timeout: OnTimeout::Kill,
-        auto_resume: false,
-        metadata: BTreeMap::new(),
-        env_vars: BTreeMap::new(),
-        mcp: None,
+        spec: SandboxSpec {
+            resources: Resources { cpu_count: 1, memory_mb: 128, disk_mb: 64, pids: 64 },
+            allow_internet: None,
+            egress: Egress::default(),
+            ingress: Ingress::default(),
+            volumes: Vec::new(),
+            on_timeout: OnTimeout::Kill,
+            auto_resume: false,
+            metadata: BTreeMap::new(),
+            env_vars: BTreeMap::new(),
+            mcp: None,
+        },
     }
 }
 
+/// A new sandbox with one change of what it is to be.
+pub(crate) fn with_spec(change: impl FnOnce(&mut SandboxSpec)) -> NewSandbox {
+    let mut new = new_sandbox();
+    change(&mut new.spec);
+    new
+}
+
 pub(crate) fn pausing(kept: PauseMode) -> NewSandbox {
-    NewSandbox { on_timeout: OnTimeout::Pause(kept), ..new_sandbox() }
+    with_spec(|spec| spec.on_timeout = OnTimeout::Pause(kept))
 }
 
 /// Polls until `done`, however long the other tasks take.

@@ -1,43 +1,49 @@
-//! The public interface of the engine: boot, adopt, sweep, and the files of sandboxes.
+//! The engine of Linux namespaces: boots, adopts and sweeps sandboxes, and keeps their files.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
+use durable::Unwritable;
 use egress::{EgressConfig, Policy};
+use protocol::SandboxId;
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::time::{ClockId, clock_gettime};
-
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
-use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, check_name, start_time_of};
+use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, start_time_of};
 use crate::cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use crate::delegation;
-use crate::error::EngineError;
+use crate::error::NamespacesError;
+use crate::files_id::FilesId;
 use crate::group::Groups;
 use crate::launchers::Launcher;
-use crate::machine::{Inner, Machine, remove_socket};
-use crate::pool::{Pool, PoolError, PoolFault, Trashed};
+use crate::machine::{Inner, NamespacesMachine, remove_socket};
+use crate::pool::{Pool, PoolError};
+use crate::port::{
+    Boot, Engine, EngineCapabilities, EngineError, Fill, Instance, IsolationClass, Machine, RootError, Trash, Trashed,
+};
 use crate::privilege::{Privilege, rootless_limitations};
-use crate::root::{self, NewRoot};
+use crate::root;
 use crate::rootfs::{BaseTemplate, Template};
 use crate::rootless::{Identity, note_ids};
 use crate::sys::watch;
 use crate::volume::{VolumeDirectory, holds_content, volume_files};
-use crate::{Boot, EngineConfig, Instance, LAYERS, blocking};
+use crate::{EngineConfig, LAYERS, blocking};
 
 /// The sandboxes of one data directory on this machine. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Engine(Arc<Shared>);
+pub struct Namespaces(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -83,10 +89,10 @@ const BALANCE_PART: u32 = 50;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Engine {
+impl Namespaces {
     /// Mounts the pool and prepares for sandboxes. Those that run already are not touched: see
     /// [`Engine::adopt`] and [`Engine::sweep`].
-    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+    pub async fn open(config: EngineConfig) -> Result<Self, NamespacesError> {
         let engine = Self::build(config).await?;
         let guard = tokio::spawn(guard_space(Arc::downgrade(&engine.0)));
         engine.0.guard.set(guard.abort_handle()).expect("a new engine has no guard yet");
@@ -101,21 +107,21 @@ impl Engine {
         Ok(engine)
     }
 
-    async fn build(config: EngineConfig) -> Result<Self, EngineError> {
+    async fn build(config: EngineConfig) -> Result<Self, NamespacesError> {
         blocking(move || {
-            fs::create_dir_all(&config.data).map_err(EngineError::io("make the data directory"))?;
-            let data = config.data.canonicalize().map_err(EngineError::io("find the data directory"))?;
+            fs::create_dir_all(&config.data).map_err(NamespacesError::io("make the data directory"))?;
+            let data = config.data.canonicalize().map_err(NamespacesError::io("find the data directory"))?;
             // Set-uid files of sandboxes are in there, with ids that mean something on the host.
             fs::set_permissions(&data, fs::Permissions::from_mode(0o700))
-                .map_err(EngineError::io("close the data directory to others"))?;
+                .map_err(NamespacesError::io("close the data directory to others"))?;
             let (identity, privilege) = (Identity::for_data(&data), Privilege::detect());
-            note_ids(&data, privilege).map_err(EngineError::io("write to the data directory"))?;
+            note_ids(&data, privilege).map_err(NamespacesError::io("write to the data directory"))?;
             let groups = delegation::groups(privilege, identity, &config.runtime)?;
             let pool = open_pool(&config, &groups)?;
             let layers = data.join(LAYERS);
             let nothing = layers.join("nothing");
-            let base = BaseTemplate::open(layers, privilege).map_err(EngineError::io("open the layers"))?;
-            fs::create_dir_all(&nothing).map_err(EngineError::io("make an empty layer"))?;
+            let base = BaseTemplate::open(layers, privilege).map_err(NamespacesError::io("open the layers"))?;
+            fs::create_dir_all(&nothing).map_err(NamespacesError::io("make an empty layer"))?;
             let builder = SandboxBuilder::open(&config, pool, groups, privilege, identity)?;
             builder.launchers.refill();
             let egress = Arc::new(config.egress);
@@ -135,88 +141,62 @@ impl Engine {
 
     /// The template made of the host itself. Built again at most a few seconds after the host has
     /// changed.
-    pub async fn base_template(&self) -> Result<Template, EngineError> {
+    pub async fn base_template(&self) -> Result<Template, NamespacesError> {
         let shared = self.0.clone();
         blocking(move || {
             let in_use = || {
                 let mut layers = HashSet::new();
                 for name in shared.builder.pool.list()? {
                     let record = Record::try_read(&shared.builder.pool.path_of(&name));
-                    let record = record.map_err(EngineError::io(format!("read the record of volume {name}")))?;
+                    let record = record.map_err(NamespacesError::io(format!("read the record of volume {name}")))?;
                     layers.extend(record.into_iter().flat_map(|record| record.layers));
                 }
                 Ok(layers)
             };
-            shared.base.get(in_use).map_err(EngineError::io("build the base template"))
+            shared.base.get(in_use).map_err(NamespacesError::io("build the base template"))
         })
         .await
     }
 
-    /// The template that the sandbox `name` boots from: an own root if its files are one, else the
+    /// The template that the sandbox `id` boots from: an own root if its files are one, else the
     /// base.
-    pub async fn template_of(&self, name: &str) -> Result<Template, EngineError> {
-        check_name(name)?;
-        if root::is_own(&self.0.builder.pool.path_of(name)) {
+    async fn template_of(&self, id: &SandboxId) -> Result<Template, NamespacesError> {
+        if root::is_own(&self.0.builder.pool.path_of(id.as_str())) {
             return Ok(root::template(self.0.nothing.clone()));
         }
         self.base_template().await
     }
 
-    /// Creates files `name` with a root of their own, of at most `limit_bytes`, which contains
-    /// nothing of the base and which `fill` fills. Returns what sandboxes should have and such a
-    /// root lacks. When `fill` fails nothing is left; after a crash the next sweep removes the
-    /// rest.
-    pub async fn make_root<E: Send + 'static>(
-        &self,
-        name: &str,
-        limit_bytes: u64,
-        fill: impl FnOnce(&NewRoot) -> Result<(), E> + Send + 'static,
-    ) -> Result<Result<Vec<String>, E>, EngineError> {
-        check_name(name)?;
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.builder.make_root(&name, limit_bytes, fill)).await
-    }
-
-    /// Starts a sandbox and returns once its process 1 is the guest. Its files are those of the
-    /// last boot under that name.
+    /// Starts a sandbox on `template` and returns once its process 1 is the guest. Its files are
+    /// those of the last boot under that id.
     ///
     /// When it fails, or its future is dropped, nothing is left but those files.
-    pub async fn boot(&self, boot: Boot) -> Result<Machine, EngineError> {
+    pub async fn boot_from(&self, mut boot: Boot, template: Template) -> Result<NamespacesMachine, NamespacesError> {
+        // A mount inside of another one is mounted after it.
+        boot.volumes.sort_by(|one, other| one.at.cmp(&other.at));
         let shared = self.0.clone();
-        let mut started = blocking(move || shared.builder.start(boot, &shared.egress)).await?;
+        let mut started = blocking(move || shared.builder.start(boot, template, &shared.egress)).await?;
         tokio::spawn(refill_soon(Arc::downgrade(&self.0), started.launcher.take()));
         self.build_machine(started)
     }
 
-    /// The machine that an earlier server booted as `name`, if it still runs. A frozen one stays
-    /// frozen.
-    pub async fn adopt(&self, name: &str, instance: Instance, egress: Policy) -> Result<Option<Machine>, EngineError> {
-        check_name(name)?;
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        let found = blocking(move || shared.find(name, instance, egress)).await?;
+    async fn find(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        egress: Policy,
+    ) -> Result<Option<NamespacesMachine>, NamespacesError> {
+        let (shared, id) = (self.0.clone(), id.clone());
+        let found = blocking(move || shared.find(&id, instance, egress)).await?;
         found.map(|started| self.build_machine(started)).transpose()
     }
 
-    /// The certificate (PEM) that sandboxes must trust so that rules can set headers of their TLS
-    /// requests.
-    pub async fn egress_certificate(&self) -> Result<String, EngineError> {
-        let trust = self.0.egress.trust.clone();
-        let missing = || EngineError::Invalid("the engine was opened without certificates for the egress".to_owned());
-        let trust = trust.ok_or_else(missing)?;
-        blocking(move || {
-            trust
-                .certificate_pem()
-                .map_err(|error| EngineError::io("open the egress's authority")(io::Error::other(error)))
-        })
-        .await
-    }
-
-    fn build_machine(&self, started: Started) -> Result<Machine, EngineError> {
+    fn build_machine(&self, started: Started) -> Result<NamespacesMachine, NamespacesError> {
         let Started { instance, network: Network { namespace: network, egress }, volume, mut resources, .. } = started;
         let process = watch::readable(resources.process.take().expect("a started sandbox has a process 1"));
-        let process = process.map_err(EngineError::io("watch process 1"))?;
+        let process = process.map_err(NamespacesError::io("watch process 1"))?;
         resources.keep();
-        Ok(Machine::new(Inner {
+        Ok(NamespacesMachine::new(Inner {
             name: resources.name.clone(),
             instance,
             process,
@@ -230,175 +210,210 @@ impl Engine {
         }))
     }
 
-    /// Ends every sandbox that is not in `keep_running` and moves the files of all that are not in
-    /// `keep_files` to the trash, but for volumes that have content, which stay where they are.
-    /// Returns the names of what was ended or moved. Finds what a server or launcher that was
-    /// killed left behind.
-    pub async fn sweep(
-        &self,
-        keep_running: &HashSet<String>,
-        keep_files: &HashSet<String>,
-    ) -> Result<Vec<String>, EngineError> {
-        let (shared, keep_running, keep_files) = (self.0.clone(), keep_running.clone(), keep_files.clone());
-        blocking(move || shared.builder.sweep(&keep_running, &keep_files)).await
-    }
-
-    /// Removes the files of a sandbox that does not run; absent is success.
-    pub async fn remove_files(&self, name: &str) -> Result<(), EngineError> {
-        check_name(name)?;
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.remove(&name)?)).await
-    }
-
-    /// The names of all files in the pool, those of volumes too.
-    pub async fn files(&self) -> Result<Vec<String>, EngineError> {
-        let shared = self.0.clone();
-        blocking(move || Ok(shared.builder.pool.list()?)).await
-    }
-
     /// Removes the copies that killed backups have left. The caller makes sure that no backup runs.
     pub async fn remove_frozen_copies(&self) -> Result<(), EngineError> {
+        self.change("cannot remove the copies of a backup", |builder| Ok(builder.pool.remove_frozen_copies()?)).await
+    }
+
+    /// Runs blocking work that changes nothing.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&SandboxBuilder) -> Result<T, NamespacesError> + Send + 'static,
+    ) -> Result<T, EngineError> {
         let shared = self.0.clone();
-        blocking(move || Ok(shared.builder.pool.remove_frozen_copies()?)).await
+        blocking(move || work(&shared.builder)).await.map_err(|error| error.explain(what))
     }
 
-    /// Writes a description of the files `name` beside them, from which a lost record can be
-    /// restored.
-    pub async fn write_note(&self, name: &str, note: Value) -> Result<(), EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.write_note(&name, &note)?)).await
-    }
-
-    /// The description that was last written about the files `name`.
-    pub async fn note(&self, name: &str) -> Result<Option<Value>, EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.note(&name))).await
-    }
-
-    /// Whether the files `name` are those of a volume, see [`Engine::create_volume`].
-    pub fn is_volume(&self, name: &str) -> bool {
-        volume_files(&self.0.builder.pool.path_of(name)).is_dir()
-    }
-
-    /// The files that sweeps have moved to the trash.
-    pub async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+    /// Runs blocking work that changes files.
+    async fn change<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&SandboxBuilder) -> Result<T, NamespacesError> + Send + 'static,
+    ) -> Result<T, EngineError> {
         let shared = self.0.clone();
-        blocking(move || Ok(shared.builder.pool.trash()?)).await
+        blocking(move || work(&shared.builder)).await.map_err(self.failed(what))
     }
 
-    /// Brings files back from the trash.
-    /// # Errors
-    /// [`EngineError::FilesMissing`] when they are not in it.
-    pub async fn take_from_trash(&self, name: &str) -> Result<(), EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.take_from_trash(&name)?)).await
+    /// Converts the error of a change. While the pool is read-only, that is the reason of every
+    /// failure; a disk that refused a change is named with what to do.
+    fn failed(&self, what: &'static str) -> impl FnOnce(NamespacesError) -> EngineError + '_ {
+        move |error| {
+            let pool = &self.0.builder.pool;
+            match pool.fault() {
+                Some(fault) => EngineError::ReadOnly(fault),
+                None => error.find_disk_refusal(pool.directories()).unwrap_or_else(|| error.explain(what)),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Trash for Namespaces {
+    async fn files(&self) -> Result<HashSet<FilesId>, EngineError> {
+        let names = self.read("cannot list files", |builder| Ok(builder.pool.list()?)).await?;
+        // Directories whose names are no ids do not belong to the server.
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Records for how long files were observed in the trash.
-    /// # Errors
-    /// [`EngineError::FilesMissing`] when they are not in it.
-    pub async fn record_watched(&self, name: &str, watched: Duration) -> Result<(), EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.record_watched(&name, watched)?)).await
+    async fn write_note(&self, files: &FilesId, note: Value) -> Result<(), EngineError> {
+        let files = files.clone();
+        self.change("cannot describe files", move |builder| Ok(builder.pool.write_note(files.as_str(), &note)?)).await
     }
 
-    /// Deletes files from the trash; absent is success.
-    pub async fn delete_from_trash(&self, name: &str) -> Result<(), EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.delete_from_trash(&name)?)).await
+    async fn note(&self, files: &FilesId) -> Result<Option<Value>, EngineError> {
+        let files = files.clone();
+        self.read("cannot read the description of files", move |builder| Ok(builder.pool.note(files.as_str()))).await
     }
 
-    /// Gives `to`, which has no files, a copy of the files of `from`. The copy can boot under that
-    /// name or be copied again. Instant on btrfs, whatever the size. No process may write to `from`
-    /// meanwhile: the caller freezes it.
-    pub async fn copy_files(&self, from: &str, to: &str) -> Result<(), EngineError> {
-        check_name(from)?;
-        check_name(to)?;
-        let (shared, from, to) = (self.0.clone(), from.to_owned(), to.to_owned());
-        blocking(move || shared.builder.copy(&from, &to)).await
+    async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError> {
+        Ok(volume_files(&self.0.builder.pool.path_of(files.as_str())).is_dir())
     }
 
-    /// Creates spare files under each of `names`, which a sandbox of that name takes with
-    /// [`Engine::take_spare`]: empty ones, or copies of the files of `from`, which no process
-    /// writes to. They are on the disk when this returns.
-    pub async fn make_spares(&self, names: Vec<String>, from: Option<String>) -> Result<(), EngineError> {
-        names.iter().chain(&from).try_for_each(|name| check_name(name))?;
-        let shared = self.0.clone();
-        blocking(move || shared.builder.make_spares(&names, from.as_deref())).await
+    async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
+        self.read("cannot list the trash", |builder| Ok(builder.pool.trash()?)).await
     }
 
-    /// Whether spare files can be copies: in a pool of directories a copy takes time and space.
-    pub fn copies_are_instant(&self) -> bool {
-        self.0.builder.pool.copies_are_instant()
+    async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        let files = files.clone();
+        self.change("cannot take files from the trash", move |builder| {
+            Ok(builder.pool.take_from_trash(files.as_str())?)
+        })
+        .await
     }
 
-    /// Makes the spare files `name` those of the sandbox `name`; returns whether there were any.
-    pub async fn take_spare(&self, name: &str) -> Result<bool, EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.take_spare(&name)?)).await
+    async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
+        let files = files.clone();
+        self.change("cannot record how long files have been in the trash", move |builder| {
+            Ok(builder.pool.record_watched(files.as_str(), watched)?)
+        })
+        .await
     }
 
-    /// Removes the spare files `name`; absent is success.
-    pub async fn remove_spare(&self, name: &str) -> Result<(), EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || Ok(shared.builder.pool.remove_spare(&name)?)).await
+    async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
+        let files = files.clone();
+        self.read("cannot delete files from the trash", move |builder| {
+            Ok(builder.pool.delete_from_trash(files.as_str())?)
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Engine for Namespaces {
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            isolation: IsolationClass::Namespaces,
+            memory_snapshots: false,
+            live_fork: false,
+            instant_copies: self.0.builder.pool.copies_are_instant(),
+        }
     }
 
-    /// Reconciles the spare files of an earlier server: those in `keep`, which a sandbox took
-    /// before a power cut undid that, become the files of their sandboxes. Others are removed, or,
-    /// where a sandbox may have written to them before a power cut, left for [`Engine::sweep`] to
-    /// move to the trash.
-    pub async fn settle_spares(&self, keep: &HashSet<String>) -> Result<(), EngineError> {
-        let (shared, keep) = (self.0.clone(), keep.clone());
-        blocking(move || shared.builder.settle_spares(&keep)).await
+    async fn environment(&self, id: &SandboxId) -> Result<BTreeMap<String, String>, EngineError> {
+        let template = self.template_of(id).await.map_err(self.failed("cannot prepare the template"))?;
+        Ok(template.env)
     }
 
-    /// Syncs the pool. Called before a freeze, it shortens [`Engine::copy_files`]; called after a
-    /// pause, it makes sure that a power cut loses nothing.
-    pub async fn sync_files(&self) -> Result<(), EngineError> {
-        let shared = self.0.clone();
-        blocking(move || shared.builder.pool.commit().map_err(EngineError::io("write the pool out"))).await
+    async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
+        let template = self.template_of(&boot.id).await.map_err(self.failed("cannot prepare the template"))?;
+        let machine = self.boot_from(boot, template).await.map_err(self.failed("cannot boot the sandbox"))?;
+        Ok(Arc::new(machine))
     }
 
-    /// Creates a volume that sandboxes can mount, see [`Boot::volumes`]. [`Engine::remove_files`]
-    /// removes it.
-    pub async fn create_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.builder.create_volume(&name, limit_bytes)).await
+    async fn adopt(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        egress: Policy,
+    ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
+        let found = self.find(id, instance, egress).await.map_err(self.failed("cannot adopt the sandbox"))?;
+        Ok(found.map(|machine| Arc::new(machine) as Arc<dyn Machine>))
     }
 
-    /// Opens a volume.
-    /// # Errors
-    /// [`EngineError::FilesMissing`] when it is not there.
-    pub async fn open_volume(&self, name: &str, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        let (shared, name) = (self.0.clone(), name.to_owned());
-        blocking(move || shared.builder.open_volume(&name, limit_bytes)).await
+    async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<FilesId>, EngineError> {
+        let (running, files) = (running.clone(), files.clone());
+        self.change("cannot clean up after sandboxes", move |builder| builder.sweep(&running, &files)).await
     }
 
-    /// Ways in which sandboxes of this server differ from those of a root server, for their users.
-    pub fn differences(&self) -> Vec<&'static str> {
+    async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
+        let files = files.clone();
+        self.change("cannot remove files", move |builder| Ok(builder.pool.remove(files.as_str())?)).await
+    }
+
+    async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
+        let (from, to) = (from.clone(), to.clone());
+        self.change("cannot copy files", move |builder| builder.copy(from.as_str(), to.as_str())).await
+    }
+
+    async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError> {
+        let (ids, from) = (ids.to_vec(), from.cloned());
+        self.change("cannot make files ahead", move |builder| builder.make_spares(&ids, from.as_ref())).await
+    }
+
+    async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
+        let id = id.clone();
+        self.change("cannot take files made ahead", move |builder| Ok(builder.pool.take_spare(id.as_str())?)).await
+    }
+
+    async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError> {
+        let id = id.clone();
+        self.change("cannot remove files made ahead", move |builder| Ok(builder.pool.remove_spare(id.as_str())?)).await
+    }
+
+    async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError> {
+        let keep = keep.clone();
+        self.change("cannot sort out files made ahead", move |builder| builder.settle_spares(&keep)).await
+    }
+
+    async fn make_root(&self, files: &FilesId, limit_bytes: u64, fill: Fill) -> Result<Vec<String>, RootError> {
+        let files = files.clone();
+        let made = self
+            .change("cannot make a root", move |builder| builder.make_root(files.as_str(), limit_bytes, fill))
+            .await?;
+        made.map_err(RootError::Fill)
+    }
+
+    async fn sync_files(&self) -> Result<(), EngineError> {
+        self.change("cannot write files out", |builder| {
+            builder.pool.commit().map_err(NamespacesError::io("write the pool out"))
+        })
+        .await
+    }
+
+    async fn egress_certificate(&self) -> Result<String, EngineError> {
+        let trust = self.0.egress.trust.clone();
+        self.change("cannot open the egress's authority", move |_| {
+            let missing =
+                || NamespacesError::Invalid("the engine was opened without certificates for the egress".to_owned());
+            let opened = trust.ok_or_else(missing)?.certificate_pem();
+            opened.map_err(|error| NamespacesError::io("open the egress's authority")(io::Error::other(error)))
+        })
+        .await
+    }
+
+    fn rootless_limitations(&self) -> Vec<&'static str> {
         rootless_limitations(self.0.builder.privilege, self.0.builder.groups.has_limits())
     }
 
-    /// Where the engine writes: the directory of sandboxes' files and the data directory.
-    pub fn directories(&self) -> [&Path; 2] {
-        self.0.builder.pool.directories()
+    async fn create_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        let files = files.clone();
+        self.change("cannot make a volume", move |builder| builder.create_volume(files.as_str(), limit_bytes)).await
     }
 
-    /// Why sandboxes cannot write any more, while that is the case. Does no I/O.
-    pub fn fault(&self) -> Option<PoolFault> {
+    async fn open_volume(&self, files: &FilesId, limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
+        let files = files.clone();
+        self.change("cannot open a volume", move |builder| builder.open_volume(files.as_str(), limit_bytes)).await
+    }
+
+    fn fault(&self) -> Option<Unwritable> {
         self.0.builder.pool.fault()
-    }
-
-    /// Bytes that all sandboxes together can still write.
-    pub fn pool_free_bytes(&self) -> io::Result<u64> {
-        self.0.builder.pool.free_bytes()
     }
 }
 
 /// Opens the pool. One that the kernel aborted can be mounted again only when no process uses it:
 /// the sandboxes that do are ended, and their files stay.
-fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError> {
+fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, NamespacesError> {
     let open = || Pool::open(&config.data, config.pool_bytes);
     let held = match open() {
         Err(error @ PoolError::Held { .. }) => error,
@@ -428,7 +443,7 @@ fn open_pool(config: &EngineConfig, groups: &Groups) -> Result<Pool, EngineError
 }
 
 /// Ends a sandbox by its group, whichever server booted it.
-fn end_group(groups: &Groups, name: &str) -> Result<(), EngineError> {
+fn end_group(groups: &Groups, name: &str) -> Result<(), NamespacesError> {
     let Some(group) = groups.open_existing(name) else { return Ok(()) };
     let processes = group.children()?.into_iter().filter_map(open_process).collect::<Vec<_>>();
     group.kill_all()?;
@@ -546,7 +561,8 @@ async fn write_back(engine: Weak<Shared>) {
 }
 
 impl Shared {
-    fn find(&self, name: String, instance: Instance, egress: Policy) -> Result<Option<Started>, EngineError> {
+    fn find(&self, id: &SandboxId, instance: Instance, egress: Policy) -> Result<Option<Started>, NamespacesError> {
+        let name = id.to_string();
         let Some(group) = self.builder.groups.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
         // Checked after the pidfd is open: from here on the pid cannot be reused unnoticed.
@@ -556,13 +572,13 @@ impl Shared {
         }
         let socket = self.builder.socket_of(&name);
         let network = Network::connect(instance.pid, &self.egress, egress, &socket)
-            .map_err(EngineError::io("connect the sandbox to the network"))?;
+            .map_err(NamespacesError::io("connect the sandbox to the network"))?;
         let pool = &self.builder.pool;
         let Some(Record { limit_bytes, shared_bytes, pids, .. }) = Record::read(&pool.path_of(&name)) else {
             return Ok(None);
         };
         let volume = pool.open_volume(&name, limit_bytes)?;
-        volume.set_allowance(shared_bytes).map_err(EngineError::io(format!("limit volume {name}")))?;
+        volume.set_allowance(shared_bytes).map_err(NamespacesError::io(format!("limit volume {name}")))?;
         if let Some(pids) = pids {
             // The previous server may have lowered it, see [`ProcessShares`].
             group.limit_processes(pids)?;
@@ -586,10 +602,14 @@ fn has_ended(process: &OwnedFd) -> bool {
 impl SandboxBuilder {
     /// What cannot be ended or removed is logged and left: it must not keep the server from
     /// starting.
-    fn sweep(&self, keep_running: &HashSet<String>, keep_files: &HashSet<String>) -> Result<Vec<String>, EngineError> {
+    fn sweep(
+        &self,
+        keep_running: &HashSet<SandboxId>,
+        keep_files: &HashSet<FilesId>,
+    ) -> Result<Vec<FilesId>, NamespacesError> {
         let mut removed = BTreeSet::new();
         for name in self.groups.list() {
-            if keep_running.contains(&name) {
+            if keep_running.contains(name.as_str()) {
                 continue;
             }
             match end_group(&self.groups, &name) {
@@ -604,7 +624,7 @@ impl SandboxBuilder {
         self.groups.end_strays();
         removed.extend(self.sweep_sockets(keep_running));
         for name in self.pool.list()? {
-            let is_named = keep_files.contains(&name) || keep_running.contains(&name);
+            let is_named = keep_files.contains(name.as_str()) || keep_running.contains(name.as_str());
             if is_named || holds_content(&self.pool.path_of(&name)) {
                 continue;
             }
@@ -616,11 +636,11 @@ impl SandboxBuilder {
                 Err(error) => warn!(name, %error, "files that no record names could not be moved to the trash"),
             }
         }
-        Ok(removed.into_iter().collect())
+        Ok(removed.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// Removes the sockets of sandboxes that do not run; returns their names.
-    fn sweep_sockets(&self, keep_running: &HashSet<String>) -> Vec<String> {
+    fn sweep_sockets(&self, keep_running: &HashSet<SandboxId>) -> Vec<String> {
         let listed = match fs::read_dir(&self.runtime) {
             Ok(listed) => listed,
             Err(error) => {
@@ -632,7 +652,7 @@ impl SandboxBuilder {
         for entry in listed.flatten() {
             let file = entry.file_name();
             if let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".sock"))
-                && check_name(name).is_ok()
+                && name.parse::<FilesId>().is_ok()
                 && !keep_running.contains(name)
             {
                 match remove_socket(&entry.path()) {

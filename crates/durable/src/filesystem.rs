@@ -4,16 +4,35 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rustix::fs::{StatVfs, StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 
+/// A file or file system that refuses changes. Reads still work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} accepts no changes since {since}: {cause}", .path.display())]
+pub struct Unwritable {
+    /// The file, or the directory of the file system.
+    pub path: PathBuf,
+    /// What happened and what to do, for the operator.
+    pub cause: String,
+    pub since: Timestamp,
+}
+
+impl Unwritable {
+    /// A fault that was found at this moment.
+    pub fn now(path: &Path, cause: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), cause: cause.into(), since: Timestamp::now() }
+    }
+}
+
 /// Below this a file system counts as full. One large transaction uses as much; a smaller threshold
 /// would make the database alternate between refused and accepted changes.
-pub(crate) const MIN_FREE_BYTES: u64 = 1 << 20;
+const MIN_FREE_BYTES: u64 = 1 << 20;
 
 /// Whether a file system accepts writes, and if not, which resource is exhausted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum FreeSpace {
+pub enum FreeSpace {
     Free,
     NoBytes { free: u64 },
     NoInodes,
@@ -21,7 +40,7 @@ pub(crate) enum FreeSpace {
 }
 
 /// Queries the file system of `path` for this process; root may also use the reserved blocks.
-pub(crate) fn free_space(path: &Path) -> FreeSpace {
+pub fn free_space(path: &Path) -> FreeSpace {
     let Ok(found) = statvfs(nearest_existing(path)) else { return FreeSpace::Free };
     let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
     let free = blocks.saturating_mul(found.f_frsize);
@@ -87,7 +106,8 @@ pub fn explain_reserve(path: &Path, free: u64, reserve: u64) -> String {
     )
 }
 
-pub(crate) fn describe_full(mount: &str, free_space: FreeSpace) -> String {
+/// A full file system and the remedy.
+pub fn describe_full(mount: &str, free_space: FreeSpace) -> String {
     match free_space {
         FreeSpace::NoInodes => {
             format!("the file system at {mount} has no free inodes; remove files there (`df -i {mount}`)")
@@ -102,12 +122,13 @@ pub(crate) fn describe_full(mount: &str, free_space: FreeSpace) -> String {
     }
 }
 
-pub(crate) fn describe_io_error(mount: &str, error: &dyn std::fmt::Display) -> String {
+/// A device that failed and where to look.
+pub fn describe_io_error(mount: &str, error: &dyn std::fmt::Display) -> String {
     format!("the device of the file system at {mount} failed ({error}); `dmesg` names the device")
 }
 
 /// The mount point of `path`: the highest directory on the same device.
-pub(crate) fn mount_point(path: &Path) -> PathBuf {
+pub fn mount_point(path: &Path) -> PathBuf {
     let start = nearest_existing(path);
     let start = start.canonicalize().unwrap_or(start);
     let device = |path: &Path| path.metadata().map(|found| found.dev()).ok();
