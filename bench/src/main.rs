@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use clap::Parser;
 
-use crate::measure::{Plan, Selection};
+use crate::measure::{Abuse, Plan, Selection};
 use crate::report::Report;
 use crate::server::Server;
 
@@ -51,6 +51,9 @@ struct Args {
     /// Only the measurements whose name contains this.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     only: Selection,
+    /// Have `fairness` measure beside one hostile program instead of all.
+    #[arg(long, value_name = "NAME", hide = true)]
+    abuse: Option<Abuse>,
 }
 
 /// Set once this program runs in its own mount namespace.
@@ -82,7 +85,7 @@ fn enter_own_mounts() -> anyhow::Result<()> {
 }
 
 fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = if args.quick { Plan::quick() } else { Plan::full() };
+    let plan = Plan { abuse: args.abuse, ..if args.quick { Plan::quick() } else { Plan::full() } };
     let server = Server::start(&args.server, args.data.as_deref())?;
     let measured = measure::all(&server, &plan, &args.only);
     // The server and its sandboxes end first, also when a measurement failed.

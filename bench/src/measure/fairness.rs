@@ -1,75 +1,207 @@
-//! A neighbour's commands while six other sandboxes take all they can.
+//! A neighbour's commands while seven other sandboxes take all they can.
+//!
+//! Quiet and loaded rounds alternate: in a quiet round the hostile sandboxes are paused. So a
+//! machine that becomes slower during the run slows both sides.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::Serialize;
 
 use super::{Plan, Row, Target};
+use crate::http::Connection;
 use crate::sandbox::Sandbox;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Five hostile programs. The policy refuses the targets of their packets: none leaves the host.
-const ABUSES: [&str; 5] = [
-    "bomb() { bomb | bomb & }; bomb; sleep 1000",
-    "while :; do /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done",
-    "while :; do dd if=/dev/zero of=/home/user/big bs=1M count=256 conv=fsync; rm -f /home/user/big; done",
-    "exec /usr/bin/python3 -c \"import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True:\n  try: s.sendto(b'x', ('10.213.99.9', 9))\n  except OSError: pass\"",
-    "exec /usr/bin/python3 -c \"import socket\nwhile True:\n  s = socket.socket(); s.setblocking(False)\n  try: s.connect(('10.213.99.9', 9))\n  except OSError: pass\n  s.close()\"",
-];
-/// The sixth, whose output is streamed to a client.
-const LOGS: &str = "yes 'a line of a log' | head -c 20000000";
+/// A hostile program. The policy refuses the targets of their packets: none leaves the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Abuse {
+    Forks,
+    Memory,
+    Disk,
+    Packets,
+    Connections,
+    /// Computes in bursts shorter than the interval at which the server looks.
+    Bursts,
+    /// Its output is streamed to a client.
+    Logs,
+}
+
+impl Abuse {
+    fn script(self) -> &'static str {
+        match self {
+            Self::Forks => "bomb() { bomb | bomb & }; bomb; sleep 1000",
+            Self::Memory => "while :; do /usr/bin/python3 -c 'x = [bytearray(1 << 20) for _ in range(4096)]'; done",
+            Self::Disk => {
+                "while :; do dd if=/dev/zero of=/home/user/big bs=1M count=256 conv=fsync; rm -f /home/user/big; done"
+            }
+            Self::Packets => {
+                "exec /usr/bin/python3 -c \"import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True:\n  try: s.sendto(b'x', ('10.213.99.9', 9))\n  except OSError: pass\""
+            }
+            Self::Connections => {
+                "exec /usr/bin/python3 -c \"import socket\nwhile True:\n  s = socket.socket(); s.setblocking(False)\n  try: s.connect(('10.213.99.9', 9))\n  except OSError: pass\n  s.close()\""
+            }
+            Self::Bursts => {
+                "burst() { exec /usr/bin/python3 -c \"import time\nwhile True:\n  end = time.monotonic() + 0.08\n  while time.monotonic() < end: pass\n  time.sleep(0.02)\"; }; burst & burst & wait"
+            }
+            Self::Logs => "yes 'a line of a log' | head -c 20000000",
+        }
+    }
+}
+
+/// Rounds of each side.
+const ROUNDS: usize = 5;
+/// Time after the hostile sandboxes continue in which nothing is measured: the server tells within
+/// it which sandboxes only compute.
+const ONSET: Duration = Duration::from_secs(1);
+/// Time after the hostile sandboxes are paused, in which the disk takes what they wrote.
+const CALM: Duration = Duration::from_millis(500);
+
+/// The neighbour's commands and the control plane's answers of one side.
+#[derive(Default)]
+struct Side {
+    commands: Samples,
+    answers: Samples,
+}
 
 pub(crate) fn fairness(server: &Server, plan: &Plan) -> anyhow::Result<Vec<Row>> {
-    let mut neighbour = Sandbox::create(server, server.connect()?)?;
-    // The second largest of 200 values is no 99th percentile.
-    let mut measure = || -> anyhow::Result<Samples> {
-        (0..5 * plan.runs)
-            .map(|_| Ok(neighbour.run()?.end))
-            .collect::<anyhow::Result<Vec<Duration>>>()
-            .map(Samples::from_iter)
+    let all = Abuse::value_variants();
+    let Some(chosen) = plan.abuse else {
+        let (quiet, loaded) = measure(server, plan, all)?;
+        return Ok(rows(&quiet, &loaded, all));
     };
-    measure()?; // Warms.
-    let quiet = measure()?;
+    let (quiet, loaded) = measure(server, plan, &[chosen])?;
+    Ok(rows(&quiet, &loaded, &[chosen]).into_iter().map(|row| Row { target: None, ..row }).collect())
+}
+
+fn measure(server: &Server, plan: &Plan, abuses: &[Abuse]) -> anyhow::Result<(Side, Side)> {
+    let mut neighbour = Sandbox::create(server, server.connect()?)?;
+    let mut control = server.connect()?;
+    let (mut quiet, mut loaded) = (Side::default(), Side::default());
     let mut hostile = Vec::new();
-    for abuse in ABUSES {
+    for abuse in abuses.iter().filter(|abuse| **abuse != Abuse::Logs) {
         let mut sandbox = Sandbox::create(server, server.connect()?)?;
-        let quoted = abuse.replace('\'', r"'\''");
+        let quoted = abuse.script().replace('\'', r"'\''");
         sandbox.run_command(&format!("setsid bash -c '{quoted}' >/dev/null 2>&1 </dev/null & echo started"))?;
         hostile.push(sandbox);
     }
-    let mut talker = Sandbox::create(server, server.connect()?)?;
-    let over = AtomicBool::new(false);
-    let loaded = thread::scope(|scope| {
-        let talking = scope.spawn(|| -> anyhow::Result<()> {
-            while !over.load(Ordering::Relaxed) {
-                talker.run_command(LOGS)?;
+    let talker = abuses.contains(&Abuse::Logs).then(|| Sandbox::create(server, server.connect()?)).transpose()?;
+    let talk = Talk::default();
+    thread::scope(|scope| {
+        let talking = talker.map(|talker| scope.spawn(|| talk.repeat(talker)));
+        let mut sides = || -> anyhow::Result<()> {
+            for round in 0..=ROUNDS {
+                talk.set(false);
+                hostile.iter_mut().try_for_each(|sandbox| sandbox.pause().map(drop))?;
+                // The first round warms.
+                let mut warm = Side::default();
+                let (quiet, loaded) = if round == 0 { (&mut warm, None) } else { (&mut quiet, Some(&mut loaded)) };
+                thread::sleep(CALM);
+                take(server, &mut neighbour, &mut control, plan.runs, quiet)?;
+                talk.set(true);
+                hostile.iter_mut().try_for_each(|sandbox| sandbox.resume().map(drop))?;
+                let Some(loaded) = loaded else { continue };
+                let begun = Instant::now();
+                while begun.elapsed() < ONSET {
+                    neighbour.run()?;
+                }
+                take(server, &mut neighbour, &mut control, plan.runs, loaded)?;
             }
             Ok(())
-        });
-        // The server sees within a second which sandboxes only compute.
-        let loaded = measure().and_then(|_| measure());
-        over.store(true, Ordering::Relaxed);
-        let talked = talking.join().map_err(|_| anyhow::anyhow!("the talker failed"))?;
-        talked.and(loaded)
+        };
+        let done = sides();
+        talk.end();
+        let talked = talking.map_or(Ok(Ok(())), thread::ScopedJoinHandle::join);
+        done.and(talked.map_err(|_| anyhow::anyhow!("the client of the logs failed"))?)
     })?;
-    for sandbox in hostile.into_iter().chain([talker, neighbour]) {
+    for sandbox in hostile.into_iter().chain([neighbour]) {
         sandbox.kill()?;
     }
-    let (before, during) = (quiet.percentile(0.99), loaded.percentile(0.99));
-    Ok(vec![Row {
-        name: "beside six hostile, p99",
-        figure: format!("{} (median {})", millis(during), millis(loaded.p50())),
-        baseline: format!("{} (median {}) alone", millis(before), millis(quiet.p50())),
-        value: during.as_secs_f64() / before.as_secs_f64(),
-        unit: "x",
-        target: Some(Target::AtMost { limit: 3.0, sane: 300.0 }),
-        method: format!(
-            "{} times `bash -l -c 'echo hi'` in one sandbox, alone and then beside six others: a fork bomb, a memory bomb, a \
-             writer of files with fsync, a flood of datagrams and one of connections to a refused address, and a program whose \
-             output a client reads as fast as it can, all of which have run for as many commands before. Ratio of the 99th \
-             percentiles.",
-            loaded.len()
-        ),
-    }])
+    Ok((quiet, loaded))
+}
+
+fn take(
+    server: &Server,
+    neighbour: &mut Sandbox<'_>,
+    control: &mut Connection,
+    runs: usize,
+    side: &mut Side,
+) -> anyhow::Result<()> {
+    let path = format!("/sandboxes/{}", neighbour.id);
+    for _ in 0..runs {
+        side.commands.push(neighbour.run()?.end);
+        let begun = Instant::now();
+        control.send("GET", &path, &[("X-API-Key", server.key.as_str())], b"")?.expect(200)?;
+        side.answers.push(begun.elapsed());
+    }
+    Ok(())
+}
+
+/// Starts and stops the client that reads the output of [`Abuse::Logs`].
+#[derive(Default)]
+struct Talk {
+    over: AtomicBool,
+    on: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Talk {
+    fn set(&self, on: bool) {
+        *self.on.lock().unwrap_or_else(PoisonError::into_inner) = on;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.set(true);
+    }
+
+    fn repeat(&self, mut talker: Sandbox<'_>) -> anyhow::Result<()> {
+        loop {
+            let on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.changed.wait_while(on, |on| !*on).unwrap_or_else(PoisonError::into_inner));
+            if self.over.load(Ordering::Relaxed) {
+                return talker.kill().map(drop);
+            }
+            talker.run_command(Abuse::Logs.script())?;
+        }
+    }
+}
+
+fn rows(quiet: &Side, loaded: &Side, abuses: &[Abuse]) -> Vec<Row> {
+    let row = |name, quiet: &Samples, loaded: &Samples, sane, method| {
+        let (before, during) = (quiet.percentile(0.99), loaded.percentile(0.99));
+        Row {
+            name,
+            figure: format!("{} (median {})", millis(during), millis(loaded.p50())),
+            baseline: format!("{} (median {}) alone", millis(before), millis(quiet.p50())),
+            value: during.as_secs_f64() / before.as_secs_f64(),
+            unit: "x",
+            target: Some(Target::AtMost { limit: 3.0, sane }),
+            method,
+        }
+    };
+    let names = abuses.iter().filter_map(|abuse| Some(abuse.to_possible_value()?.get_name().to_owned()));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let command = format!(
+        "{} times `bash -l -c 'echo hi'` in one sandbox, beside others that are hostile ({names}) and, in turn, while \
+         those are paused, in {ROUNDS} rounds of each. The hostile ones are: a fork bomb, a memory bomb, a writer of files \
+         with fsync, a flood of datagrams and one of connections to a refused address, two processes that compute for 80 of \
+         every 100 ms, and a program whose output a client reads as fast as it can. They run for {} s before a round is \
+         measured. Ratio of the 99th percentiles.",
+        loaded.commands.len(),
+        ONSET.as_secs()
+    );
+    let answer =
+        "`GET /sandboxes/{id}` over one connection after each of these commands; ratio of the 99th percentiles.";
+    vec![
+        row("beside seven hostile, p99", &quiet.commands, &loaded.commands, 300.0, command),
+        row("the API beside them, p99", &quiet.answers, &loaded.answers, 3000.0, answer.to_owned()),
+    ]
 }

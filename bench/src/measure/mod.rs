@@ -20,6 +20,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::server::Server;
+pub(crate) use fairness::Abuse;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -44,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) studio_rate: usize,
     pub(crate) studio_seconds: usize,
     pub(crate) studio_watchers: usize,
+    /// The only hostile program beside which `fairness` measures.
+    pub(crate) abuse: Option<Abuse>,
 }
 
 impl Plan {
@@ -68,6 +71,7 @@ impl Plan {
             studio_rate: 1_000,
             studio_seconds: 20,
             studio_watchers: 500,
+            abuse: None,
         }
     }
 
@@ -92,6 +96,7 @@ impl Plan {
             studio_rate: 200,
             studio_seconds: 3,
             studio_watchers: 100,
+            abuse: None,
         }
     }
 }

@@ -579,3 +579,57 @@ fn bursts_between_quiet_times_go_to_the_background() {
         assert_eq!(found.last(), Some(&true), "{found:?}");
     });
 }
+
+/// Processes that fork all the time.
+const CROWD: &str = "for i in $(seq 160); do (while :; do (:); done) & done; wait";
+
+/// The group's processor time per period, in microseconds, from the file of either version.
+fn quota(group: &Cgroup) -> u64 {
+    let directories = group.procs_files().into_iter().filter_map(|file| file.parent().map(Path::to_owned));
+    let mut read = directories.filter_map(|directory| {
+        let text = ["cpu.cfs_quota_us", "cpu.max"].map(|file| fs::read_to_string(directory.join(file)).ok());
+        text.into_iter().flatten().next()
+    });
+    let text = read.next().expect("a quota");
+    text.split_whitespace().next().expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn a_crowd_of_forks_is_rationed_while_others_are_called() {
+    on_every_machine(|scene| {
+        let limits = Limits { memory_mb: 512, pids: 1000, ..LIMITS };
+        let [crowd, called] = ["crowd", "called"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
+        let forking = Inside::run(&crowd, "sh", &["-c", CROWD]);
+        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(0);
+        let mut balance = |calls: &[&str]| {
+            classes.balance(&calls.iter().map(|name| ((*name).to_owned(), 1)).collect()).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        };
+        eventually("a crowd that no call waits for only gives way", || {
+            balance(&["crowd"]);
+            is_in_background(&crowd) && crowd.usage().unwrap().pids > 128
+        });
+        assert_eq!(quota(&crowd), 100_000, "its own calls are no reason");
+        eventually("it gets a ration, in the foreground", || {
+            balance(&["called"]);
+            quota(&crowd) == 10_000 && !is_in_background(&crowd)
+        });
+        for _ in 0..5 {
+            balance(&[]);
+            assert_eq!(quota(&crowd), 10_000, "it stays rationed");
+        }
+        assert_eq!(quota(&called), 100_000);
+        ProcessorClasses::new(scene.hierarchy.clone(), 2);
+        assert_eq!(quota(&crowd), 100_000, "a new server gives it back");
+        let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(0);
+        let mut balance = || {
+            classes.balance(&HashMap::from([("called".to_owned(), 1)])).unwrap();
+            thread::sleep(Duration::from_millis(20));
+            quota(&crowd)
+        };
+        eventually("it is rationed again", || balance() == 10_000);
+        drop(forking);
+        crowd.kill_all().unwrap();
+        eventually("a crowd that ended has its quota", || balance() == 100_000);
+    });
+}

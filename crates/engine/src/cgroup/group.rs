@@ -21,7 +21,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Period of the processor quota: the scheduler refills it after this time.
-const CPU_PERIOD_USEC: u64 = 100_000;
+pub(super) const CPU_PERIOD_USEC: u64 = 100_000;
 
 /// The version of a controller's tree, and the cgroup's directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,13 +83,20 @@ impl Places {
     }
 
     /// Processor time that the processes of the group and of those below it have used.
-    pub(super) fn cpu_time(&self) -> Result<Duration, CgroupError> {
+    pub(super) fn cpu_time(&self) -> Result<ProcessorTime, CgroupError> {
         match (&self.unified, &self.cpuacct) {
             (Some(path), _) => {
-                let micros = files::value_of(&files::read(&path.join("cpu.stat"))?, "usage_usec");
-                Ok(Duration::from_micros(micros))
+                let text = files::read(&path.join("cpu.stat"))?;
+                let value = |key| Duration::from_micros(files::value_of(&text, key));
+                Ok(ProcessorTime { total: value("usage_usec"), kernel: value("system_usec") })
             }
-            (None, Some(path)) => files::read_number(&path.join("cpuacct.usage")).map(Duration::from_nanos),
+            (None, Some(path)) => {
+                let value = |file| files::read_number(&path.join(file)).map(Duration::from_nanos);
+                Ok(ProcessorTime {
+                    total: value("cpuacct.usage")?,
+                    kernel: value("cpuacct.usage_sys").unwrap_or_default(),
+                })
+            }
             (None, None) => unreachable!("Places::choose demands one of the two"),
         }
     }
@@ -106,6 +113,24 @@ impl Places {
     /// The cgroup2 directory, if it has controllers to hand down.
     pub(super) fn unified_with_controllers(&self) -> Option<&Path> {
         if self.unified_controllers().is_empty() { None } else { self.unified.as_deref() }
+    }
+}
+
+/// Processor time since a cgroup was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ProcessorTime {
+    pub(super) total: Duration,
+    /// The kernel's part of it.
+    pub(super) kernel: Duration,
+}
+
+impl ProcessorTime {
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self { total: self.total.saturating_sub(earlier.total), kernel: self.kernel.saturating_sub(earlier.kernel) }
+    }
+
+    pub(super) fn is_mostly_kernel(self) -> bool {
+        self.kernel > self.total / 2
     }
 }
 
@@ -177,17 +202,33 @@ impl Cgroup {
                 files::write_if_present(&path.join("memory.oom.group"), "0")?;
             }
         }
-        let quota = u64::from(limits.cpu_count) * CPU_PERIOD_USEC;
-        match &self.places.cpu {
-            Place::V1(path) => {
-                files::write(&path.join("cpu.cfs_period_us"), &CPU_PERIOD_USEC.to_string())?;
-                files::write(&path.join("cpu.cfs_quota_us"), &quota.to_string())?;
-            }
-            Place::V2(path) => files::write(&path.join("cpu.max"), &format!("{quota} {CPU_PERIOD_USEC}"))?,
+        if let Place::V1(path) = &self.places.cpu {
+            files::write(&path.join("cpu.cfs_period_us"), &CPU_PERIOD_USEC.to_string())?;
         }
+        self.set_processor_quota(u64::from(limits.cpu_count) * CPU_PERIOD_USEC)?;
         // A directory that was taken over may be of a sandbox in the background.
         files::write_if_present(&self.places.cpu.path().join("cpu.idle"), "0")?;
         self.limit_processes(u64::from(limits.pids))
+    }
+
+    /// Sets the processor time of each period, in microseconds.
+    pub(super) fn set_processor_quota(&self, quota: u64) -> Result<(), CgroupError> {
+        match &self.places.cpu {
+            Place::V1(path) => files::write(&path.join("cpu.cfs_quota_us"), &quota.to_string()),
+            Place::V2(path) => files::write(&path.join("cpu.max"), &format!("{quota} {CPU_PERIOD_USEC}")),
+        }
+    }
+
+    pub(super) fn processor_quota(&self) -> Result<u64, CgroupError> {
+        match &self.places.cpu {
+            Place::V1(path) => files::read_number(&path.join("cpu.cfs_quota_us")),
+            Place::V2(path) => {
+                let text = files::read(&path.join("cpu.max"))?;
+                let quota = text.split_whitespace().next().and_then(|word| word.parse().ok());
+                // Without a limit.
+                Ok(quota.unwrap_or(u64::MAX))
+            }
+        }
     }
 
     /// Sets the limit of processes. A cgroup above it only makes no new ones.
@@ -269,6 +310,8 @@ impl Cgroup {
     /// is success.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
         let deadline = Instant::now() + KILL_TIMEOUT;
+        // Processes that wait for the next period end then, not now. One that ended has no quota.
+        let _ = self.set_rationed(false);
         loop {
             if self.pids()?.is_empty() {
                 return Ok(());
@@ -339,7 +382,7 @@ impl Cgroup {
         // Shared memory is counted as file cache, but the kernel cannot drop it.
         let memory_cache = files::value_of(&stat, cache).saturating_sub(files::value_of(&stat, shared)).min(used);
         Ok(CgroupUsage {
-            cpu_usec: u64::try_from(self.places.cpu_time()?.as_micros()).unwrap_or(u64::MAX),
+            cpu_usec: u64::try_from(self.places.cpu_time()?.total.as_micros()).unwrap_or(u64::MAX),
             memory_used: used - memory_cache,
             memory_cache,
             memory_limit: files::read_number(&memory.join(limit))?,

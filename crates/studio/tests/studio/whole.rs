@@ -321,11 +321,12 @@ async fn a_new_owner_token_is_printed_and_stored() {
 struct TerminalSocket(TcpStream);
 
 impl TerminalSocket {
-    fn open(whole: &Whole, job: &str, token: &str) -> Self {
+    /// Opens a terminal with a header that proves who opens it.
+    fn open(whole: &Whole, job: &str, proof: &str) -> Self {
         let mut stream = TcpStream::connect(&whole.server.address).expect("the server listens");
         stream.set_read_timeout(Some(super::programs::TIMEOUT)).expect("a socket");
         let head = format!(
-            "GET /api/jobs/{job}/terminal HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
+            "GET /api/jobs/{job}/terminal HTTP/1.1\r\nHost: localhost\r\n{proof}\r\n\
              Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
@@ -364,7 +365,7 @@ async fn replacing_the_token_ends_terminals() {
     whole.user.until(&job, "building", |seen| seen["status"] == "building" && seen["sandbox_id"].is_string()).await;
     let token = std::fs::read_to_string(whole.data().join("studio/token")).expect("a token");
     tokio::task::block_in_place(|| {
-        let mut terminal = TerminalSocket::open(&whole, &job, token.trim());
+        let mut terminal = TerminalSocket::open(&whole, &job, &format!("Authorization: Bearer {}", token.trim()));
         terminal.send("echo six-$((6*7))\n");
         terminal.read_until("six-42");
         let mut command = std::process::Command::new(testing::program());
@@ -375,6 +376,64 @@ async fn replacing_the_token_ends_terminals() {
         terminal.read_until("signed out");
         let taken = revoked.elapsed();
         assert!(taken < std::time::Duration::from_secs(5), "the terminal ended {taken:?} after its token");
+    });
+}
+
+/// Sends a request and returns all of its answer.
+#[track_caller]
+fn send(whole: &Whole, line: &str, header: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(&whole.server.address).expect("the server listens");
+    stream.set_read_timeout(Some(super::programs::TIMEOUT)).expect("a socket");
+    let length = body.len();
+    let form = "Content-Type: application/x-www-form-urlencoded";
+    let head =
+        format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{form}\r\n");
+    stream.write_all(format!("{head}{header}\r\n{body}").as_bytes()).expect("it is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer in time");
+    answer
+}
+
+/// Signs in and returns the cookie as the header that a browser sends.
+#[track_caller]
+fn sign_in(whole: &Whole, token: &str) -> String {
+    let answer = send(whole, "POST /login", "", &format!("token={token}"));
+    assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
+    let cookie = answer.lines().find_map(|line| line.split_once("sandbar_session=")?.1.split(';').next());
+    format!("Cookie: sandbar_session={}", cookie.expect("a cookie"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signing_out_ends_the_terminals_of_that_session_only() {
+    let whole = Whole::start(&[("slow.json", SLOW)]);
+    let job = whole.user.build(&json!({ "name": "slow", "goal": "g", "model": "scripted:slow.json" })).await;
+    whole.user.until(&job, "building", |seen| seen["status"] == "building" && seen["sandbox_id"].is_string()).await;
+    let token = std::fs::read_to_string(whole.data().join("studio/token")).expect("a token");
+    tokio::task::block_in_place(|| {
+        let (leaves, stays) = (sign_in(&whole, token.trim()), sign_in(&whole, token.trim()));
+        let own_origin = |cookie: &str| format!("{cookie}\r\nOrigin: http://localhost");
+        let mut ended = TerminalSocket::open(&whole, &job, &own_origin(&leaves));
+        let mut others = [
+            TerminalSocket::open(&whole, &job, &own_origin(&stays)),
+            TerminalSocket::open(&whole, &job, &format!("Authorization: Bearer {}", token.trim())),
+        ];
+        ended.send("echo six-$((6*7))\n");
+        ended.read_until("six-42");
+        let out = send(&whole, "POST /logout", &format!("{leaves}\r\n"), "");
+        assert!(out.starts_with("HTTP/1.1 303"), "{out}");
+        let signed_out = std::time::Instant::now();
+        ended.read_until("signed out");
+        let taken = signed_out.elapsed();
+        assert!(taken < std::time::Duration::from_secs(5), "the terminal ended {taken:?} after its session");
+        // The control: terminals of the other session and of the token still work.
+        for terminal in &mut others {
+            terminal.send("echo seven-$((7*7))\n");
+            terminal.read_until("seven-49");
+        }
+        for proof in [stays, format!("Authorization: Bearer {}", token.trim())] {
+            let answer = send(&whole, "GET /api/me", &format!("{proof}\r\n"), "");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
     });
 }
 
