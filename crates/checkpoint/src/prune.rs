@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::Checkpoints;
 use crate::faults::{CheckpointPoint, reach};
@@ -144,8 +145,18 @@ impl Checkpoints {
             all.extend(self.describe(project, generations, stamp).await?.map(|described| described.generation));
         }
         let shrinks = self.get_metadata(project, SHRINKS).await?;
-        let shrinks: Shrinks = shrinks.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        let Shrinks { at, before } = shrinks;
+        let shrinks = shrinks.map_or_else(|| Ok(Shrinks::default()), |text| serde_json::from_slice(&text));
+        let Shrinks { at, before } = match shrinks {
+            Ok(shrinks) => shrinks,
+            // It may protect any of them.
+            Err(error) => {
+                warn!(
+                    %project, %error,
+                    "{SHRINKS} is unreadable, so no snapshot is removed; confirm a shrink to renew it"
+                );
+                return Ok(Vec::new());
+            }
+        };
         let keep_for = self.settings.keep_for;
         let retention = RetentionPolicy { keep, keep_for, spare, shrink_confirmed: at, before_shrink: before.clone() };
         let selection = retention.select(&all, Timestamp::now());

@@ -47,6 +47,12 @@ impl ManualClock {
         Self { ticks_since: Some(Instant::now()), ..Self::default() }
     }
 
+    /// Like [`ManualClock::ticking`], from `wall` on.
+    #[cfg(test)]
+    pub(crate) fn ticking_from(wall: Timestamp) -> Self {
+        Self { wall_us: AtomicI64::new(wall.as_microsecond()), ..Self::ticking() }
+    }
+
     fn elapsed_ticks(&self) -> Duration {
         self.ticks_since.map_or(Duration::ZERO, |since| since.elapsed())
     }

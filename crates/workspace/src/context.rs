@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use tracing::warn;
 
+use crate::checkpoints::CheckpointStore;
 use crate::clock::later;
 use crate::events::Observer;
 use crate::ledger::Ledger;
@@ -16,6 +17,7 @@ use crate::process::{self, Liveness};
 use crate::provider::Orchestrator;
 use crate::records::{Records, Stored};
 use crate::settings::Settings;
+use crate::workspace::{SandboxUpkeep, UpkeepCommands};
 use checkpoint::{Checkpoints, ProjectId};
 use sdk::error_chain;
 
@@ -32,7 +34,11 @@ pub struct Parts {
 pub(crate) struct WorkspaceContext {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) records: Arc<dyn Records>,
+    /// For lists, browsing and metadata.
     pub(crate) checkpoints: Checkpoints,
+    /// The same checkpoints, for the life of a workspace.
+    pub(crate) store: Arc<dyn CheckpointStore>,
+    pub(crate) upkeep: Arc<dyn SandboxUpkeep>,
     pub(crate) ledger: Ledger,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) settings: Settings,
@@ -73,11 +79,14 @@ pub(crate) struct Watched {
 }
 
 impl From<Parts> for WorkspaceContext {
-    fn from(Parts { orchestrator, records, checkpoints, ledger, observer, settings }: Parts) -> Self {
+    fn from(Parts { mut orchestrator, records, checkpoints, ledger, observer, settings }: Parts) -> Self {
+        orchestrator.clock = settings.clock.clone();
         let began = (settings.clock.now(), settings.clock.monotonic());
         Self {
             orchestrator,
             records,
+            store: Arc::new(checkpoints.clone()),
+            upkeep: Arc::new(UpkeepCommands),
             checkpoints,
             ledger,
             observer,

@@ -4,6 +4,7 @@
 //! servers.
 #![forbid(unsafe_code)]
 
+mod checkpoints;
 pub mod clock;
 pub mod config;
 mod context;

@@ -7,6 +7,7 @@ mod orchestrator;
 mod placement;
 mod plan;
 mod resources;
+mod service;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,7 @@ pub use orchestrator::Orchestrator;
 pub use placement::{CreateRequest, OrchestratorError, Placed, Skipped};
 pub use plan::{Plan, PlanReached, Price};
 pub use resources::{Resources, ResourcesRefused};
+pub(crate) use service::{Inspected, ListedSandbox, SandboxService};
 
 use crate::config::{ProviderConfig, ProviderKind, Variables};
 use crate::name::ProviderName;
@@ -39,6 +41,8 @@ enum Access {
     Service(Result<Client, Unusable>),
     /// Looked up for each use, since a restarted server may listen on another address.
     Local { server: Arc<dyn LocalServer>, last: Mutex<Option<(LocalEndpoint, Client)>> },
+    #[cfg(test)]
+    Simulated(Arc<dyn SandboxService>),
 }
 
 /// Why no request can be sent to a provider.
@@ -72,6 +76,11 @@ impl Provider {
         Self { config, plan, access }
     }
 
+    #[cfg(test)]
+    pub(crate) fn simulated(config: ProviderConfig, service: Arc<dyn SandboxService>) -> Self {
+        Self { plan: config.plan(), config, access: Access::Simulated(service) }
+    }
+
     pub fn name(&self) -> &ProviderName {
         &self.config.name
     }
@@ -99,6 +108,17 @@ impl Provider {
         match &self.access {
             Access::Service(client) => client.as_ref().err(),
             Access::Local { .. } => None,
+            #[cfg(test)]
+            Access::Simulated(_) => None,
+        }
+    }
+
+    /// Its sandboxes.
+    pub(crate) async fn service(&self) -> Result<Arc<dyn SandboxService>, Unusable> {
+        match &self.access {
+            #[cfg(test)]
+            Access::Simulated(service) => Ok(Arc::clone(service)),
+            _ => Ok(Arc::new(self.client().await?)),
         }
     }
 
@@ -110,6 +130,8 @@ impl Provider {
         let (server, last) = match &self.access {
             Access::Service(client) => return client.clone(),
             Access::Local { server, last } => (server, last),
+            #[cfg(test)]
+            Access::Simulated(_) => return Err(Unusable::Misconfigured("it is simulated".to_owned())),
         };
         let endpoint = server.endpoint().await?;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sdk::{CallError, Client, Create, CreateError, Sandbox};
+use sdk::{CallError, Create, CreateError, Sandbox};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::breaker::Admission;
 use super::placement::{CreateRequest, OrchestratorError, Placed, Skipped};
 use super::resources::Sizing;
-use super::{ANSWER_TIMEOUT, PlanReached, Provider};
+use super::service::SandboxService;
+use super::{PlanReached, Provider};
+use crate::clock::{Clock, later};
 use crate::config::{Mistake, ProviderKind, Variables, WorkspaceConfig};
 use crate::ledger::months;
 use crate::mask::Mask;
@@ -32,8 +34,6 @@ pub(crate) const CREATION: &str = "sandbar.creation";
 /// The timeout of a create at a service that has a fallback, also when the response trickles in. A
 /// sandbox created after the timeout is found by its metadata.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(9);
-/// A service at its limit may ask for a longer delay; then the next provider is tried.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Attempts of a compare-and-swap on a provider's health.
 const HEALTH_ATTEMPTS: u32 = 5;
 
@@ -43,6 +43,7 @@ pub struct Orchestrator {
     /// Other names of providers, for records written under them.
     aliases: BTreeMap<ProviderName, ProviderName>,
     records: Arc<dyn Records>,
+    pub(crate) clock: Clock,
 }
 
 /// The result of trying one provider.
@@ -53,7 +54,7 @@ enum Outcome {
 
 impl Orchestrator {
     pub fn new(providers: Vec<Provider>, records: Arc<dyn Records>) -> Self {
-        Self { providers, aliases: BTreeMap::new(), records }
+        Self { providers, aliases: BTreeMap::new(), records, clock: Clock::System }
     }
 
     /// Resolves an alias.
@@ -138,12 +139,12 @@ impl Orchestrator {
 
     async fn check_capacity(&self, provider: &Provider) -> Result<Result<(), PlanReached>, RecordsError> {
         let query = UsageQuery {
-            since: Some(months::current(Timestamp::now()).from),
+            since: Some(months::current(self.clock.now()).from),
             project: None,
             provider: Some(provider.name().clone()),
         };
         let used = self.records.usage(&query).await?;
-        Ok(provider.plan().admits(&used, Timestamp::now()))
+        Ok(provider.plan().admits(&used, self.clock.now()))
     }
 
     async fn try_one(&self, provider: &Provider, request: &CreateRequest) -> Result<Outcome, OrchestratorError> {
@@ -157,15 +158,15 @@ impl Orchestrator {
             let reason = format!("it failed repeatedly and is left alone until {until:.0}; the last time: {reason}");
             return Ok(Outcome::Next(reason));
         }
-        let client = match provider.client().await {
-            Ok(client) => client,
+        let service = match provider.service().await {
+            Ok(service) => service,
             Err(unusable) => {
                 let reason = unusable.to_string();
                 self.record_health(provider.name(), Health::Bad(&reason)).await?;
                 return Ok(Outcome::Next(reason));
             }
         };
-        let (sizing, longest) = match Sizing::query(&client.within(ANSWER_TIMEOUT)).await {
+        let (sizing, longest) = match Sizing::query(service.as_ref()).await {
             Ok(answer) => answer,
             Err(error) => return self.skip_after_error(provider, error).await,
         };
@@ -178,9 +179,6 @@ impl Orchestrator {
         for (name, value) in &request.env {
             create = create.env(name, value.expose());
         }
-        for (key, value) in &request.metadata {
-            create = create.metadata(key, value);
-        }
         let create =
             match sizing.apply(create, request.resources, &provider.config.resources, provider.name(), template) {
                 Ok(create) => create,
@@ -189,36 +187,37 @@ impl Orchestrator {
                     return Err(refused.into());
                 }
             };
-        self.ask(provider, &client, create, lifetime, request).await
+        self.ask(provider, service.as_ref(), create, lifetime, request).await
     }
 
     /// Sends the create. The creation is recorded first, so that none is missed.
     async fn ask(
         &self,
         provider: &Provider,
-        client: &Client,
+        service: &dyn SandboxService,
         create: Create,
         lifetime: Duration,
         request: &CreateRequest,
     ) -> Result<Outcome, OrchestratorError> {
         let creation = Creation {
             id: Uuid::new_v4(),
-            at: Timestamp::now(),
+            at: self.clock.now(),
             provider: provider.name().clone(),
             payer: request.payer.clone(),
             sandbox: None,
         };
         self.records.begin_creation(&creation).await?;
         let key = creation.id.simple().to_string();
-        let create = create.metadata(CREATION, &key).idempotency_key(&key);
+        let create = create.idempotency_key(&key);
+        let metadata = request.metadata.clone().into_iter().chain([(CREATION.to_owned(), key)]).collect();
         // Does not honour a long Retry-After: other providers can be tried.
-        let client = match provider.config.kind {
-            ProviderKind::E2b => client.within(CREATE_TIMEOUT),
+        let timeout = match provider.config.kind {
+            ProviderKind::E2b => Some(CREATE_TIMEOUT),
             // The first sandbox on a busy machine may take longer, and the local server is the last
             // fallback.
-            ProviderKind::Local => client.clone(),
+            ProviderKind::Local => None,
         };
-        let sandbox = match client.with_max_backoff(MAX_RETRY_DELAY).create(create).await {
+        let sandbox = match service.create(create, &metadata, timeout).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 if certainly_not_made(&error) {
@@ -237,7 +236,7 @@ impl Orchestrator {
                 };
             }
         };
-        let placed = describe(provider, sandbox, creation.at, lifetime, request).await;
+        let placed = self.describe(provider, service, sandbox, creation.at, lifetime, request).await;
         let interval = Interval {
             provider: provider.name().clone(),
             sandbox: placed.sandbox.id().clone(),
@@ -252,6 +251,47 @@ impl Orchestrator {
         Ok(Outcome::Placed(Box::new(placed)))
     }
 
+    /// Completes the placement with the provider's details of the sandbox. It exists even if the
+    /// provider does not answer now.
+    async fn describe(
+        &self,
+        provider: &Provider,
+        service: &dyn SandboxService,
+        sandbox: Sandbox,
+        asked_at: Timestamp,
+        lifetime: Duration,
+        request: &CreateRequest,
+    ) -> Placed {
+        let wanted = request.resources;
+        let mut size = Size {
+            cpu_count: wanted.cpu_count.unwrap_or_default(),
+            memory_mb: wanted.memory_mb.unwrap_or_default(),
+            disk_mb: wanted.disk_mb.unwrap_or_default(),
+        };
+        let mut ends_at = later(self.clock.now(), lifetime);
+        match service.inspect(sandbox.id()).await {
+            Ok(found) => {
+                size = found.size;
+                // Takes only the duration from the provider: its clock may differ.
+                if let (Some(start), Some(end)) = (found.started_at, found.ends_at) {
+                    ends_at = asked_at.saturating_add(end.duration_since(start)).unwrap_or(ends_at);
+                }
+            }
+            Err(error) => {
+                warn!(sandbox = %sandbox.id(), %error, "sandbox size and end unknown, assuming the requested ones");
+            }
+        }
+        Placed {
+            sandbox,
+            provider: provider.name().clone(),
+            skipped: Vec::new(),
+            limits: provider.limits(),
+            size,
+            started_at: asked_at,
+            ends_at,
+        }
+    }
+
     /// Handles a failed call whose cause lies with the provider.
     async fn skip_after_error(&self, provider: &Provider, error: CallError) -> Result<Outcome, OrchestratorError> {
         let reason = error.to_string();
@@ -264,7 +304,7 @@ impl Orchestrator {
     async fn check_breaker(&self, provider: &ProviderName) -> Result<Option<Tripped>, RecordsError> {
         let mut last = String::new();
         for _ in 0..HEALTH_ATTEMPTS {
-            let now = Timestamp::now();
+            let now = self.clock.now();
             let seen = self.records.health(provider).await?;
             match seen.breaker.admit(now) {
                 Admission::Allowed => return Ok(None),
@@ -279,7 +319,7 @@ impl Orchestrator {
             last = seen.reason;
         }
         // Under such contention another process has become the probe.
-        Ok(Some(Tripped { until: Timestamp::now(), reason: last }))
+        Ok(Some(Tripped { until: self.clock.now(), reason: last }))
     }
 
     async fn record_health(&self, provider: &ProviderName, health: Health<'_>) -> Result<(), RecordsError> {
@@ -287,7 +327,7 @@ impl Orchestrator {
             let seen = self.records.health(provider).await?;
             let (breaker, reason) = match health {
                 Health::Good => (seen.breaker.after_success(), ""),
-                Health::Bad(reason) => (seen.breaker.after_failure(Timestamp::now()), reason),
+                Health::Bad(reason) => (seen.breaker.after_failure(self.clock.now()), reason),
             };
             if breaker == seen.breaker || self.records.change_health(provider, &seen, breaker, reason).await? {
                 return Ok(());
@@ -308,47 +348,6 @@ enum Health<'a> {
 struct Tripped {
     until: Timestamp,
     reason: String,
-}
-
-/// Completes the placement with the provider's details of the sandbox. It exists even if the
-/// provider does not answer now.
-async fn describe(
-    provider: &Provider,
-    sandbox: Sandbox,
-    asked_at: Timestamp,
-    lifetime: Duration,
-    request: &CreateRequest,
-) -> Placed {
-    let wanted = request.resources;
-    let mut size = Size {
-        cpu_count: wanted.cpu_count.unwrap_or_default(),
-        memory_mb: wanted.memory_mb.unwrap_or_default(),
-        disk_mb: wanted.disk_mb.unwrap_or_default(),
-    };
-    let mut ends_at = Timestamp::now().checked_add(lifetime).unwrap_or(Timestamp::MAX);
-    match sandbox.within(ANSWER_TIMEOUT).info().await {
-        Ok(detail) => {
-            let listed = detail.listed;
-            size = Size { cpu_count: listed.cpu_count, memory_mb: listed.memory_mb, disk_mb: listed.disk_size_mb };
-            // Takes only the duration from the provider: its clock may differ.
-            let moment = |text: &str| text.parse::<Timestamp>().ok();
-            if let (Some(start), Some(end)) = (moment(&listed.started_at), moment(&listed.end_at)) {
-                ends_at = asked_at.saturating_add(end.duration_since(start)).unwrap_or(ends_at);
-            }
-        }
-        Err(error) => {
-            warn!(sandbox = %sandbox.id(), %error, "sandbox size and end unknown, assuming the requested ones");
-        }
-    }
-    Placed {
-        sandbox,
-        provider: provider.name().clone(),
-        skipped: Vec::new(),
-        limits: provider.limits(),
-        size,
-        started_at: asked_at,
-        ends_at,
-    }
 }
 
 /// A service's error message may repeat values of the request.

@@ -1,10 +1,11 @@
 //! The size of a sandbox, and which sizes a provider accepts: Sandbar's servers take sizes with a
 //! create, on E2B the template fixes them.
 
-use sdk::{CallError, Client, Create};
+use sdk::{CallError, Create};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::service::SandboxService;
 use crate::config::ResourcesConfig;
 use crate::name::ProviderName;
 
@@ -56,8 +57,8 @@ pub(super) enum Sizing {
 impl Sizing {
     /// Asks the server for the sizes it accepts and for its longest lifetime. Any response proves
     /// that the server is reachable; only a missing response is an error.
-    pub(super) async fn query(client: &Client) -> Result<(Self, Option<u64>), CallError> {
-        let found = match client.capabilities().await {
+    pub(super) async fn query(service: &dyn SandboxService) -> Result<(Self, Option<u64>), CallError> {
+        let found = match service.capabilities().await {
             Ok(Some(found)) => found,
             Err(
                 error @ (CallError::Unreachable { .. }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sdk::{Connect, Sandbox, SandboxId};
+use sdk::{Sandbox, SandboxId};
 use tracing::warn;
 
 use super::core::{Attached, Core, OpGuard, SavedFor, services};
@@ -88,7 +88,7 @@ impl Core {
         if self.dev_server().is_some() {
             return Ok(());
         }
-        match devserver::detect(sandbox, PROJECT_DIRECTORY).await {
+        match self.context.upkeep.detect_server(sandbox).await {
             Ok(Some(server)) => self.update(op, |record, _| record.services = services(Some(&server))).await,
             Ok(None) => Ok(()),
             Err(error) => {
@@ -116,8 +116,7 @@ impl Core {
             SandboxStatus::Paused { size } if left_behind => {
                 let provider = self.context.orchestrator.provider(&place.provider)?;
                 let lifetime = provider.plan().lifetime(self.settings().resumed.min(self.ttl_left()));
-                let connect = Connect::timeout(lifetime);
-                (self.client(&place.provider).await?.connect(id, connect).await?, lifetime, size)
+                (self.service(&place.provider).await?.connect(id, lifetime).await?, lifetime, size)
             }
             SandboxStatus::Paused { .. } | SandboxStatus::Gone => return Err(WorkspaceError::NotRunning(id.clone())),
         };
@@ -137,6 +136,7 @@ impl Core {
             record.provider = place.provider.clone();
             record.sandbox = Some(place.sandbox.clone());
             record.paused = false;
+            details.saved_at_pause = None;
             details.stopped = None;
             details.run = Some(run);
             // Its disk is unknown, and so is whether a checkpoint has its files.

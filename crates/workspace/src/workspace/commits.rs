@@ -46,7 +46,7 @@ impl Core {
             return Ok(());
         }
         let sandbox = attached.sandbox.within(self.settings().commit_timeout);
-        match phase::head(&sandbox, PROJECT_DIRECTORY).await {
+        match self.context.upkeep.head(&sandbox).await {
             Ok(Some(head)) if self.state().details.head.as_ref() != Some(&head) => {
                 if !self.store_responds().await {
                     // The next check finds it again.
@@ -64,7 +64,7 @@ impl Core {
 
     /// The commit that came with restored files; it is not new.
     pub(super) async fn head(&self, sandbox: &Sandbox) -> Option<String> {
-        phase::head(&sandbox.within(self.settings().commit_timeout), PROJECT_DIRECTORY).await.ok().flatten()
+        self.context.upkeep.head(&sandbox.within(self.settings().commit_timeout)).await.ok().flatten()
     }
 
     async fn record_commit(

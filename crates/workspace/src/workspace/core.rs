@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sdk::{Client, Sandbox};
+use sdk::Sandbox;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;
@@ -29,7 +29,7 @@ use crate::devserver::DevServer;
 use crate::events::{EventKind, WorkspaceEvent};
 use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::provider::Placed;
+use crate::provider::{Placed, SandboxService};
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
 use checkpoint::{
@@ -387,9 +387,9 @@ impl Core {
         Some((attached, state.details.epoch))
     }
 
-    pub(super) async fn client(&self, provider: &ProviderName) -> Result<Client, WorkspaceError> {
+    pub(super) async fn service(&self, provider: &ProviderName) -> Result<Arc<dyn SandboxService>, WorkspaceError> {
         let found = self.context.orchestrator.provider(provider)?;
-        found.client().await.map_err(|source| WorkspaceError::Provider { provider: provider.clone(), source })
+        found.service().await.map_err(|source| WorkspaceError::Provider { provider: provider.clone(), source })
     }
 
     pub(super) fn payer(&self) -> Payer {
@@ -422,7 +422,7 @@ impl Core {
     /// so that a store that hangs delays no other command. The files are then saved later, by this
     /// process or the next.
     pub(super) async fn store_responds(&self) -> bool {
-        let listed = self.context.checkpoints.newest(&self.project);
+        let listed = self.context.store.newest(&self.project);
         let answers = matches!(tokio::time::timeout(STORE_PROBE_TIMEOUT, listed).await, Ok(Ok(_)));
         if !answers {
             warn!(workspace = %self.name, "the object store does not answer; the checkpoint is postponed");
@@ -456,7 +456,7 @@ impl Core {
         let options = CheckpointOptions { spare, occasion, values, ..self.settings().checkpoint.clone() };
         // Changes from here on may not be in it.
         let saving = SaveGuard::begin(&self.unsaved);
-        match self.context.checkpoints.save(sandbox, &self.project, &options).await {
+        match self.context.store.save(sandbox, &self.project, &options).await {
             Ok(saved) => {
                 saving.finish();
                 self.record_saved(op, sandbox, saved_for, &saved).await;
@@ -541,12 +541,12 @@ impl Core {
     /// Kills a sandbox that is no longer used. Returns false on failure, so that the caller retries
     /// later.
     pub(super) async fn kill_sandbox(&self, place: &SandboxRef) -> bool {
-        let killed = match self.client(&place.provider).await {
-            Ok(client) => client.within(crate::provider::ANSWER_TIMEOUT).kill(&place.sandbox).await.map_err(Into::into),
+        let killed = match self.service(&place.provider).await {
+            Ok(service) => service.kill(&place.sandbox).await.map_err(Into::into),
             Err(error) => Err(error),
         };
         match killed {
-            Ok(_) => {
+            Ok(()) => {
                 self.close_interval(place).await;
                 true
             }

@@ -25,7 +25,6 @@ use crate::name::WorkspaceName;
 use crate::provider::{Limits, Skipped};
 use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
 use crate::setup::{self, Prepare, Progress, Setup, StepFailed};
-use crate::shell;
 use checkpoint::{RestoreError, Restored, Which};
 
 /// The result of a setup.
@@ -131,7 +130,7 @@ impl Core {
         self.declare_detected(&op, &sandbox).await.map_err(|error| failed(error.into()))?;
         self.start_services(&sandbox, Start::AfterRestore).await;
         reach(WorkspacePoint::CreateSetUp).await;
-        shell::sync_files(&sandbox).await;
+        self.context.upkeep.sync_files(&sandbox).await;
         let head = self.head(&sandbox).await;
         let changed = self.update(&op, |record, details| {
             record.state = WorkspaceState::Ready;
@@ -208,8 +207,8 @@ impl Core {
         if self.state().details.setup.clone() != Progress::default() {
             return Ok(None);
         }
-        let own = if self.context.checkpoints.has_any(&self.project).await? {
-            match self.context.checkpoints.restore(sandbox, &self.project, Which::Newest).await {
+        let own = if self.context.store.newest(&self.project).await?.is_some() {
+            match self.context.store.restore(sandbox, &self.project, Which::Newest).await {
                 Ok(restored) => Some((restored, "the project".to_owned())),
                 Err(error @ RestoreError::NoCheckpoint { .. }) => {
                     self.add_notice(&format!("The project's snapshots are of no use: {error}"));
@@ -222,7 +221,7 @@ impl Core {
         };
         let found = match (own, &setup.from) {
             (None, Some(from)) => {
-                let restored = self.context.checkpoints.restore(sandbox, from, Which::Newest).await?;
+                let restored = self.context.store.restore(sandbox, from, Which::Newest).await?;
                 Some((restored, format!("project {from}")))
             }
             (own, _) => own,

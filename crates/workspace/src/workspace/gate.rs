@@ -6,10 +6,10 @@
 //! Invariant: the caller that closed it is alone until it opens again; operations that entered
 //! before are counted until they leave.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
@@ -17,77 +17,97 @@ struct State {
     inside: usize,
 }
 
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes all that wait, in the order in which they came.
+    changed: Notify,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `check` holds after a change, or at once.
+    async fn wait_until(&self, mut check: impl FnMut(&mut State) -> bool) {
+        loop {
+            // Made before the check, so that it sees every later change.
+            let changed = self.changed.notified();
+            if check(&mut self.state()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_waiters();
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct SandboxGate {
-    state: Arc<watch::Sender<State>>,
+    shared: Arc<Shared>,
 }
 
 /// An operation inside the gate. Dropping it leaves.
 #[derive(Debug)]
 pub(super) struct Permit {
-    state: Arc<watch::Sender<State>>,
+    shared: Arc<Shared>,
 }
 
 /// The closed gate. Dropping it opens the gate.
 #[derive(Debug)]
 pub(super) struct ClosedGate {
-    state: Arc<watch::Sender<State>>,
+    shared: Arc<Shared>,
 }
 
 impl SandboxGate {
     pub(super) fn new() -> Self {
-        Self { state: Arc::new(watch::Sender::new(State::default())) }
+        Self { shared: Arc::default() }
     }
 
     /// Enters once the gate is open; [`None`] on timeout.
     pub(super) async fn enter(&self, timeout: Duration) -> Option<Permit> {
-        let mut changes = self.state.subscribe();
-        let opened = tokio::time::timeout(timeout, async {
-            loop {
-                let entered = self.state.send_if_modified(|state| {
-                    let open = !state.closed;
-                    state.inside += usize::from(open);
-                    open
-                });
-                if entered || changes.wait_for(|state| !state.closed).await.is_err() {
-                    return entered;
-                }
-            }
+        let entered = self.shared.wait_until(|state| {
+            state.inside += usize::from(!state.closed);
+            !state.closed
         });
-        matches!(opened.await, Ok(true)).then(|| Permit { state: Arc::clone(&self.state) })
+        tokio::time::timeout(timeout, entered).await.ok()?;
+        Some(Permit { shared: Arc::clone(&self.shared) })
     }
 
     /// Closes the gate. The caller holds the operation lock, so there is one at a time.
     pub(super) fn close(&self) -> ClosedGate {
-        self.state.send_modify(|state| state.closed = true);
-        ClosedGate { state: Arc::clone(&self.state) }
+        self.shared.change(|state| state.closed = true);
+        ClosedGate { shared: Arc::clone(&self.shared) }
     }
 
     #[cfg(test)]
     fn inside(&self) -> usize {
-        self.state.borrow().inside
+        self.shared.state().inside
     }
 }
 
 impl ClosedGate {
     /// Waits until no operation is inside, and returns how many still are on timeout.
     pub(super) async fn drain(&self, timeout: Duration) -> usize {
-        let mut changes = self.state.subscribe();
-        let empty = changes.wait_for(|state| state.inside == 0);
-        let _ = tokio::time::timeout(timeout, empty).await;
-        self.state.borrow().inside
+        let _ = tokio::time::timeout(timeout, self.shared.wait_until(|state| state.inside == 0)).await;
+        self.shared.state().inside
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.state.send_modify(|state| state.inside -= 1);
+        self.shared.change(|state| state.inside -= 1);
     }
 }
 
 impl Drop for ClosedGate {
     fn drop(&mut self) {
-        self.state.send_modify(|state| state.closed = false);
+        self.shared.change(|state| state.closed = false);
     }
 }
 

@@ -107,6 +107,10 @@ impl Core {
             let Some(permit) = self.gate.enter(timeout).await else {
                 return Err(Unavailable::Busy { workspace: self.name.clone(), after: timeout });
             };
+            // The lease may have been lost meanwhile.
+            if self.check().await.is_err() {
+                continue;
+            }
             if let Some((attached, epoch)) = self.ready_sandbox() {
                 let (core, sandbox) = (Arc::clone(self), attached.sandbox);
                 let waited = started.elapsed();

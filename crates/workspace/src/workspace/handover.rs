@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sdk::Sandbox;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -30,11 +29,9 @@ use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::faults::{WorkspacePoint, reach};
 use crate::name::ProviderName;
-use crate::provider::{ANSWER_TIMEOUT, CreateRequest, Placed, PlanReached};
-use crate::shell;
+use crate::provider::{CreateRequest, Placed, PlanReached};
 use checkpoint::{Restored, Stamp, Which};
 use sdk::error_chain;
-use sdk::label;
 
 /// The minimum lifetime of a new sandbox, also of a workspace that is about to end.
 const SHORTEST_LIFE: Duration = Duration::from_secs(60);
@@ -156,7 +153,7 @@ impl Core {
         if inside > 0 {
             warn!(workspace = %self.name, inside, "operations did not leave in time; their further changes are lost");
         }
-        let running = self.list_running(&attached.sandbox).await;
+        let running = self.context.upkeep.list_processes(&attached.sandbox).await;
         let saved = match self.save(op, &attached.sandbox, SavedFor::Handover).await {
             Ok(saved) => saved,
             Err(error) => {
@@ -213,7 +210,7 @@ impl Core {
             (false, Some(stamp), _) => Which::Exactly(stamp),
             (false, None, None) => Which::Newest,
             (false, None, Some(place)) => {
-                let newest = self.context.checkpoints.newest(&self.project).await?;
+                let newest = self.context.store.newest(&self.project).await?;
                 return Err(WorkspaceError::Unsaved {
                     workspace: self.name.clone(),
                     sandbox: place.sandbox.clone(),
@@ -238,14 +235,6 @@ impl Core {
         let state = self.state();
         let sandbox = state.record.sandbox.as_ref().map(ToString::to_string).unwrap_or_default();
         (state.record.provider.clone(), sandbox)
-    }
-
-    /// The processes of the user in a sandbox, by their names in reports.
-    async fn list_running(&self, sandbox: &Sandbox) -> Vec<String> {
-        match sandbox.within(ANSWER_TIMEOUT).commands().list().await {
-            Ok(processes) => processes.iter().filter_map(label::report_name).collect(),
-            Err(_) => Vec::new(),
-        }
     }
 
     /// Creates a new sandbox with the files of a checkpoint, and makes it the workspace's sandbox.
@@ -275,7 +264,7 @@ impl Core {
                 return Err(error);
             }
         };
-        shell::sync_files(&placed.sandbox).await;
+        self.context.upkeep.sync_files(&placed.sandbox).await;
         let head = self.head(&placed.sandbox).await;
         let run = Run::from_placed(&placed);
         let remaining = self.settings().clock.until(run.ends_at);
@@ -318,6 +307,8 @@ impl Core {
     /// Kills the old sandbox before there is a new one. Its files are in a verified checkpoint.
     async fn kill_old_first(&self, op: &OpGuard<'_>, old: &SandboxRef) -> Result<(), WorkspaceError> {
         info!(workspace = %self.name, sandbox = %old, "the plan does not allow two sandboxes: killing the old one first");
+        // Another process may have taken the workspace back to it.
+        self.check().await?;
         if !self.kill_sandbox(old).await {
             self.roll_back(op).await;
             let reason = "it could not be ended to make room for its successor".to_owned();
@@ -350,7 +341,7 @@ impl Core {
             return Err(error.into());
         }
         reach(WorkspacePoint::HandoverNoted).await;
-        let restored = self.context.checkpoints.restore(&placed.sandbox, &self.project, which).await?;
+        let restored = self.context.store.restore(&placed.sandbox, &self.project, which).await?;
         reach(WorkspacePoint::HandoverRestored).await;
         let ((), mark) = tokio::join!(
             self.start_services(&placed.sandbox, Start::AfterRestore),

@@ -144,6 +144,7 @@ impl HeldLease {
     pub(crate) async fn renew_until_lost(&self) {
         let mut changes = self.state.subscribe();
         tokio::select! {
+            biased;
             () = self.renew_periodically() => {}
             _ = changes.wait_for(|state| state.lost) => {}
         }

@@ -20,7 +20,8 @@ mod resume;
 mod settle;
 mod supervisor;
 mod tombstone;
-pub(crate) mod transitions;
+mod transitions;
+mod upkeep;
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -38,16 +39,17 @@ pub use self::core::METADATA;
 pub(crate) use self::core::{Core, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
-#[cfg(test)]
-pub(crate) use self::details::StopReason;
 pub(crate) use self::details::{Details, SandboxRef};
 pub use self::error::{OpenError, SetupError, Unavailable, WorkspaceError};
 pub use self::guard::SandboxGuard;
 pub use self::handover::{HandedOver, LeftBehind, MoveOptions};
 pub(crate) use self::lease::HeldLease;
+#[cfg(test)]
+pub(crate) use self::mark::Mark;
 pub use self::pause::Unsaved;
 pub use self::resume::AutoRestore;
 pub(crate) use self::supervisor::maintenance_due;
+pub(crate) use self::upkeep::{SandboxUpkeep, UpkeepCommands};
 use crate::context::WorkspaceContext;
 use crate::devserver::{DevServer, Ready};
 use crate::mask::Mask;
@@ -397,6 +399,7 @@ impl Workspace {
             };
             // A checkpoint may take longer than a lease lasts.
             tokio::select! {
+                biased;
                 () = last_work => {}
                 () = core.held_lease.renew_until_lost() => {}
             }

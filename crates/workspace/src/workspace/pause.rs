@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use sdk::{Pause, PauseOutcome};
+use sdk::PauseOutcome;
 use tracing::{info, warn};
 
 use super::core::{Core, OpGuard, SavedFor};
@@ -83,7 +83,7 @@ impl Core {
         };
         let saved = saved.map(|saved| saved.stamp);
         reach(WorkspacePoint::PauseSaved).await;
-        let outcome = sandbox.pause(Pause::with_memory()).await?;
+        let outcome = self.service(&place.provider).await?.pause(&place.sandbox).await?;
         if outcome == PauseOutcome::AlreadyPaused {
             info!(workspace = %self.name, "the sandbox was already paused");
         }
@@ -131,6 +131,7 @@ impl Core {
             record.sandbox = None;
             record.paused = false;
             details.stopped = Some(StopReason::TimeOver);
+            details.saved_at_pause = None;
             details.run = None;
             details.retired.extend(place);
         })
@@ -207,6 +208,7 @@ impl Core {
             record.sandbox = None;
             record.paused = false;
             details.stopped = Some(StopReason::TimeOver);
+            details.saved_at_pause = None;
             details.retired.extend(place);
         })
         .await?;

@@ -9,9 +9,10 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sdk::{Inspection, SandboxId};
+use sdk::SandboxId;
 
 use super::core::Core;
+use crate::provider::Inspected;
 
 /// The minimum for a running sandbox whose answer is implausible: soon enough for the supervisor to
 /// extend it.
@@ -39,12 +40,10 @@ pub(super) struct LastAnswer {
 
 impl Core {
     /// How long a running sandbox lives without an extension.
-    pub(super) fn remaining(&self, sandbox: &SandboxId, inspection: &Inspection) -> Duration {
-        let listed = &inspection.detail.listed;
-        let Ok(end) = listed.end_at.parse() else { return LEAST };
-        let clock = &self.settings().clock;
-        let answer =
-            Answer { start: listed.started_at.parse().ok(), end, date: inspection.answered_at, at: clock.monotonic() };
+    pub(super) fn remaining(&self, found: &Inspected) -> Duration {
+        let Some(end) = found.ends_at else { return LEAST };
+        let (sandbox, clock) = (found.sandbox.id(), &self.settings().clock);
+        let answer = Answer { start: found.started_at, end, date: found.answered_at, at: clock.monotonic() };
         let mut state = self.state();
         let last = state.last_answer.as_ref().filter(|last| last.sandbox == *sandbox);
         let remaining = remaining(&answer, last.map(|last| (&last.answer, last.remaining)), clock.now());

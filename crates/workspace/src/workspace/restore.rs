@@ -18,7 +18,6 @@ use crate::clock::later;
 use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
-use crate::shell;
 use checkpoint::{Restored, Stamp, Which};
 use sdk::error_chain;
 
@@ -28,7 +27,7 @@ impl Core {
         let op = self.begin_op().await;
         self.check().await?;
         if let Which::Exactly(stamp) = which {
-            self.context.checkpoints.require(&self.project, stamp).await?;
+            self.context.store.require(&self.project, stamp).await?;
         }
         let state = self.state().record.state;
         match state {
@@ -62,7 +61,7 @@ impl Core {
     pub(super) async fn delete_checkpoint(&self, stamp: Stamp) -> Result<bool, WorkspaceError> {
         let op = self.begin_op().await;
         self.check().await?;
-        let newest = self.context.checkpoints.newest(&self.project).await?;
+        let newest = self.context.store.newest(&self.project).await?;
         self.update(&op, |_, details| {
             details.saved_at_pause = details.saved_at_pause.filter(|saved| *saved != stamp);
             details.mark = details.mark.take().filter(|mark| mark.stamp != stamp);
@@ -72,7 +71,7 @@ impl Core {
         if newest == Some(stamp) {
             self.unsaved.store(true, Ordering::Release);
         }
-        let deleted = self.context.checkpoints.delete(&self.project, stamp).await?;
+        let deleted = self.context.store.delete(&self.project, stamp).await?;
         self.context.record_stored(&self.project, self.now()).await;
         Ok(deleted)
     }
@@ -114,28 +113,31 @@ impl Core {
             self.save_sparing(op, sandbox, SavedFor::Request, Some(stamp)).await?;
         }
         // Running processes would write into the restored files.
-        if let Err(error) = shell::kill_all(sandbox).await {
+        if let Err(error) = self.context.upkeep.kill_processes(sandbox).await {
             warn!(workspace = %self.name, error = %error_chain(&error), "processes may have survived the restore");
         }
-        let restored = self.context.checkpoints.restore(sandbox, &self.project, which).await?;
+        // What another process acknowledged since is not set back.
+        self.check().await?;
+        let restored = self.context.store.restore(sandbox, &self.project, which).await?;
         self.unsaved.store(false, Ordering::Release);
         let ((), mark) = tokio::join!(
             self.start_services_again(sandbox, Start::AfterRestore),
             self.write_mark(sandbox, restored.stamp)
         );
         let head = self.head(sandbox).await;
-        self.update(op, |_, details| {
-            details.head = head.or(details.head.take());
-            details.mark = mark;
-            details.unsaved = false;
-        })
-        .await?;
+        // Stored with the change, so that a crash after it does not lose the notice.
         let missing = self.describe_missing(&restored.excluded);
         let skipped = describe_skipped(&restored);
         let (stamp, saved) = (restored.stamp, format_time(restored.stamp));
         self.add_notice(&format!(
             "The files were set back to snapshot {stamp}, saved {saved}; running processes were ended.{skipped}{missing}"
         ));
+        self.update(op, |_, details| {
+            details.head = head.or(details.head.take());
+            details.mark = mark;
+            details.unsaved = false;
+        })
+        .await?;
         let (provider, id) = self.location();
         self.emit(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
         Ok(restored)

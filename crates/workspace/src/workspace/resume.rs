@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::model::SandboxState;
-use sdk::{Connect, Sandbox, SandboxError};
+use sdk::{Sandbox, SandboxError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -28,7 +28,6 @@ use crate::devserver::{self, Start, StartTimeouts};
 use crate::events::EventKind;
 use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Verdict;
-use crate::provider::ANSWER_TIMEOUT;
 use crate::records::{Size, WorkspaceState};
 use checkpoint::{Restored, Which};
 use sdk::error_chain;
@@ -77,19 +76,17 @@ pub struct AutoRestore {
 impl Core {
     /// Asks the provider for the state of a sandbox. Neither resumes nor extends it.
     pub(super) async fn inspect_sandbox(&self, place: &SandboxRef) -> Result<SandboxStatus, WorkspaceError> {
-        let client = self.client(&place.provider).await?;
-        let found = match client.within(ANSWER_TIMEOUT).inspect(&place.sandbox).await {
+        let found = match self.service(&place.provider).await?.inspect(&place.sandbox).await {
             Ok(found) => found,
             Err(SandboxError::NotFound { .. }) => return Ok(SandboxStatus::Gone),
             Err(error) => return Err(error.into()),
         };
-        let listed = &found.detail.listed;
-        let size = Size { cpu_count: listed.cpu_count, memory_mb: listed.memory_mb, disk_mb: listed.disk_size_mb };
-        if listed.state == SandboxState::Paused {
+        let size = found.size;
+        if found.state == SandboxState::Paused {
             return Ok(SandboxStatus::Paused { size });
         }
-        let remaining = self.remaining(&place.sandbox, &found);
-        Ok(SandboxStatus::Running { sandbox: client.attach(&found.detail)?, remaining, size })
+        let remaining = self.remaining(&found);
+        Ok(SandboxStatus::Running { sandbox: found.sandbox, remaining, size })
     }
 
     /// Makes the workspace usable.
@@ -168,24 +165,23 @@ impl Core {
                     self.open_interval(place, &run).await;
                     self.emit_resumed(place, &run, Duration::ZERO).await;
                 }
-                self.attach(sandbox.clone(), remaining);
+                let inspected = Instant::now();
                 if let Err(Unavailable::OverBudget { workspace, limit }) = self.check_budget().await {
                     let paused = self.pause_for_budget(op, limit.clone()).await;
                     paused.map_err(|error| self.to_unavailable(error))?;
                     return Err(Unavailable::OverBudget { workspace, limit });
                 }
-                // Another client may have resumed it after its host lost power.
-                if was_paused || !is_known {
-                    let back = match self.find_lost_checkpoint(&sandbox).await {
-                        Some(lost) => self.restore_lost_writes(op, &sandbox, lost).await,
-                        None => Ok(None),
-                    };
-                    if let Some(back) = back.map_err(|error| self.to_unavailable(error))? {
-                        self.start_services_again(&sandbox, Start::AfterRestore).await;
-                        return Ok(Some(ResumeOutcome::AutoRestore(Arc::new(back))));
-                    }
+                // Another client may have resumed it after its host lost power. Nothing enters it
+                // before its files are restored.
+                let back = match was_paused || !is_known {
+                    true => self.restore_if_lost(op, &sandbox).await.map_err(|error| self.to_unavailable(error))?,
+                    false => None,
+                };
+                if back.is_some() {
+                    self.start_services_again(&sandbox, Start::AfterRestore).await;
                 }
-                Ok(Some(ResumeOutcome::Attached))
+                self.attach(sandbox, remaining.saturating_sub(inspected.elapsed()));
+                Ok(Some(back.map_or(ResumeOutcome::Attached, |back| ResumeOutcome::AutoRestore(Arc::new(back)))))
             }
             SandboxStatus::Paused { size } => {
                 self.check_budget().await?;
@@ -208,12 +204,12 @@ impl Core {
         size: Size,
     ) -> Result<Option<AutoRestore>, WorkspaceError> {
         let started = Instant::now();
-        let client = self.client(&place.provider).await?;
+        let service = self.service(&place.provider).await?;
         let provider = self.context.orchestrator.provider(&place.provider)?;
         let lifetime = provider.plan().lifetime(self.settings().resumed.min(self.ttl_left()));
-        let sandbox = client.connect(&place.sandbox, Connect::timeout(lifetime)).await?;
+        let sandbox = service.connect(&place.sandbox, lifetime).await?;
         reach(WorkspacePoint::ResumeConnected).await;
-        sandbox.set_timeout(lifetime).await?;
+        service.set_timeout(&place.sandbox, lifetime).await?;
         let run = Run { started_at: self.now(), ends_at: later(self.now(), lifetime), size };
         self.update(op, |record, details| {
             record.paused = false;
@@ -226,11 +222,12 @@ impl Core {
         // Emitted before the services start, which may take long: the sandbox already runs and
         // costs.
         self.emit_resumed(place, &run, started.elapsed()).await;
-        let (ended, lost) = tokio::join!(devserver::stop_leftovers(&sandbox), self.find_lost_checkpoint(&sandbox));
+        let (ended, lost) =
+            tokio::join!(self.context.upkeep.stop_leftovers(&sandbox), self.find_lost_checkpoint(&sandbox));
         if let Err(error) = ended {
             warn!(workspace = %self.name, error = %error_chain(&error), "leftover processes may still run");
         }
-        let back = match lost {
+        let back = match lost? {
             Some(stamp) => self.restore_lost_writes(op, &sandbox, stamp).await?,
             None => None,
         };
@@ -240,6 +237,18 @@ impl Core {
         self.extend_resumed(op, place).await;
         info!(workspace = %self.name, sandbox = %place, took = ?started.elapsed(), "sandbox resumed");
         Ok(back)
+    }
+
+    /// Restores the last writes of a sandbox that lost them.
+    async fn restore_if_lost(
+        &self,
+        op: &OpGuard<'_>,
+        sandbox: &Sandbox,
+    ) -> Result<Option<AutoRestore>, WorkspaceError> {
+        match self.find_lost_checkpoint(sandbox).await? {
+            Some(lost) => self.restore_lost_writes(op, sandbox, lost).await,
+            None => Ok(None),
+        }
     }
 
     async fn emit_resumed(&self, place: &SandboxRef, run: &Run, took: Duration) {

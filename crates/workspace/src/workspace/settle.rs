@@ -5,9 +5,7 @@
 //! handover is followed by a search for such strays once its creates must have ended. A sweep for
 //! orphans does not end them: only the lease holder knows that no handover still needs them.
 
-use futures::TryStreamExt;
 use jiff::Timestamp;
-use sdk::ListQuery;
 use tracing::warn;
 
 use super::core::{Core, METADATA, OpGuard};
@@ -17,7 +15,6 @@ use super::resume::SandboxStatus;
 use super::transitions;
 use crate::clock::later;
 use crate::faults::{WorkspacePoint, reach};
-use crate::provider::ANSWER_TIMEOUT;
 use crate::workspaces::CREATION_TIMEOUT;
 use sdk::error_chain;
 
@@ -70,13 +67,11 @@ impl Core {
         };
         let (mut strays, mut complete) = (Vec::<SandboxRef>::new(), true);
         for provider in self.context.providers_used_by(Some(&self.project)).await {
-            let Ok(client) = provider.client().await else {
+            let Ok(service) = provider.service().await else {
                 complete = false;
                 continue;
             };
-            let query = ListQuery::new().metadata(METADATA, self.name.as_str());
-            let rows: Result<Vec<_>, _> = client.within(ANSWER_TIMEOUT).list(query).try_collect().await;
-            match rows {
+            match service.list(Some((METADATA, self.name.as_str()))).await {
                 Ok(rows) => {
                     // Their creator held this lease or an earlier one. One from before this record
                     // was left by an earlier workspace of the name, and may alone have its files.
@@ -84,8 +79,8 @@ impl Core {
                         complete = false;
                         continue;
                     };
-                    let ids = rows.iter().filter(|row| ledger.find(row).is_some_and(|made| made.at >= created_at));
-                    for sandbox in ids.filter_map(|row| row.sandbox_id.parse().ok()) {
+                    let ours = rows.iter().filter(|row| ledger.find(row).is_some_and(|made| made.at >= created_at));
+                    for sandbox in ours.map(|row| row.id.clone()) {
                         if !spared.contains(&sandbox) && !strays.iter().any(|stray| stray.sandbox == sandbox) {
                             strays.push(SandboxRef { provider: provider.name().clone(), sandbox });
                         }

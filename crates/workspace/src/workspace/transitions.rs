@@ -47,6 +47,7 @@ pub(crate) fn begin(
 pub(crate) fn end_old(record: &mut WorkspaceRecord, details: &mut Details) {
     record.sandbox = None;
     details.run = None;
+    details.saved_at_pause = None;
     if let Some(handover) = &mut details.handover {
         handover.old = None;
     }
@@ -73,6 +74,7 @@ pub(crate) fn swap(
     record.provider = place.provider;
     record.sandbox = Some(place.sandbox);
     record.paused = false;
+    details.saved_at_pause = None;
     details.handover = None;
     details.strays_due = Some(strays_due);
     details.stopped = None;
@@ -108,6 +110,7 @@ pub(crate) fn settle(
         record.provider = place.provider;
     }
     if let Some(place) = lost {
+        details.saved_at_pause = None;
         details.record_lost(place);
     }
     details.strays_due = Some(strays_due);
@@ -124,6 +127,7 @@ pub(crate) fn stop(record: &mut WorkspaceRecord, details: &mut Details, place: &
     record.paused = false;
     record.state = WorkspaceState::Stopped;
     details.stopped = Some(why);
+    details.saved_at_pause = None;
     details.run = None;
     if why == StopReason::Lost {
         details.record_lost(place.clone());
@@ -146,4 +150,61 @@ pub(crate) fn may_retire_strays(record: &WorkspaceRecord, details: &Details, now
 
 fn settled_state(has_sandbox: bool) -> WorkspaceState {
     if has_sandbox { WorkspaceState::Ready } else { WorkspaceState::Stopped }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn place(id: &str) -> SandboxRef {
+        SandboxRef { provider: "one".parse().expect("a name"), sandbox: id.parse().expect("an id") }
+    }
+
+    /// A workspace that is paused with its files in a checkpoint.
+    fn paused() -> (WorkspaceRecord, Details) {
+        let record = WorkspaceRecord {
+            name: "shop".parse().expect("a name"),
+            project: "shop".parse().expect("an id"),
+            provider: "one".parse().expect("a name"),
+            sandbox: Some(place("i1").sandbox),
+            state: WorkspaceState::Ready,
+            paused: true,
+            template: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            expires_at: Timestamp::MAX,
+            services: json!({}),
+            env: BTreeMap::new(),
+            details: json!({}),
+        };
+        let saved_at_pause = Some("20261116T000937Z".parse().expect("a stamp"));
+        (record, Details { saved_at_pause, ..Details::default() })
+    }
+
+    #[test]
+    fn a_new_sandbox_does_not_count_as_saved() {
+        let (mut record, mut details) = paused();
+        stop(&mut record, &mut details, &place("i1"), StopReason::Lost);
+        assert_eq!(details.saved_at_pause, None, "its sandbox is lost");
+
+        let (mut record, mut details) = paused();
+        begin(&mut record, &mut details, Some(place("i1")), None);
+        let successor = Successor { place: place("i2"), run: None, head: None, mark: None };
+        let old = (Some(place("i1")), OldSandbox::Retired);
+        swap(&mut record, &mut details, successor, old, Timestamp::UNIX_EPOCH);
+        assert_eq!(details.saved_at_pause, None, "it has another sandbox");
+    }
+
+    #[test]
+    fn a_paused_sandbox_stays_saved_after_a_rollback() {
+        for old_lives in [true, false] {
+            let (mut record, mut details) = paused();
+            begin(&mut record, &mut details, Some(place("i1")), None);
+            settle(&mut record, &mut details, old_lives, Vec::new(), Timestamp::UNIX_EPOCH);
+            assert_eq!(details.saved_at_pause.is_some(), old_lives);
+        }
+    }
 }

@@ -69,6 +69,7 @@ impl Workspaces {
             Err(error) => return Err(error),
         };
         let (next, done) = tokio::select! {
+            biased;
             done = core.maintain() => done,
             () = core.held_lease().renew_until_lost() => (again, Err(Unavailable::LeaseLost(name.clone()).into())),
         };

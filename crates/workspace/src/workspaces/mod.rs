@@ -28,8 +28,6 @@ use checkpoint::{Checkpoints, ListedCheckpoint, ObjectStoreError, ProjectId, Res
 
 pub use maintenance::{Maintained, MaintenanceOutcome};
 pub(crate) use orphans::CREATION_TIMEOUT;
-#[cfg(test)]
-pub(crate) use orphans::NamedSandboxes;
 pub use orphans::{ORPHAN_GRACE, Orphan, Swept};
 pub use queries::SandboxCondition;
 pub use server::OwnServer;
@@ -126,6 +124,11 @@ impl From<&SandboxRef> for Abandoned {
 impl Workspaces {
     pub fn new(parts: Parts) -> Self {
         Self { context: Arc::new(parts.into()), slots: Arc::default() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_context(context: WorkspaceContext) -> Self {
+        Self { context: Arc::new(context), slots: Arc::default() }
     }
 
     /// Why the records reject changes at the moment, if they do. Does no I/O.

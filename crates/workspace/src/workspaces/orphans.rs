@@ -19,14 +19,12 @@
 //! - A running sandbox is never killed. One that a user resumed is paused again, and its day starts
 //!   over.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use futures::TryStreamExt;
-use jiff::Timestamp;
-use sdk::model::{ListedSandbox, SandboxState};
-use sdk::{Client, ListQuery, Pause, SandboxError, SandboxId};
+use sdk::model::SandboxState;
+use sdk::{SandboxError, SandboxId};
 use serde::Serialize;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -35,7 +33,7 @@ use super::{OwnServer, Workspaces};
 use crate::clock::{earlier, later};
 use crate::context::{Watched, WorkspaceContext};
 use crate::name::ProviderName;
-use crate::provider::{ANSWER_TIMEOUT, CREATION, Provider};
+use crate::provider::{ANSWER_TIMEOUT, CREATION, ListedSandbox, Provider, SandboxService};
 use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord};
 use crate::workspace::{METADATA, OpenError, SandboxRef, read_details};
 use checkpoint::ProjectId;
@@ -86,7 +84,7 @@ struct OrphanScan {
 }
 
 /// The workspaces that have a record, and the sandboxes that the records name.
-pub(crate) struct NamedSandboxes {
+struct NamedSandboxes {
     workspaces: HashSet<String>,
     ids: HashSet<String>,
     /// Workspaces whose rows cannot be decoded.
@@ -115,8 +113,8 @@ impl Workspaces {
         let (mut candidates, mut answered, mut foreign) = (Vec::new(), HashSet::new(), HashSet::new());
         let now = self.context.settings.clock.now();
         for provider in self.context.providers_used_by(None).await {
-            let asked = match provider.client().await {
-                Ok(client) => ask(&client.within(ANSWER_TIMEOUT), server).await,
+            let asked = match provider.service().await {
+                Ok(service) => ask(service.as_ref(), server).await,
                 Err(error) => Err(error.to_string()),
             };
             let Some((owner, mut rows)) = self.context.accept_answer(provider, asked) else { continue };
@@ -126,10 +124,7 @@ impl Workspaces {
                 continue;
             }
             let is_shared = owner == ProviderOwner::Service && !provider.is_local();
-            let own = |row: &ListedSandbox| {
-                let owned = |server: &dyn OwnServer| row.sandbox_id.parse().is_ok_and(|id| server.has(&id));
-                is_shared || server.is_none_or(owned)
-            };
+            let own = |row: &ListedSandbox| is_shared || server.is_none_or(|server| server.has(&row.id));
             rows.retain(|row| row.metadata.contains_key(METADATA) && own(row));
             let ledger = self.context.creations_for(&rows).await?;
             for row in rows {
@@ -142,7 +137,7 @@ impl Workspaces {
                     workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
                     runs: row.state == SandboxState::Running,
                     recorded_provider: creation.provider.clone(),
-                    sandbox: row.sandbox_id,
+                    sandbox: row.id.to_string(),
                 };
                 candidates.push(orphan);
             }
@@ -172,7 +167,7 @@ impl Workspaces {
         if !complete {
             return Ok(Swept::default());
         }
-        let mut known: HashMap<SandboxId, OrphanRecord> =
+        let mut known: BTreeMap<SandboxId, OrphanRecord> =
             records.orphans().await?.into_iter().map(|known| (known.sandbox.clone(), known)).collect();
         let mut swept = Swept::default();
         for orphan in orphans {
@@ -245,10 +240,11 @@ impl Workspaces {
     async fn pause_orphan(&self, orphan: &Orphan, id: &SandboxId) {
         let Orphan { provider, workspace, .. } = orphan;
         let paused = match self.context.orchestrator.provider(provider) {
-            Ok(provider) if orphan.runs => match provider.client().await {
-                Ok(client) => match client.within(ANSWER_TIMEOUT).pause(id, Pause::default()).await {
-                    Ok(_) => Ok(()),
-                    Err(error) => Err(error.to_string()),
+            Ok(provider) if orphan.runs => match provider.service().await {
+                Ok(service) => match tokio::time::timeout(ANSWER_TIMEOUT, service.pause(id)).await {
+                    Ok(Ok(_)) => Ok(()),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(_) => Err(format!("no answer within {ANSWER_TIMEOUT:?}")),
                 },
                 Err(error) => Err(error.to_string()),
             },
@@ -275,22 +271,22 @@ impl Workspaces {
 
     async fn kill_orphan(&self, orphan: &Orphan, id: &SandboxId) -> Result<bool, OpenError> {
         let Ok(provider) = self.context.orchestrator.provider(&orphan.provider) else { return Ok(false) };
-        let Ok(client) = provider.client().await else { return Ok(false) };
+        let Ok(service) = provider.service().await else { return Ok(false) };
         // Pausing others and waiting for providers took time, so the records are read again.
         let named = self.named_sandboxes().await?;
         if !named.is_orphan(id.as_str(), &orphan.workspace) {
             return Ok(false);
         }
-        match client.within(ANSWER_TIMEOUT).info(id).await {
-            Ok(detail) if detail.listed.state == SandboxState::Running => return Ok(false),
+        match service.inspect(id).await {
+            Ok(found) if found.state == SandboxState::Running => return Ok(false),
             Ok(_) | Err(SandboxError::NotFound { .. }) => {}
             Err(error) => {
                 warn!(sandbox = %id, %error, "orphan not killed: its state is unknown");
                 return Ok(false);
             }
         }
-        match client.within(ANSWER_TIMEOUT).kill(id).await {
-            Ok(_) => {
+        match service.kill(id).await {
+            Ok(()) => {
                 info!(provider = %orphan.provider, sandbox = %id, workspace = orphan.workspace, "killed an orphan");
                 self.close_recorded_interval(orphan, id).await;
                 self.context.forget_watch(id);
@@ -324,10 +320,13 @@ enum ProviderOwner {
 }
 
 /// The owner of a provider's sandboxes, and the sandboxes. Without a server, all are listed.
-async fn ask(client: &Client, server: Option<&dyn OwnServer>) -> Result<(ProviderOwner, Vec<ListedSandbox>), String> {
+async fn ask(
+    service: &dyn SandboxService,
+    server: Option<&dyn OwnServer>,
+) -> Result<(ProviderOwner, Vec<ListedSandbox>), String> {
     let owner = match server {
         None => ProviderOwner::Service,
-        Some(server) => match client.capabilities().await {
+        Some(server) => match service.capabilities().await {
             // Some services refuse unknown paths with another status than 404.
             Ok(None) => ProviderOwner::Service,
             Err(error) if !error.is_service_trouble() => ProviderOwner::Service,
@@ -336,7 +335,7 @@ async fn ask(client: &Client, server: Option<&dyn OwnServer>) -> Result<(Provide
             Err(error) => return Err(error.to_string()),
         },
     };
-    let rows = client.list(ListQuery::new()).try_collect().await.map_err(|error| error.to_string())?;
+    let rows = service.list(None).await.map_err(|error| error.to_string())?;
     Ok((owner, rows))
 }
 
@@ -344,7 +343,7 @@ impl NamedSandboxes {
     /// From the result of [`WorkspaceRecords::workspaces_and_unreadable`].
     ///
     /// [`WorkspaceRecords::workspaces_and_unreadable`]: crate::records::WorkspaceRecords
-    pub(crate) fn new((records, unreadable): (Vec<WorkspaceRecord>, Vec<String>)) -> Result<Self, OpenError> {
+    fn new((records, unreadable): (Vec<WorkspaceRecord>, Vec<String>)) -> Result<Self, OpenError> {
         let mut named = Self { workspaces: HashSet::new(), ids: HashSet::new(), unreadable };
         for record in records {
             let details = read_details(&record)?;
@@ -358,7 +357,7 @@ impl NamedSandboxes {
     }
 
     /// Whether neither a sandbox nor the workspace that it was created for is in any record.
-    pub(crate) fn is_orphan(&self, sandbox: &str, workspace: &str) -> bool {
+    fn is_orphan(&self, sandbox: &str, workspace: &str) -> bool {
         self.unreadable.is_empty() && !self.names(sandbox, workspace)
     }
 
@@ -376,7 +375,7 @@ impl Creations {
     pub(crate) fn find(&self, row: &ListedSandbox) -> Option<&Creation> {
         let id: Uuid = row.metadata.get(CREATION)?.parse().ok()?;
         let creation = self.0.iter().find(|creation| creation.id == id)?;
-        creation.sandbox.as_ref().is_none_or(|made| made.as_str() == row.sandbox_id).then_some(creation)
+        creation.sandbox.as_ref().is_none_or(|made| *made == row.id).then_some(creation)
     }
 }
 
@@ -471,7 +470,7 @@ impl WorkspaceContext {
     /// The recorded creations that may have created these sandboxes. Other sandboxes belong to
     /// other users of the same key.
     pub(crate) async fn creations_for(&self, rows: &[ListedSandbox]) -> Result<Creations, RecordsError> {
-        let started = rows.iter().filter_map(|row| row.started_at.parse::<Timestamp>().ok()).min();
+        let started = rows.iter().filter_map(|row| row.started_at).min();
         let Some(started) = started else { return Ok(Creations(Vec::new())) };
         let query = UsageQuery { since: Some(earlier(started, SKEW)), ..UsageQuery::default() };
         Ok(Creations(self.records.usage(&query).await?.creations))

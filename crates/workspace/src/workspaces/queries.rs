@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use sdk::SandboxError;
 use sdk::model::SandboxState;
-use sdk::{Client, SandboxError};
 use serde::Serialize;
 
 use super::{WorkspaceView, Workspaces};
@@ -39,9 +39,8 @@ impl Workspaces {
                 return Some(SandboxCondition::Unreachable);
             };
             let query = async {
-                let client: Client = provider.client().await.ok()?;
-                match client.within(STATUS_TIMEOUT).inspect(&id).await {
-                    Ok(found) if found.detail.listed.state == SandboxState::Paused => Some(SandboxCondition::Paused),
+                match provider.service().await.ok()?.inspect(&id).await {
+                    Ok(found) if found.state == SandboxState::Paused => Some(SandboxCondition::Paused),
                     Ok(_) => Some(SandboxCondition::Running),
                     Err(SandboxError::NotFound { .. }) => Some(SandboxCondition::Gone),
                     Err(_) => None,
@@ -59,13 +58,11 @@ impl Workspaces {
         let id = view.sandbox.as_ref()?.parse().ok()?;
         let provider = self.context.orchestrator.provider(&view.provider).ok()?;
         let query = async {
-            let client: Client = provider.client().await.ok()?;
-            let found = client.within(STATUS_TIMEOUT).inspect(&id).await.ok()?;
-            if found.detail.listed.state == SandboxState::Paused {
+            let found = provider.service().await.ok()?.inspect(&id).await.ok()?;
+            if found.state == SandboxState::Paused {
                 return None;
             }
-            let sandbox = client.attach(&found.detail).ok()?;
-            self.context.checkpoints.list_excluded(&sandbox, &self.context.settings.checkpoint).await.ok()
+            self.context.checkpoints.list_excluded(&found.sandbox, &self.context.settings.checkpoint).await.ok()
         };
         tokio::time::timeout(STATUS_TIMEOUT, query).await.ok().flatten()
     }

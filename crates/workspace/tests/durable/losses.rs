@@ -117,8 +117,16 @@ async fn saves_of_an_emptied_tree_keep_the_large_checkpoint() {
         (listed.len(), listed.iter().any(|one| one.stamp == full.stamp))
     };
     assert_eq!(has_full().await, (6, true), "as a sixth");
+    // Without the record of the shrink no checkpoint is removed, until a user confirms the shrink.
+    let put = checkpoints.put_metadata(workspace.project(), "shrink.json", "{\"before\":".into()).await;
+    put.expect("overwritten");
+    for round in 6..8 {
+        workspace.write_file("round", round.to_string()).await.expect("written");
+        workspace.save_checkpoint().await.expect("saved");
+    }
+    assert_eq!(has_full().await, (8, true), "with an unreadable record");
     let pruned = checkpoints.confirm_shrink(workspace.project()).await.expect("confirmed");
-    assert_eq!(pruned.checkpoints, [full.stamp]);
+    assert_eq!((pruned.checkpoints.first(), pruned.checkpoints.len()), (Some(&full.stamp), 3));
     assert_eq!(has_full().await, (5, false));
 }
 

@@ -24,7 +24,6 @@ use super::pause::Saving;
 use super::resume::SandboxStatus;
 use crate::clock::{earlier, later};
 use crate::events::EventKind;
-use crate::provider::ANSWER_TIMEOUT;
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
 use sdk::error_chain;
@@ -88,6 +87,7 @@ pub(super) async fn supervise(core: Arc<Core>, stop: CancellationToken) {
         if core.held_lease.is_lost() {
             // Another process supervises it. The next operation here retakes the lease.
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = core.changed.notified() => {}
             }
@@ -103,6 +103,7 @@ pub(super) async fn supervise(core: Arc<Core>, stop: CancellationToken) {
             }
         };
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = core.changed.notified() => {}
             () = tokio::time::sleep(core.until(next)) => {}
@@ -447,7 +448,7 @@ impl Core {
         place: &SandboxRef,
         lifetime: Duration,
     ) -> Result<(), WorkspaceError> {
-        sandbox.within(ANSWER_TIMEOUT).set_timeout(lifetime).await?;
+        self.service(&place.provider).await?.set_timeout(&place.sandbox, lifetime).await?;
         self.reinspect(op).await?;
         let Some(attached) = self.attached() else { return Ok(()) };
         let until = later(self.now(), self.until(attached.ends_at));
