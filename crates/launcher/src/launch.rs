@@ -33,7 +33,11 @@ pub fn launch() -> ! {
         Err(_) => exit(2),
     };
     match boot(&channel) {
-        Ok(()) => exit(0),
+        Ok(()) => {
+            // The server waits for that. The end of the process releases its mounts first.
+            drop(channel);
+            exit(0)
+        }
         Err(failure) => {
             report_failure(&channel, failure);
             exit(1)
