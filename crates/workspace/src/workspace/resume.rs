@@ -240,7 +240,7 @@ impl Core {
     }
 
     /// Restores the last writes of a sandbox that lost them.
-    async fn restore_if_lost(
+    pub(super) async fn restore_if_lost(
         &self,
         op: &OpGuard<'_>,
         sandbox: &Sandbox,

@@ -23,6 +23,7 @@ use super::handover::{Target, Why};
 use super::pause::Saving;
 use super::resume::SandboxStatus;
 use crate::clock::{earlier, later};
+use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
@@ -396,6 +397,10 @@ impl Core {
             Ok(SandboxStatus::Running { sandbox, remaining, .. }) => {
                 // The known handle may carry a token that the inspection does not return.
                 let known = self.attached().map(|attached| attached.sandbox).filter(|known| known.id() == sandbox.id());
+                // Another client may have resumed it after its host lost power.
+                if known.is_none() && self.restore_if_lost(op, &sandbox).await?.is_some() {
+                    self.start_services_again(&sandbox, Start::AfterRestore).await;
+                }
                 self.attach(known.unwrap_or(sandbox), remaining);
                 Ok(())
             }
