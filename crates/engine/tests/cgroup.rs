@@ -597,7 +597,7 @@ fn quota(group: &Cgroup) -> u64 {
 #[test]
 fn a_crowd_of_forks_is_rationed_while_others_are_called() {
     on_every_machine(|scene| {
-        let limits = Limits { memory_mb: 512, pids: 1000, ..LIMITS };
+        let limits = Resources { memory_mb: 512, pids: 1000, ..LIMITS };
         let [crowd, called] = ["crowd", "called"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
         let forking = Inside::run(&crowd, "sh", &["-c", CROWD]);
         let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(0);

@@ -6,9 +6,13 @@
 //! Invariant: the caller that closed it is alone until it opens again; operations that entered
 //! before are counted until they leave.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 #[derive(Debug, Clone, Copy, Default)]
