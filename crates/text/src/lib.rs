@@ -1,5 +1,5 @@
-//! Text of programs and files as a model reads and changes it: decoded, freed of escape codes, cut in
-//! the middle, edited by search and replace, and compared.
+//! Text of programs and files as a model reads and changes it: decoded, freed of escape codes, cut
+//! in the middle, edited by search and replace, and compared.
 
 mod clean;
 mod decode;
