@@ -24,7 +24,6 @@ mod config;
 mod error;
 mod image;
 pub mod link;
-mod memory_cgroup;
 mod origin;
 mod page;
 mod process;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cgroup::MemoryCgroup;
 use futures::FutureExt;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde_json::json;
@@ -28,13 +29,14 @@ use tracing::{debug, info, warn};
 use crate::cdp::{CdpError, Connection};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::BrowserError;
-use crate::memory_cgroup::MemoryCgroup;
 use crate::profile::Profile;
 use crate::sys::{self, Plan, Root, SpawnError, Spawned};
 
 /// Time for the browser to exit when asked.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 const STDERR_TAIL_BYTES: usize = 2048;
+/// Prefix of the names of browsers' cgroups.
+const CGROUP_PREFIX: &str = "sandbar-browser-";
 
 /// For `--host-resolver-rules`: no name resolves. The proxy resolves names instead.
 const NO_NAMES: &str = "MAP * ~NOTFOUND , EXCLUDE 127.0.0.1";
@@ -205,6 +207,20 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Limits the browser's memory with a cgroup, if this process may create one. The OOM killer then
+/// ends a browser whose page takes too much memory, and the next capture starts another; other
+/// processes are not affected.
+///
+/// Without that privilege (not root, or no memory controller) only the browser's own limits on
+/// scripts and renderers apply, and its raised OOM score makes the kernel kill it first.
+fn limit_memory(bytes: u64) -> Option<MemoryCgroup> {
+    MemoryCgroup::new(CGROUP_PREFIX, bytes)
+        .inspect_err(|error| {
+            debug!(error = error as &dyn std::error::Error, "the browser's memory is not limited by a cgroup");
+        })
+        .ok()
+}
+
 fn kill(handle: &OwnedFd) {
     // Fails if the process has already ended.
     let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
@@ -255,8 +271,8 @@ impl Launched {
         let (sender, started) = oneshot::channel();
         let keep = move || {
             let exited = CancellationToken::new();
-            let cgroup = MemoryCgroup::new(memory);
-            let cgroup_procs = cgroup.as_ref().map(|cgroup| cgroup.cgroup_procs.as_fd());
+            let cgroup = limit_memory(memory);
+            let cgroup_procs = cgroup.as_ref().map(|cgroup| cgroup.procs_file().as_fd());
             let plan = |command, root| Plan { command, run_as, listeners, cgroup_procs, root };
             let spawned = Self::spawn(&parent, run_as, &program, confinement, plan, exited.clone());
             let (child, profile, keeper) = match spawned {

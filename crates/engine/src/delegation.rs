@@ -8,12 +8,11 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{Access, access};
+use cgroup::{Ceiling, CgroupError, Hierarchy, Mounts};
 use tracing::{info, warn};
 
-use crate::cgroup::{Ceiling, CgroupError, Controller, Hierarchy, Mounts};
 use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::privilege::Privilege;
@@ -27,8 +26,7 @@ pub(crate) const DELEGATE: &str =
     "systemd-run --user --scope -p Delegate=yes sandbar up (cgroup v2 with systemd), or sudo sandbar up";
 
 const NOTE: &str = "cgroups.json";
-/// The server moves itself in here, so that its own cgroup can hand down controllers: cgroup v2
-/// allows that only without processes.
+/// The server moves itself in here, so that its own cgroup can hand down controllers.
 const LEAF: &str = "sandbar-server";
 
 pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -> Result<Groups, NamespacesError> {
@@ -41,7 +39,7 @@ pub(crate) fn groups(privilege: Privilege, identity: Identity, runtime: &Path) -
     let note = runtime.join(NOTE);
     let noted = fs::read(&note).ok().and_then(|text| serde_json::from_slice::<Mounts>(&text).ok());
     let noted = noted.filter(|mounts| mounts.places().any(|place| place.join(&name).is_dir()));
-    let Some(mounts) = noted.or_else(|| find_delegated().ok().flatten()) else {
+    let Some(mounts) = noted.or_else(|| Mounts::find_delegated().ok().flatten()) else {
         return Ok(Groups::Processes(Register::new(runtime.to_owned(), identity)));
     };
     match open(&name, &mounts) {
@@ -85,62 +83,9 @@ pub(crate) fn forget(runtime: &Path) {
 
 fn open(name: &str, mounts: &Mounts) -> Result<Hierarchy, CgroupError> {
     match Hierarchy::with_mounts(name, mounts) {
-        Err(CgroupError::Unsupported { .. }) if step_aside(mounts).is_ok() => Hierarchy::with_mounts(name, mounts),
-        opened => opened,
-    }
-}
-
-fn step_aside(mounts: &Mounts) -> io::Result<()> {
-    let Some(own) = &mounts.unified else { return Err(io::ErrorKind::NotFound.into()) };
-    let leaf = own.join(LEAF);
-    fs::create_dir_all(&leaf)?;
-    fs::write(leaf.join("cgroup.procs"), "0")
-}
-
-/// The trees in which the user may divide the calling process's own cgroup, if they offer
-/// everything that sandboxes need.
-pub(crate) fn find_delegated() -> io::Result<Option<Mounts>> {
-    let (machine, own) = (Mounts::detect()?, fs::read_to_string("/proc/self/cgroup")?);
-    let usable = |path: PathBuf| {
-        let writable = |path: &Path| access(path, Access::WRITE_OK).is_ok();
-        Some(path).filter(|path| writable(path) && writable(&path.join("cgroup.procs")))
-    };
-    let mut mounts = Mounts::default();
-    for (controller, point) in machine.v1 {
-        if let Some(place) = path_in(&own, Some(controller)).and_then(|path| usable(point.join(path))) {
-            mounts.v1.insert(controller, place);
+        Err(CgroupError::Unsupported { .. }) if mounts.move_self_to(LEAF).is_ok() => {
+            Hierarchy::with_mounts(name, mounts)
         }
-    }
-    let unified = machine.unified.zip(path_in(&own, None));
-    mounts.unified = unified.and_then(|(point, path)| usable(point.join(path)));
-    Ok(Some(mounts).filter(Mounts::suffice))
-}
-
-/// The process's path in the tree of a controller, or in the cgroup2 tree, as `/proc/PID/cgroup`
-/// has it, relative to the tree's root.
-fn path_in(own: &str, controller: Option<Controller>) -> Option<PathBuf> {
-    own.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let wanted = match controller {
-            Some(controller) => controllers.split(',').any(|name| name == controller.name()),
-            None => controllers.is_empty(),
-        };
-        // The root of a tree is never delegated.
-        wanted.then(|| path.trim_start_matches('/')).filter(|path| !path.is_empty()).map(PathBuf::from)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_tree_has_a_place_of_its_own() {
-        let own = "4:memory:/a/b\n2:cpu,cpuacct:/c\n1:pids:/\n0::/user.slice/x.scope\n";
-        assert_eq!(path_in(own, Some(Controller::Memory)), Some("a/b".into()));
-        assert_eq!(path_in(own, Some(Controller::Cpu)), Some("c".into()));
-        assert_eq!(path_in(own, Some(Controller::Pids)), None, "the root is not delegated");
-        assert_eq!(path_in(own, None), Some("user.slice/x.scope".into()));
+        opened => opened,
     }
 }

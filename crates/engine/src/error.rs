@@ -4,10 +4,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{io, iter};
 
+use cgroup::CgroupError;
 use durable::Unwritable;
 use rustix::io::Errno;
 
-use crate::cgroup::CgroupError;
 use crate::pool::PoolError;
 use crate::port::EngineError;
 

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use cgroup::{Cgroup, CgroupError, CgroupLimits, CgroupUsage, Hierarchy};
+
 use crate::Resources;
-use crate::cgroup::{Cgroup, CgroupError, CgroupUsage, Hierarchy};
 use crate::error::NamespacesError;
 use crate::processes::{Processes, Register};
 
@@ -27,7 +28,9 @@ impl Groups {
     pub(crate) fn create(&self, name: &str, limits: &Resources) -> Result<Group, NamespacesError> {
         match self {
             Self::Cgroups(hierarchy) => {
-                hierarchy.create(name, limits).map(Group::Cgroup).map_err(|error| match error {
+                let Resources { cpu_count, memory_mb, pids, disk_mb: _ } = *limits;
+                let limits = CgroupLimits { cpu_count, memory_mb, pids };
+                hierarchy.create(name, &limits).map(Group::Cgroup).map_err(|error| match error {
                     CgroupError::Exists(name) => NamespacesError::Running(name),
                     error => error.into(),
                 })

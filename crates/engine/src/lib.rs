@@ -8,7 +8,6 @@
 //! A program that embeds the engine calls [`enter_private_mounts`] before it starts any thread.
 
 mod boot;
-pub mod cgroup;
 mod copy;
 mod delegation;
 mod error;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cgroup::Calls;
 use egress::Egress;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
@@ -18,7 +19,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::blocking;
-use crate::cgroup::Calls;
 use crate::error::NamespacesError;
 use crate::group::Group;
 use crate::ids::Range;

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use durable::Unwritable;
 use egress::{EgressConfig, Policy};
 use protocol::SandboxId;
@@ -22,7 +23,6 @@ use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
 use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, start_time_of};
-use crate::cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use crate::delegation;
 use crate::error::NamespacesError;
 use crate::files_id::FilesId;

@@ -21,13 +21,13 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use cgroup::CgroupUsage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use self::inspect::{Member, members};
 use self::note::Note;
 use crate::boot::start_time_of;
-use crate::cgroup::CgroupUsage;
 use crate::error::NamespacesError;
 use crate::rootless::Identity;
 use crate::{Instance, Resources};

@@ -7,11 +7,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use cgroup::{Cgroup, CgroupLimits};
 use tracing::warn;
 
-use crate::Resources;
 use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
-use crate::cgroup::Cgroup;
 use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::privilege::Privilege;
@@ -34,7 +33,7 @@ pub struct NewRoot {
 
 /// Limits of the process that fills a root. Its memory is limited by its address space, too; here
 /// the cache of what it writes counts as well.
-const FILLER: Resources = Resources { cpu_count: 1, memory_mb: 1536, disk_mb: 0, pids: 16 };
+const FILLER: CgroupLimits = CgroupLimits { cpu_count: 1, memory_mb: 1536, pids: 16 };
 
 /// Whether the sandbox of this volume has a root of its own.
 pub(crate) fn is_own(volume: &Path) -> bool {

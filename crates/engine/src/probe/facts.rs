@@ -4,14 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cgroup::{Ceiling, CgroupError, CgroupLimits, Hierarchy, Mounts};
 use launcher::trial::Trial;
 use launcher::users::Ids;
 use rustix::process::{Resource, getrlimit};
 
 use super::programs::{self, Missing};
 use super::trial;
-use crate::Resources;
-use crate::cgroup::{Ceiling, CgroupError, Hierarchy, Mounts};
 use crate::delegation;
 use crate::pool::{Forecast, forecast};
 use crate::privilege::Privilege;
@@ -95,7 +94,7 @@ fn rootless(privilege: Privilege, trial: Option<&Trial>) -> Option<Privilege> {
 }
 
 fn find_delegated() -> (Result<String, Problem>, Result<String, Problem>) {
-    let mounts = delegation::find_delegated().ok().flatten();
+    let mounts = Mounts::find_delegated().ok().flatten();
     let cgroups = mounts.as_ref().map(|mounts| format!("delegated to this user: {}", mounts.describe()));
     let lacks = || Problem { found: delegation::UNLIMITED.to_owned(), fix: delegation::DELEGATE.to_owned() };
     let freezer = if mounts.is_some() { "the delegated cgroup" } else { "signals (SIGSTOP, SIGCONT)" };
@@ -153,7 +152,7 @@ fn try_cgroups() -> (Result<String, Problem>, Result<String, Problem>) {
             return (Err(problem.clone()), Err(problem));
         }
     };
-    let limits = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 0, pids: 8 };
+    let limits = CgroupLimits { cpu_count: 1, memory_mb: 64, pids: 8 };
     let outcome = match hierarchy.create("probe", &limits) {
         Ok(group) => {
             let frozen = group.freeze().and_then(|()| group.thaw());

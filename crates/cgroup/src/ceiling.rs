@@ -1,4 +1,4 @@
-//! Limits of all sandboxes of a server together, set on their parent cgroup. Without them sandboxes
+//! Limits of all groups of a program together, set on their parent cgroup. Without them groups
 //! that each stay below their own limits could take every pid of the host, or the memory that the
 //! server needs.
 
@@ -19,7 +19,7 @@ const CPU_WEIGHT: &str = "80";
 const CPU_SHARES: &str = "819";
 const IO_WEIGHT: &str = "80";
 
-/// Limits of the parent cgroup of all sandboxes.
+/// Limits of the parent cgroup of all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ceiling {
     pub memory: u64,
@@ -46,7 +46,7 @@ impl Ceiling {
 }
 
 impl Hierarchy {
-    /// Limits all sandboxes together, also those that run already. The memory limit is not set
+    /// Limits all groups together, also those that run already. The memory limit is not set
     /// below what they use, since the kernel would end processes of theirs.
     /// # Errors
     /// [`CgroupError::Io`] for the first limit that the kernel refuses. The others are set.

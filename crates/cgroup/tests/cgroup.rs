@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sandbar_engine::Resources;
-use sandbar_engine::cgroup::{Ceiling, Cgroup, CgroupError, Hierarchy, Mounts, ProcessShares, ProcessorClasses};
+use sandbar_cgroup::{Ceiling, Cgroup, CgroupError, CgroupLimits, Hierarchy, Mounts, ProcessShares, ProcessorClasses};
 
-const LIMITS: Resources = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+const LIMITS: CgroupLimits = CgroupLimits { cpu_count: 1, memory_mb: 64, pids: 20 };
 
 /// The server's cgroup of one test. Dropping it, also when the test fails, kills and removes
 /// everything in it.
@@ -155,7 +154,7 @@ fn no_more_processes_than_the_limit() {
 #[test]
 fn a_fork_bomb_ends() {
     on_every_machine(|scene| {
-        let group = scene.hierarchy.create("forks", &Resources { pids: 200, ..LIMITS }).unwrap();
+        let group = scene.hierarchy.create("forks", &CgroupLimits { pids: 200, ..LIMITS }).unwrap();
         let _bomb = Inside::run(&group, "sh", &["-c", "f() { while :; do f & done; }; f; f"]);
         eventually("the bomb's growth", || group.usage().unwrap().pids > 50);
         group.kill_all().unwrap();
@@ -219,7 +218,7 @@ fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
 #[test]
 fn memory_and_cache_are_counted_separately() {
     on_every_machine(|scene| {
-        let group = scene.hierarchy.create("usage", &Resources { memory_mb: 256, ..LIMITS }).unwrap();
+        let group = scene.hierarchy.create("usage", &CgroupLimits { memory_mb: 256, ..LIMITS }).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cached");
         const HOLD: &str = "import sys, signal\nopen(sys.argv[1], 'wb').write(bytes(40 << 20))\nx = b'x' * (80 << 20)\n\
@@ -257,7 +256,7 @@ fn a_left_over_group_is_taken_over_when_it_is_empty_only() {
         assert_eq!(group.pids().unwrap().len(), 1, "the refusal changes nothing");
         group.freeze().unwrap();
         group.kill_all().unwrap();
-        let again = scene.hierarchy.create("box", &Resources { memory_mb: 32, ..LIMITS }).unwrap();
+        let again = scene.hierarchy.create("box", &CgroupLimits { memory_mb: 32, ..LIMITS }).unwrap();
         assert!(!again.is_frozen().unwrap());
         assert_eq!(again.usage().unwrap().memory_limit, 32 << 20);
         assert_eq!(scene.hierarchy.list(), ["box"]);
@@ -502,7 +501,7 @@ const FORKS: &str = "import os, signal, sys\nfor line in sys.stdin:\n  n = 0\n  
 #[test]
 fn a_fork_bomb_leaves_other_groups_their_share() {
     on_every_machine(|scene| {
-        let limits = Resources { pids: 190, memory_mb: 512, ..LIMITS };
+        let limits = CgroupLimits { pids: 190, memory_mb: 512, ..LIMITS };
         let [greedy, modest] = ["greedy", "modest"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
         scene.hierarchy.limit_together(Ceiling { memory: 2 << 30, pids: 200 }).unwrap();
         let mut shares = ProcessShares::new(scene.hierarchy.clone());
@@ -597,7 +596,7 @@ fn quota(group: &Cgroup) -> u64 {
 #[test]
 fn a_crowd_of_forks_is_rationed_while_others_are_called() {
     on_every_machine(|scene| {
-        let limits = Resources { memory_mb: 512, pids: 1000, ..LIMITS };
+        let limits = CgroupLimits { memory_mb: 512, pids: 1000, ..LIMITS };
         let [crowd, called] = ["crowd", "called"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
         let forking = Inside::run(&crowd, "sh", &["-c", CROWD]);
         let mut classes = ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(0);

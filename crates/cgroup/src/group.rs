@@ -1,4 +1,4 @@
-//! One sandbox's cgroup: a directory in each tree that has one of its controllers.
+//! One group of processes: a directory in each tree that has one of its controllers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, Controller, files};
-use crate::Resources;
 
 /// A freeze takes 0.2 ms; a process in an uninterruptible wait, such as for a dead disk, can delay
 /// it without end.
@@ -36,7 +35,7 @@ impl Place {
         path
     }
 
-    fn below(&self, name: &str) -> Self {
+    pub(super) fn below(&self, name: &str) -> Self {
         match self {
             Self::V1(path) => Self::V1(path.join(name)),
             Self::V2(path) => Self::V2(path.join(name)),
@@ -134,6 +133,16 @@ impl ProcessorTime {
     }
 }
 
+/// How much the processes of a cgroup may use together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CgroupLimits {
+    /// Whole processors.
+    pub cpu_count: u32,
+    pub memory_mb: u32,
+    /// Processes and threads.
+    pub pids: u32,
+}
+
 /// What the processes of a cgroup use together at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CgroupUsage {
@@ -147,7 +156,7 @@ pub struct CgroupUsage {
     pub pids: u64,
 }
 
-/// Handle to one sandbox's cgroup. Dropping it changes nothing; [`Cgroup::remove`] does.
+/// Handle to one cgroup. Dropping it changes nothing; [`Cgroup::remove`] does.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     name: String,
@@ -183,7 +192,7 @@ impl Cgroup {
         self.procs_files().iter().try_for_each(|file| files::write(file, &pid.to_string()))
     }
 
-    pub(super) fn set_limits(&self, limits: &Resources) -> Result<(), CgroupError> {
+    pub(super) fn set_limits(&self, limits: &CgroupLimits) -> Result<(), CgroupError> {
         let memory = (u64::from(limits.memory_mb) << 20).to_string();
         match &self.places.memory {
             Place::V1(path) => {
@@ -198,7 +207,7 @@ impl Cgroup {
             Place::V2(path) => {
                 files::write(&path.join("memory.max"), &memory)?;
                 files::write_if_present(&path.join("memory.swap.max"), "0")?;
-                // Only the process that the kernel chooses is killed, not the whole sandbox.
+                // Only the process that the kernel chooses is killed, not the whole group.
                 files::write_if_present(&path.join("memory.oom.group"), "0")?;
             }
         }
@@ -206,7 +215,7 @@ impl Cgroup {
             files::write(&path.join("cpu.cfs_period_us"), &CPU_PERIOD_USEC.to_string())?;
         }
         self.set_processor_quota(u64::from(limits.cpu_count) * CPU_PERIOD_USEC)?;
-        // A directory that was taken over may be of a sandbox in the background.
+        // A directory that was taken over may be of a group in the background.
         files::write_if_present(&self.places.cpu.path().join("cpu.idle"), "0")?;
         self.limit_processes(u64::from(limits.pids))
     }
@@ -444,7 +453,7 @@ mod tests {
         let places =
             Places { memory: place(), cpu: place(), pids: place(), unified: None, freezer: None, cpuacct: None };
         let group = Cgroup::new("group".to_owned(), places);
-        let limits = Resources { cpu_count: 1, memory_mb: 64, disk_mb: 64, pids: 20 };
+        let limits = CgroupLimits { cpu_count: 1, memory_mb: 64, pids: 20 };
         group.set_limits(&limits).unwrap();
         for file in memory {
             assert_eq!(fs::read_to_string(path(file)).unwrap(), (64 << 20).to_string(), "{file}");

@@ -1,4 +1,4 @@
-//! The server's cgroup at the root of the cgroup trees, and the sandboxes' cgroups below it.
+//! A program's parent cgroup at the root of the cgroup trees, and the groups below it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,16 +8,15 @@ use std::path::{Path, PathBuf};
 use super::ceiling::disks_are_weighed;
 use super::group::{Place, Places};
 use super::mounts::controllers_in;
-use super::{Cgroup, CgroupError, Controller, Mounts, files};
-use crate::Resources;
+use super::{Cgroup, CgroupError, CgroupLimits, Controller, Mounts, files};
 
-/// The server's cgroup in every tree that a sandbox's limits need.
+/// The parent cgroup in every tree that a group's limits need.
 #[derive(Debug, Clone)]
 pub struct Hierarchy {
     places: Places,
 }
 
-/// Controllers without which a sandbox would have no limits.
+/// Controllers without which a group would have no limits.
 const REQUIRED: [Controller; 3] = [Controller::Memory, Controller::Cpu, Controller::Pids];
 
 impl Hierarchy {
@@ -57,11 +56,11 @@ impl Hierarchy {
         &self.places
     }
 
-    /// Creates the cgroup of sandbox `name` with its limits. Reuses one that is left over without
+    /// Creates the group `name` with its limits. Reuses one that is left over without
     /// processes.
     /// # Errors
     /// [`CgroupError::Exists`] when a cgroup of that name has processes.
-    pub fn create(&self, name: &str, limits: &Resources) -> Result<Cgroup, CgroupError> {
+    pub fn create(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, CgroupError> {
         check_name(name)?;
         let group = Cgroup::new(name.to_owned(), self.places.below(name));
         self.prepare(&group, limits).inspect_err(|error| {
@@ -74,7 +73,7 @@ impl Hierarchy {
         Ok(group)
     }
 
-    fn prepare(&self, group: &Cgroup, limits: &Resources) -> Result<(), CgroupError> {
+    fn prepare(&self, group: &Cgroup, limits: &CgroupLimits) -> Result<(), CgroupError> {
         for directory in group.places().directories() {
             make_fresh(group.name(), directory)?;
         }
@@ -83,14 +82,14 @@ impl Hierarchy {
         group.thaw()
     }
 
-    /// The cgroup of sandbox `name`, if it exists in any tree.
+    /// The group `name`, if it exists in any tree.
     pub fn open_existing(&self, name: &str) -> Option<Cgroup> {
         check_name(name).ok()?;
         let group = Cgroup::new(name.to_owned(), self.places.below(name));
         group.places().directories().iter().any(|directory| directory.is_dir()).then_some(group)
     }
 
-    /// Names of all sandboxes that have a cgroup in any tree.
+    /// Names of all groups that exist in any tree.
     pub fn list(&self) -> Vec<String> {
         let mut names = BTreeSet::new();
         for directory in self.places.directories() {
@@ -101,8 +100,8 @@ impl Hierarchy {
         names.into_iter().collect()
     }
 
-    /// Removes the server's cgroup where no sandbox is left in it; returns whether no directory of
-    /// it remains.
+    /// Removes the parent cgroup where no group is left in it; returns whether no directory of it
+    /// remains.
     pub fn remove_root_if_empty(&self) -> bool {
         let mut gone = true;
         for directory in self.places.directories() {
@@ -133,7 +132,7 @@ fn make_fresh(name: &str, directory: &Path) -> Result<(), CgroupError> {
 }
 
 /// Enables `controllers` for the children of the cgroup2 directory.
-fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupError> {
+pub(super) fn hand_down(directory: &Path, controllers: &[Controller]) -> Result<(), CgroupError> {
     let file = directory.join("cgroup.subtree_control");
     let given = controllers_in(&file);
     let missing = controllers.iter().filter(|controller| !given.contains(controller));

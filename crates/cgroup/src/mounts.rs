@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The resource controllers that a sandbox's limits may need.
+/// The resource controllers that a group's limits may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Controller {
     Memory,
@@ -86,12 +86,12 @@ impl Mounts {
     }
 
     /// The mount point of every tree.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Path> {
+    pub fn places(&self) -> impl Iterator<Item = &Path> {
         self.v1.values().chain(&self.unified).map(PathBuf::as_path)
     }
 
-    /// Whether there is a tree for every limit of a sandbox, and one that freezes.
-    pub(crate) fn suffice(&self) -> bool {
+    /// Whether there is a tree for every limit of a group, and one that freezes.
+    pub fn suffice(&self) -> bool {
         super::hierarchy::suffice(self)
     }
 

@@ -1,16 +1,16 @@
-//! Two classes of processor time, for sandboxes that answer calls and for those that only compute.
+//! Two classes of processor time, for groups that answer calls and for those that only compute.
 //!
-//! A sandbox that is called while others compute without end waits behind them: the kernel gives
+//! A group that is called while others compute without end waits behind them: the kernel gives
 //! each of them a whole slice before it runs the process that just woke. So on a busy machine a
-//! sandbox that has used more processor time than its calls account for goes to the background
-//! (`cpu.idle`): a process of any other sandbox takes the processor from it at once. In the
-//! background sandboxes share what is left equally, and the weight of all sandboxes together
+//! group that has used more processor time than its calls account for goes to the background
+//! (`cpu.idle`): a process of any other group takes the processor from it at once. In the
+//! background groups share what is left equally, and the weight of all groups together
 //! against other programs of the host stays the same.
 //!
-//! A third class is for crowds: fork bombs. Processes of all sandboxes map the same files (the
+//! A third class is for crowds: fork bombs. Processes of all groups map the same files (the
 //! shell, the C library), and the kernel has one queue per file for each fork, mapping and exit.
 //! Hundreds of background processes in it wake one after the other, each once the processor is
-//! free, and a process of another sandbox behind them waits for seconds. So a crowd stays in the
+//! free, and a process of another group behind them waits for seconds. So a crowd stays in the
 //! foreground, where each holder of the lock passes it on at once, with a small quota: at its end
 //! the kernel (since 6.18) stops each process when it returns to its program, where it holds no
 //! lock.
@@ -24,15 +24,15 @@ use super::{Cgroup, CgroupError, Hierarchy, files};
 
 /// Processor time that one call accounts for: far more than most take.
 const CALL_CREDIT: Duration = Duration::from_millis(20);
-/// The most that can be saved up, which is what a new sandbox begins with.
+/// The most that can be saved up, which is what a new group begins with.
 const MAX_CREDIT: Duration = Duration::from_millis(50);
-/// The most that can be owed: so long after its last computation a sandbox without calls is back.
+/// The most that can be owed: so long after its last computation a group without calls is back.
 const MAX_DEBT: Duration = Duration::from_millis(200);
-/// Without calls a sandbox earns one part in this many of one processor.
+/// Without calls a group earns one part in this many of one processor.
 const EARNED_PART: u32 = 20;
-/// After this time without computation a sandbox has all its credit again.
+/// After this time without computation a group has all its credit again.
 const RECOVERY: Duration = MAX_CREDIT.saturating_add(MAX_DEBT).saturating_mul(EARNED_PART);
-/// The classes matter while sandboxes use at least this part of all processors: one that computes
+/// The classes matter while groups use at least this part of all processors: one that computes
 /// on one of two processors delays others already, more so where other programs use the rest.
 const BUSY_PERCENT: u32 = 10;
 
@@ -44,31 +44,32 @@ const CROWD_PER_PROCESSOR: u64 = 64;
 const RATION_PART: u64 = 10;
 /// The processor time of a debt by which the kernel's part is judged.
 const JUDGED: Duration = Duration::from_secs(1);
-/// So long after the last call to another sandbox a crowd delays none.
+/// So long after the last call to another group a crowd delays none.
 const CALM: Duration = Duration::from_secs(10);
 /// The first kernel whose quota stops processes only on their return to user mode. Before, one that
 /// was stopped kept its locks until the next period.
 const QUOTA_SPARES_LOCKS: (u32, u32) = (6, 18);
 
-/// Calls to sandboxes since they were last counted. Cheap to record.
+/// Calls to groups since they were last counted. Cheap to record.
 #[derive(Debug, Default)]
 pub struct Calls(Mutex<HashMap<String, u32>>);
 
 impl Calls {
-    pub fn record(&self, sandbox: &str) {
+    pub fn record(&self, group: &str) {
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match calls.get_mut(sandbox) {
+        match calls.get_mut(group) {
             Some(count) => *count = count.saturating_add(1),
-            None => drop(calls.insert(sandbox.to_owned(), 1)),
+            None => drop(calls.insert(group.to_owned(), 1)),
         }
     }
 
-    pub(crate) fn take(&self) -> HashMap<String, u32> {
+    /// The calls since the last time, by group.
+    pub fn take(&self) -> HashMap<String, u32> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Which sandboxes are in the background at present.
+/// Which groups are in the background at present.
 #[derive(Debug)]
 pub struct ProcessorClasses {
     hierarchy: Hierarchy,
@@ -76,15 +77,15 @@ pub struct ProcessorClasses {
     busy_percent: u32,
     /// Whether the kernel's quota can be used against crowds.
     can_ration: bool,
-    /// The last call to each sandbox, within [`CALM`].
+    /// The last call to each group, within [`CALM`].
     called: HashMap<String, Instant>,
-    /// When all sandboxes together had used how much.
+    /// When all groups together had used how much.
     last: Option<(Instant, Duration)>,
-    /// Of every sandbox that ran while the machine was busy and has not recovered since.
+    /// Of every group that ran while the machine was busy and has not recovered since.
     accounts: BTreeMap<String, Account>,
 }
 
-/// How the kernel schedules a sandbox.
+/// How the kernel schedules a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Foreground,
@@ -96,19 +97,19 @@ enum Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Account {
     settled: Instant,
-    /// Processor time of the sandbox when the account was settled.
+    /// Processor time of the group when the account was settled.
     used: ProcessorTime,
     /// Calls since then.
     calls: u32,
-    /// What the sandbox may use before it goes to the background, in microseconds.
+    /// What the group may use before it goes to the background, in microseconds.
     credit: i64,
-    /// Processor time of the sandbox when its debt began, or at most [`JUDGED`] of use ago.
+    /// Processor time of the group when its debt began, or at most [`JUDGED`] of use ago.
     solvent: ProcessorTime,
     class: Class,
 }
 
 impl ProcessorClasses {
-    /// Takes the sandboxes that an earlier server left in the background out of it. `processors` is
+    /// Takes the groups that an earlier server left in the background out of it. `processors` is
     /// the machine's number.
     pub fn new(hierarchy: Hierarchy, processors: usize) -> Self {
         for group in groups(&hierarchy) {
@@ -126,17 +127,17 @@ impl ProcessorClasses {
         }
     }
 
-    /// Has the classes matter while sandboxes use at least `percent` of all processors; 0: always.
+    /// Has the classes matter while groups use at least `percent` of all processors; 0: always.
     #[must_use]
     pub fn with_busy_percent(self, percent: u32) -> Self {
         Self { busy_percent: percent, ..self }
     }
 
-    /// Gives each sandbox its class by what it has used and by the `calls` since the last time. To
+    /// Gives each group its class by what it has used and by the `calls` since the last time. To
     /// be called several times a second. Reads one file while the machine is not busy, and one more
-    /// per [`RECOVERY`] of each sandbox that ran while it was.
+    /// per [`RECOVERY`] of each group that ran while it was.
     /// # Errors
-    /// [`CgroupError::Io`] when the time of all sandboxes together cannot be read. A sandbox that
+    /// [`CgroupError::Io`] when the time of all groups together cannot be read. A group that
     /// ended meanwhile is none.
     pub fn balance(&mut self, calls: &HashMap<String, u32>) -> Result<(), CgroupError> {
         for (name, account) in &mut self.accounts {
@@ -180,7 +181,7 @@ impl ProcessorClasses {
         }
     }
 
-    /// Whether a sandbox that owes processor time is a crowd that others would wait for. `in_debt`
+    /// Whether a group that owes processor time is a crowd that others would wait for. `in_debt`
     /// is the time that it used since it owes: that of forks is the kernel's, of a build its own.
     fn is_rationed(&self, group: &Cgroup, class: Class, in_debt: ProcessorTime) -> bool {
         let delays_others = self.can_ration && self.called.keys().any(|name| name != group.name());
@@ -197,8 +198,8 @@ impl ProcessorClasses {
             && group.count_processes() >= crowd
     }
 
-    /// Takes all sandboxes but crowds out of the background. Their accounts stay until they have
-    /// recovered, so that no sandbox gets a new one by a pause between two bursts.
+    /// Takes all groups but crowds out of the background. Their accounts stay until they have
+    /// recovered, so that no group gets a new one by a pause between two bursts.
     fn release(&mut self, now: Instant) {
         let mut accounts = std::mem::take(&mut self.accounts);
         accounts.retain(|name, account| {
@@ -228,16 +229,16 @@ impl Account {
         Self { settled: now, used, calls: 0, credit: micros(MAX_CREDIT), solvent: used, class: Class::Foreground }
     }
 
-    /// Whether the sandbox has used more than every sandbox earns.
+    /// Whether the group has used more than every group earns.
     fn is_active(&self, now: Instant, used: ProcessorTime) -> bool {
         used.since(self.used).total > now.saturating_duration_since(self.settled) / EARNED_PART
     }
 
-    /// Adds what the sandbox earned since the account was settled, by time and by its calls, and
-    /// takes what it has used. `active` sandboxes compete for `processors`.
+    /// Adds what the group earned since the account was settled, by time and by its calls, and
+    /// takes what it has used. `active` groups compete for `processors`.
     fn settle(&mut self, now: Instant, used: ProcessorTime, processors: u32, active: u32) {
         let elapsed = now.saturating_duration_since(self.settled);
-        // At most a fair part: a client cannot call a sandbox to the front of all.
+        // At most a fair part: a client cannot call a group to the front of all.
         let fair = elapsed.saturating_mul(processors) / active;
         let by_calls = CALL_CREDIT.saturating_mul(self.calls).min(fair);
         let earned = micros((elapsed / EARNED_PART).saturating_add(by_calls));
@@ -247,7 +248,7 @@ impl Account {
         (self.settled, self.used, self.calls) = (now, used, 0);
     }
 
-    /// The time that the sandbox used in its debt, after a settlement. The kernel samples which
+    /// The time that the group used in its debt, after a settlement. The kernel samples which
     /// part is its own, so that a single interval says little.
     fn judge(&mut self, used: ProcessorTime) -> ProcessorTime {
         let in_debt = used.since(self.solvent);
@@ -258,7 +259,7 @@ impl Account {
     }
 
     fn change_class(&mut self, group: &Cgroup, class: Class) {
-        // A sandbox that ended has no such files.
+        // A group that ended has no such files.
         if self.class != class
             && group.set_background(class == Class::Background).is_ok()
             && group.set_rationed(class == Class::Rationed).is_ok()
@@ -319,8 +320,8 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
-    /// The class after each of `ticks` in which the sandbox used `used` and received `calls`, among
-    /// `active` sandboxes on two processors.
+    /// The class after each of `ticks` in which the group used `used` and received `calls`, among
+    /// `active` groups on two processors.
     fn run(account: &mut Account, ticks: u32, used: Duration, calls: u32, active: u32) -> Vec<bool> {
         let step = |_| {
             account.calls = calls;
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_only_computes_goes_to_the_background() {
+    fn a_group_that_only_computes_goes_to_the_background() {
         // A sixth of two processors, as beside five others.
         let classes = run(&mut new(), 4, TICK / 3, 0, 6);
         assert_eq!(classes, [false, true, true, true]);
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_brings_a_sandbox_back_soon_and_time_later() {
+    fn a_call_brings_a_group_back_soon_and_time_later() {
         let mut account = new();
         run(&mut account, 100, TICK * 2, 0, 2);
         let mut called = account;

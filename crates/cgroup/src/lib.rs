@@ -1,24 +1,32 @@
-//! Limits, accounting, freezing and killing of a sandbox's processes, on cgroup v1, v2 and both
-//! mixed.
+//! Limits, accounting, freezing and killing of groups of processes, on cgroup v1, v2 and both
+//! mixed. Knows nothing of sandboxes, files or launchers.
 //!
-//! A [`Hierarchy`] is the server's own cgroup at the root of every tree it needs; each sandbox is
-//! one [`Cgroup`] below it. Invariant: every directory of a sandbox's cgroup holds the same
-//! processes. The controllers may be in different trees (v1) or in one (v2); freezing and killing
-//! go through the cgroup2 tree wherever one is mounted, even without controllers.
+//! A [`Hierarchy`] is a program's parent cgroup in every tree it needs; each group is one
+//! [`Cgroup`] below it. Invariant: every directory of a group holds the same processes. The
+//! controllers may be in different trees (v1) or in one (v2); freezing and killing go through the
+//! cgroup2 tree wherever one is mounted, even without controllers.
+//!
+//! [`ProcessShares`] and [`ProcessorClasses`] divide between the groups what they have together. A
+//! [`MemoryCgroup`] stands alone, beside the cgroup of the process that creates it.
+
+#![forbid(unsafe_code)]
 
 mod ceiling;
 mod files;
 mod group;
 mod hierarchy;
+mod memory_cgroup;
 mod mounts;
+mod own;
 mod process_shares;
 mod processor_classes;
 
 use std::io;
 
 pub use ceiling::Ceiling;
-pub use group::{Cgroup, CgroupUsage};
+pub use group::{Cgroup, CgroupLimits, CgroupUsage};
 pub use hierarchy::Hierarchy;
+pub use memory_cgroup::MemoryCgroup;
 pub use mounts::{Controller, Mounts};
 pub use process_shares::ProcessShares;
 pub use processor_classes::{Calls, ProcessorClasses};
