@@ -87,17 +87,13 @@ pub(super) struct LocalState {
 
 impl LocalState {
     fn new(mut record: WorkspaceRecord, mut details: Details) -> Self {
-        let notices = std::mem::take(&mut details.notices);
-        record.details = Value::Null;
-        Self {
-            record,
-            details,
-            stored_notices: notices.clone(),
-            notices,
-            attached: None,
-            last_answer: None,
-            saved: None,
+        let stored_notices = std::mem::take(&mut details.notices);
+        let mut notices = stored_notices.clone();
+        if let Some(stamp) = details.restoring.take() {
+            notices.add(format!("A restore was interrupted: the files may be set back to snapshot {stamp}."));
         }
+        record.details = Value::Null;
+        Self { record, details, stored_notices, notices, attached: None, last_answer: None, saved: None }
     }
 }
 
