@@ -498,11 +498,16 @@ impl Core {
         }
         let now = self.now();
         self.state().saved = Some((now, self.stable_now()));
+        // Before it is attached, its older files may be saved aside.
+        let has_newest = self.attached().is_some();
         let noted = self.update(op, |_, details| {
             details.saved = true;
             details.saved_at = Some(now);
             details.unsaved = false;
             details.reported_exposed.clear();
+            if has_newest {
+                details.loss = None;
+            }
             if stays {
                 details.mark = mark;
             }

@@ -15,7 +15,7 @@ use super::core::{Core, OpGuard, SavedFor};
 use super::details::Details;
 use super::error::WorkspaceError;
 use super::handover::Why;
-use super::resume::AutoRestore;
+use super::resume::{AutoRestore, SandboxStatus};
 use crate::records::ChangeError;
 use checkpoint::{ObjectStoreError, Stamp, Which};
 use sdk::error_chain;
@@ -84,14 +84,24 @@ impl Core {
         info!(workspace = %self.name, %lost, %aside, "the sandbox lost its last writes; restoring the checkpoint");
         let restored = match self.context.store.restore(sandbox, &self.project, Which::Exactly(lost)).await {
             Ok(restored) => restored,
+            // Without the sandbox, its older files are none to continue with.
+            Err(error) if !self.runs(sandbox).await => return Err(error.into()),
             Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
         };
         let notice = self.describe_handover(Why::LostWrites { aside }, &restored, &[], None);
         self.add_notice(&notice);
         // Without its mark, what is written from now on would be taken for lost.
         let mark = self.write_mark(sandbox, restored.stamp).await;
-        self.set_mark(op, mark).await?;
-        // Saved again, so that the newest checkpoint is the one to restore after a later loss.
+        self.update(op, |_, details| {
+            details.loss = details
+                .newest_before_loss()
+                .zip(mark.clone())
+                .map(|(newest, mark)| Loss { mark, newest: Some(newest) });
+            details.mark = mark;
+        })
+        .await?;
+        // Saved again, so that the newest checkpoint is the one to restore after a later loss. Until
+        // then, the one from before this loss is.
         if let Err(error) = self.save(op, sandbox, SavedFor::Stop).await {
             warn!(workspace = %self.name, error = %error_chain(&error), "the newest checkpoint is the one of the older files");
         }
@@ -138,6 +148,12 @@ impl Core {
         };
         self.update(op, |_, details| details.loss = mark.map(|mark| Loss { mark, newest })).await?;
         Ok(Ok(newest))
+    }
+
+    /// Whether the provider says that the workspace's sandbox runs.
+    async fn runs(&self, sandbox: &Sandbox) -> bool {
+        let Some(place) = self.current_sandbox().filter(|place| place.sandbox == *sandbox.id()) else { return false };
+        matches!(self.inspect_sandbox(&place).await, Ok(SandboxStatus::Running { .. }))
     }
 
     async fn set_mark(&self, op: &OpGuard<'_>, mark: Option<Mark>) -> Result<(), ChangeError> {

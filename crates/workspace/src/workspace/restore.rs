@@ -82,7 +82,7 @@ impl Core {
         let Some(place) = self.current_sandbox() else { return Ok(false) };
         match self.inspect_sandbox(&place).await {
             Ok(SandboxStatus::Running { sandbox, remaining, .. }) => {
-                // A checkpoint of it, taken before the restore, would hide that it lost its last writes.
+                // A checkpoint before the restore would hide that it lost its last writes.
                 if let Err(error) = self.restore_if_lost(op, &sandbox).await {
                     warn!(workspace = %self.name, error = %error_chain(&error), "the sandbox does not answer; creating a new one");
                     return Ok(false);
@@ -149,8 +149,8 @@ impl Core {
         Ok(restored)
     }
 
-    /// Restores a checkpoint in the sandbox. Recorded before, so that sessions have a notice when it
-    /// is interrupted or fails: the files may be set back then too. Nor is its marker expected any
+    /// Restores a checkpoint in the sandbox. Recorded before, so that sessions have a notice when
+    /// it is interrupted or fails: the files may be set back then too. Nor is its marker expected any
     /// more: what is written after a failed restore must not be taken for lost.
     async fn restore_recorded(
         &self,
