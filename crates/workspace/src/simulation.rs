@@ -123,6 +123,8 @@ struct Place {
     sandbox: Option<SandboxId>,
     retired: Vec<SandboxId>,
     mark: Option<Stamp>,
+    /// The checkpoint to continue from without the sandbox, if it is not the newest.
+    newest_before_loss: Option<Stamp>,
 }
 
 impl Display for Place {
@@ -271,7 +273,10 @@ impl World {
         match self.place.as_ref().and_then(|place| self.machines.get(place.sandbox.as_ref()?)) {
             Some(Machine { cut: Some(stamp), .. }) => self.all_checkpoints[stamp],
             Some(machine) => machine.files,
-            None => self.newest().1,
+            None => {
+                let before_loss = self.place.as_ref().and_then(|place| place.newest_before_loss);
+                before_loss.and_then(|stamp| self.checkpoints.get(&stamp)).copied().unwrap_or_else(|| self.newest().1)
+            }
         }
     }
 
@@ -280,6 +285,7 @@ impl World {
         let record = done(self.records.workspace(&name())).expect("memory");
         self.place = record.map(|record| {
             let details = read_details(&record).expect("our own");
+            let newest_before_loss = details.newest_before_loss();
             let sandbox = match record.state {
                 WorkspaceState::Ready => record.sandbox,
                 WorkspaceState::Moving => details.handover.and_then(|handover| handover.old).map(|place| place.sandbox),
@@ -287,7 +293,7 @@ impl World {
             };
             let retired = details.retired.into_iter().map(|place| place.sandbox).collect();
             let mark = details.mark.map(|mark| mark.stamp);
-            Place { state: record.state, paused: record.paused, sandbox, retired, mark }
+            Place { state: record.state, paused: record.paused, sandbox, retired, mark, newest_before_loss }
         });
     }
 
@@ -1352,8 +1358,12 @@ impl Simulation {
         }
         sleep(SETTLING).await;
         self.check();
-        let record = done(self.world().records.workspace(&name())).expect("memory");
-        if let Some(record) = record {
+        let read = || done(self.world().records.workspace(&name())).expect("memory");
+        // A supervised workspace is rotated again and again.
+        while read().is_some_and(|record| record.state == WorkspaceState::Moving) {
+            sleep(Duration::from_secs(10)).await;
+        }
+        if let Some(record) = read() {
             let details = read_details(&record).expect("our own");
             let mut named: Vec<SandboxId> =
                 details.left_behind.iter().chain(&details.lost).map(|place| place.sandbox.clone()).collect();

@@ -87,17 +87,13 @@ pub(super) struct LocalState {
 
 impl LocalState {
     fn new(mut record: WorkspaceRecord, mut details: Details) -> Self {
-        let notices = std::mem::take(&mut details.notices);
-        record.details = Value::Null;
-        Self {
-            record,
-            details,
-            stored_notices: notices.clone(),
-            notices,
-            attached: None,
-            last_answer: None,
-            saved: None,
+        let stored_notices = std::mem::take(&mut details.notices);
+        let mut notices = stored_notices.clone();
+        if let Some(stamp) = details.restoring.take() {
+            notices.add(format!("A restore was interrupted: the files may be set back to snapshot {stamp}."));
         }
+        record.details = Value::Null;
+        Self { record, details, stored_notices, notices, attached: None, last_answer: None, saved: None }
     }
 }
 
@@ -502,11 +498,16 @@ impl Core {
         }
         let now = self.now();
         self.state().saved = Some((now, self.stable_now()));
+        // Before it is attached, its older files may be saved aside.
+        let has_newest = self.attached().is_some();
         let noted = self.update(op, |_, details| {
             details.saved = true;
             details.saved_at = Some(now);
             details.unsaved = false;
             details.reported_exposed.clear();
+            if has_newest {
+                details.loss = None;
+            }
             if stays {
                 details.mark = mark;
             }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::{Deserialize, Serialize};
 
-use super::mark::Mark;
+use super::mark::{Loss, Mark};
 use super::notices::Notices;
 use crate::name::ProviderName;
 use crate::provider::Resources;
@@ -56,6 +56,9 @@ pub(crate) struct Details {
     pub(crate) unsaved: bool,
     /// The mark in its sandbox.
     pub(crate) mark: Option<Mark>,
+    pub(crate) loss: Option<Loss>,
+    /// The checkpoint of a restore in progress: the files may already be its own.
+    pub(crate) restoring: Option<Stamp>,
     /// Excluded folders of which sessions were notified.
     #[serde(rename = "excluded_told")]
     pub(crate) reported_excludes: BTreeSet<String>,
@@ -72,6 +75,12 @@ pub(crate) struct Details {
 const MOST_LOST: usize = 8;
 
 impl Details {
+    /// The checkpoint to continue from without the sandbox, if it is not the newest: a newer one
+    /// may have the files of a sandbox that lost its last writes.
+    pub(crate) fn newest_before_loss(&self) -> Option<Stamp> {
+        self.loss.as_ref().filter(|loss| self.mark.as_ref() == Some(&loss.mark))?.newest
+    }
+
     pub(crate) fn record_lost(&mut self, place: SandboxRef) {
         self.lost.retain(|lost| lost.sandbox != place.sandbox);
         self.lost.push(place);

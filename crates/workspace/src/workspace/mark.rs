@@ -12,10 +12,12 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::core::{Core, OpGuard, SavedFor};
+use super::details::Details;
 use super::error::WorkspaceError;
 use super::handover::Why;
-use super::resume::AutoRestore;
-use checkpoint::{Stamp, Which};
+use super::resume::{AutoRestore, SandboxStatus};
+use crate::records::ChangeError;
+use checkpoint::{ObjectStoreError, Stamp, Which};
 use sdk::error_chain;
 
 /// The marker that was written into a sandbox.
@@ -24,6 +26,15 @@ pub(crate) struct Mark {
     pub(crate) stamp: Stamp,
     /// The boot id of the sandbox. While it is the same, no write can have been lost.
     pub(crate) boot: String,
+}
+
+/// A sandbox lost its last writes, and they are not restored yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Loss {
+    /// The mark that the sandbox lost.
+    pub(crate) mark: Mark,
+    /// The newest checkpoint when the loss was found.
+    pub(crate) newest: Option<Stamp>,
 }
 
 impl Core {
@@ -56,11 +67,15 @@ impl Core {
         sandbox: &Sandbox,
         lost: Stamp,
     ) -> Result<Option<AutoRestore>, WorkspaceError> {
+        let newest = match self.note_loss(op).await? {
+            Ok(newest) => newest,
+            Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
+        };
         let aside = match self.save_sparing(op, sandbox, SavedFor::Handover, Some(lost)).await {
             // Only the marker was lost.
-            Ok(aside) if aside.unchanged && aside.stamp >= lost => {
+            Ok(aside) if aside.unchanged && aside.stamp >= lost && newest >= Some(aside.stamp) => {
                 let mark = self.write_mark(sandbox, aside.stamp).await;
-                self.update(op, |_, details| details.mark = mark).await?;
+                self.set_mark(op, mark).await?;
                 return Ok(None);
             }
             Ok(aside) => aside.stamp,
@@ -69,14 +84,24 @@ impl Core {
         info!(workspace = %self.name, %lost, %aside, "the sandbox lost its last writes; restoring the checkpoint");
         let restored = match self.context.store.restore(sandbox, &self.project, Which::Exactly(lost)).await {
             Ok(restored) => restored,
+            // Without the sandbox, its older files are none to continue with.
+            Err(error) if !self.runs(sandbox).await => return Err(error.into()),
             Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
         };
         let notice = self.describe_handover(Why::LostWrites { aside }, &restored, &[], None);
         self.add_notice(&notice);
         // Without its mark, what is written from now on would be taken for lost.
         let mark = self.write_mark(sandbox, restored.stamp).await;
-        self.update(op, |_, details| details.mark = mark).await?;
-        // Saved again, so that the newest checkpoint is the one to restore after a later loss.
+        self.update(op, |_, details| {
+            details.loss = details
+                .newest_before_loss()
+                .zip(mark.clone())
+                .map(|(newest, mark)| Loss { mark, newest: Some(newest) });
+            details.mark = mark;
+        })
+        .await?;
+        // Saved again, so that the newest checkpoint is the one to restore after a later loss. Until
+        // then, the one from before this loss is.
         if let Err(error) = self.save(op, sandbox, SavedFor::Stop).await {
             warn!(workspace = %self.name, error = %error_chain(&error), "the newest checkpoint is the one of the older files");
         }
@@ -99,10 +124,44 @@ impl Core {
         self.unsaved.store(true, Ordering::Release);
         self.update(op, |_, details| {
             details.mark = None;
+            details.loss = None;
             details.unsaved = true;
         })
         .await?;
         Ok(None)
+    }
+
+    /// Records a loss before the older files are saved, and returns the newest checkpoint of that
+    /// time. When the restore is interrupted, a newer checkpoint may have the older files, so that
+    /// it is no sign that only the marker was lost.
+    async fn note_loss(&self, op: &OpGuard<'_>) -> Result<Result<Option<Stamp>, ObjectStoreError>, ChangeError> {
+        let (mark, loss) = {
+            let Details { mark, loss, .. } = &self.state().details;
+            (mark.clone(), loss.clone())
+        };
+        if let Some(loss) = loss.filter(|loss| Some(&loss.mark) == mark.as_ref()) {
+            return Ok(Ok(loss.newest));
+        }
+        let newest = match self.context.store.newest(&self.project).await {
+            Ok(newest) => newest,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.update(op, |_, details| details.loss = mark.map(|mark| Loss { mark, newest })).await?;
+        Ok(Ok(newest))
+    }
+
+    /// Whether the provider says that the workspace's sandbox runs.
+    async fn runs(&self, sandbox: &Sandbox) -> bool {
+        let Some(place) = self.current_sandbox().filter(|place| place.sandbox == *sandbox.id()) else { return false };
+        matches!(self.inspect_sandbox(&place).await, Ok(SandboxStatus::Running { .. }))
+    }
+
+    async fn set_mark(&self, op: &OpGuard<'_>, mark: Option<Mark>) -> Result<(), ChangeError> {
+        self.update(op, |_, details| {
+            details.mark = mark;
+            details.loss = None;
+        })
+        .await
     }
 
     pub(super) fn root(&self) -> &str {

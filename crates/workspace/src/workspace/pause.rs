@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use sdk::PauseOutcome;
+use sdk::{PauseOutcome, Sandbox};
 use tracing::{info, warn};
 
 use super::core::{Core, OpGuard, SavedFor};
@@ -15,7 +15,7 @@ use crate::events::EventKind;
 use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Limit;
 use crate::records::WorkspaceState;
-use checkpoint::{SaveError, SavedCheckpoint, Stamp};
+use checkpoint::{SavedCheckpoint, Stamp};
 use sdk::error_chain;
 
 /// What to do with unsaved changes.
@@ -75,9 +75,9 @@ impl Core {
         closed.drain(self.settings().drain_timeout).await;
         // A pause keeps the files too, so it proceeds when the checkpoint fails.
         let saved = match saving {
-            Saving::Patient => self.save(op, &sandbox, SavedFor::Stop).await.ok(),
+            Saving::Patient => self.save_found(op, &sandbox).await.ok(),
             Saving::Within(time) => {
-                tokio::time::timeout(time, self.save(op, &sandbox, SavedFor::Stop)).await.ok().and_then(Result::ok)
+                tokio::time::timeout(time, self.save_found(op, &sandbox)).await.ok().and_then(Result::ok)
             }
             Saving::None => None,
         };
@@ -161,20 +161,27 @@ impl Core {
     /// when there are none.
     async fn save_last(&self, op: &OpGuard<'_>) -> Result<Option<Stamp>, WorkspaceError> {
         let Some(place) = self.current_sandbox() else { return Ok(None) };
-        let saved =
-            |result: Result<SavedCheckpoint, SaveError>| result.map(|saved| Some(saved.stamp)).map_err(Into::into);
         match self.inspect_sandbox(&place).await? {
             SandboxStatus::Gone => Ok(None),
-            SandboxStatus::Running { sandbox, .. } => saved(self.save(op, &sandbox, SavedFor::Stop).await),
+            SandboxStatus::Running { sandbox, .. } => Ok(Some(self.save_found(op, &sandbox).await?.stamp)),
             SandboxStatus::Paused { .. } => {
                 if let Some(stamp) = self.state().details.saved_at_pause {
                     return Ok(Some(stamp));
                 }
                 self.ensure_ready(op).await?;
                 let Some(attached) = self.attached() else { return Ok(None) };
-                saved(self.save(op, &attached.sandbox, SavedFor::Stop).await)
+                Ok(Some(self.save(op, &attached.sandbox, SavedFor::Stop).await?.stamp))
             }
         }
+    }
+
+    /// Saves a sandbox that was found running, before it stops. Another client may have resumed it
+    /// after its host lost power: a checkpoint of the older files would hide the loss.
+    async fn save_found(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<SavedCheckpoint, WorkspaceError> {
+        if self.attached().is_none_or(|attached| attached.sandbox.id() != sandbox.id()) {
+            self.restore_if_lost(op, sandbox).await?;
+        }
+        Ok(self.save(op, sandbox, SavedFor::Stop).await?)
     }
 
     /// Saves the files, kills the sandbox and removes the workspace. Its checkpoints stay.

@@ -82,6 +82,11 @@ impl Core {
         let Some(place) = self.current_sandbox() else { return Ok(false) };
         match self.inspect_sandbox(&place).await {
             Ok(SandboxStatus::Running { sandbox, remaining, .. }) => {
+                // A checkpoint before the restore would hide that it lost its last writes.
+                if let Err(error) = self.restore_if_lost(op, &sandbox).await {
+                    warn!(workspace = %self.name, error = %error_chain(&error), "the sandbox does not answer; creating a new one");
+                    return Ok(false);
+                }
                 self.attach(sandbox, remaining);
                 Ok(true)
             }
@@ -118,7 +123,7 @@ impl Core {
         }
         // What another process acknowledged since is not set back.
         self.check().await?;
-        let restored = self.context.store.restore(sandbox, &self.project, which).await?;
+        let restored = self.restore_recorded(op, sandbox, which).await?;
         self.unsaved.store(false, Ordering::Release);
         let ((), mark) = tokio::join!(
             self.start_services_again(sandbox, Start::AfterRestore),
@@ -135,11 +140,46 @@ impl Core {
         self.update(op, |_, details| {
             details.head = head.or(details.head.take());
             details.mark = mark;
+            details.restoring = None;
             details.unsaved = false;
         })
         .await?;
         let (provider, id) = self.location();
         self.emit(EventKind::Restored { stamp: restored.stamp, sandbox: id, provider }).await;
         Ok(restored)
+    }
+
+    /// Restores a checkpoint in the sandbox. Recorded before, so that sessions have a notice when
+    /// it is interrupted or fails: the files may be set back then too. Nor is its marker expected any
+    /// more: what is written after a failed restore must not be taken for lost.
+    async fn restore_recorded(
+        &self,
+        op: &OpGuard<'_>,
+        sandbox: &Sandbox,
+        which: Which,
+    ) -> Result<Restored, WorkspaceError> {
+        let expected = match which {
+            Which::Exactly(stamp) => Some(stamp),
+            Which::Newest => self.context.store.newest(&self.project).await?,
+        };
+        self.unsaved.store(true, Ordering::Release);
+        self.update(op, |_, details| {
+            details.mark = None;
+            details.loss = None;
+            details.restoring = expected;
+            details.unsaved = true;
+        })
+        .await?;
+        let failed = match self.context.store.restore(sandbox, &self.project, which).await {
+            Ok(restored) => return Ok(restored),
+            Err(failed) => failed,
+        };
+        if let Some(stamp) = expected {
+            self.add_notice(&format!("A restore failed: the files may be set back to snapshot {stamp}."));
+        }
+        if let Err(error) = self.update(op, |_, details| details.restoring = None).await {
+            warn!(workspace = %self.name, error = %error_chain(&error), "the failed restore could not be recorded");
+        }
+        Err(failed.into())
     }
 }

@@ -188,7 +188,14 @@ impl Core {
                 match self.resume_sandbox(op, place, size).await {
                     Ok(None) => Ok(Some(ResumeOutcome::Resumed)),
                     Ok(Some(back)) => Ok(Some(ResumeOutcome::AutoRestore(Arc::new(back)))),
-                    Err(WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => Ok(None),
+                    // Providers answer this also when the sandbox was paused again meanwhile.
+                    Err(error @ WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => {
+                        match self.inspect_sandbox(place).await {
+                            Ok(SandboxStatus::Gone) => Ok(None),
+                            Ok(_) => Err(self.to_unavailable(error)),
+                            Err(unknown) => Err(self.to_unavailable(unknown)),
+                        }
+                    }
                     Err(error) => Err(self.to_unavailable(error)),
                 }
             }
@@ -372,10 +379,12 @@ impl Core {
         old: Option<SandboxRef>,
     ) -> Result<ResumeOutcome, Unavailable> {
         self.check_budget().await?;
+        let before_loss = self.state().details.newest_before_loss();
+        let which = before_loss.map_or(Which::Newest, Which::Exactly);
         let plan = HandoverPlan {
             why,
             target: self.state().record.provider.clone().into(),
-            which: Which::Newest,
+            which,
             old,
             saved: None,
             running: Vec::new(),

@@ -82,6 +82,7 @@ pub(crate) fn swap(
     details.epoch += 1;
     details.head = head.or(details.head.take());
     details.mark = mark;
+    details.loss = None;
     details.unsaved = false;
     match becomes {
         OldSandbox::LeftBehind => details.left_behind.extend(old),

@@ -430,7 +430,11 @@ impl Core {
         let Some(place) = self.current_sandbox() else { return Ok(()) };
         match self.extend_to(op, &attached.sandbox, &place, lifetime).await {
             Ok(()) => {}
-            Err(WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => return self.record_gone(op, &place).await,
+            // Providers answer this for a paused sandbox too.
+            Err(error @ WorkspaceError::Sandbox(SandboxError::NotFound { .. })) => {
+                self.reinspect(op).await?;
+                return if self.attached().is_some() { Err(error) } else { Ok(()) };
+            }
             Err(WorkspaceError::Sandbox(SandboxError::Call(CallError::Invalid { message, .. }))) => {
                 info!(workspace = %self.name, message, "the provider does not extend the sandbox further");
                 supervisor.final_end = Some(id.clone());
