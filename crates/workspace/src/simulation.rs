@@ -1425,6 +1425,29 @@ fn a_seed_gives_the_same_run_again() {
     }
 }
 
+/// Seeds that found faults: a 404 taken for a loss, interrupted restores and their notices, a pause
+/// that hid lost writes, a sandbox that died before its restored files were saved, and a lost
+/// answer of the records.
+const ONCE_FAILED: [u64; 9] = [
+    20_776_000_416,
+    20_776_000_691,
+    20_776_001_008,
+    20_776_001_088,
+    20_776_010_190,
+    20_776_010_549,
+    20_776_011_453,
+    20_776_020_245,
+    20_776_020_424,
+];
+
+#[test]
+fn seeds_that_once_failed_run_clean() {
+    let client = client();
+    for seed in ONCE_FAILED {
+        run(&client, seed);
+    }
+}
+
 #[test]
 fn workspaces_lose_nothing_from_any_seed() {
     let (writes, leases) = (AtomicU64::new(0), AtomicU64::new(0));

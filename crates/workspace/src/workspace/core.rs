@@ -297,7 +297,12 @@ impl Core {
         };
         change(&mut record, &mut details);
         record.details = to_value(&details);
-        let written = self.context.records.update_workspace(&record, &self.held_lease.lease()).await;
+        let mut written = self.context.records.update_workspace(&record, &self.held_lease.lease()).await;
+        if let Err(ChangeError::Records(_)) = &written
+            && self.is_stored(&record).await
+        {
+            written = Ok(());
+        }
         if let Err(ChangeError::LeaseLost(_)) = &written {
             self.held_lease.lose();
         }
@@ -310,6 +315,16 @@ impl Core {
         drop(state);
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Whether a change that failed is in the store nevertheless: its answer was lost. Without it,
+    /// this process would continue in a sandbox that the record no longer names.
+    async fn is_stored(&self, record: &WorkspaceRecord) -> bool {
+        let found = self.context.records.workspace(&self.name).await;
+        found.ok().flatten().is_some_and(|found| {
+            let is_same_place = (found.state, found.paused) == (record.state, record.paused);
+            is_same_place && found.sandbox == record.sandbox && found.details == record.details
+        })
     }
 
     /// Adds a notice for the sessions of this workspace. It is stored with the next change of the

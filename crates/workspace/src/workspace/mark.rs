@@ -100,8 +100,8 @@ impl Core {
             details.mark = mark;
         })
         .await?;
-        // Saved again, so that the newest checkpoint is the one to restore after a later loss. Until
-        // then, the one from before this loss is.
+        // Saved again, so that the newest checkpoint is the one to restore after a later loss.
+        // Until then, the one from before this loss is.
         if let Err(error) = self.save(op, sandbox, SavedFor::Stop).await {
             warn!(workspace = %self.name, error = %error_chain(&error), "the newest checkpoint is the one of the older files");
         }

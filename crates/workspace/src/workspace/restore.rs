@@ -150,8 +150,8 @@ impl Core {
     }
 
     /// Restores a checkpoint in the sandbox. Recorded before, so that sessions have a notice when
-    /// it is interrupted or fails: the files may be set back then too. Nor is its marker expected any
-    /// more: what is written after a failed restore must not be taken for lost.
+    /// it is interrupted or fails: the files may be set back then too. Nor is its marker expected
+    /// any more: what is written after a failed restore must not be taken for lost.
     async fn restore_recorded(
         &self,
         op: &OpGuard<'_>,
