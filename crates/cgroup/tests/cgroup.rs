@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sandbar_cgroup::{Ceiling, Cgroup, CgroupError, CgroupLimits, Hierarchy, Mounts, ProcessShares, ProcessorClasses};
+use sandbar_cgroup::{
+    Ceiling, Cgroup, CgroupError, CgroupLimits, Hierarchy, MemoryCgroup, Mounts, ProcessShares, ProcessorClasses,
+};
 
 const LIMITS: CgroupLimits = CgroupLimits { cpu_count: 1, memory_mb: 64, pids: 20 };
 
@@ -132,6 +134,24 @@ fn a_memory_bomb_dies_and_its_parent_goes_on() {
         assert_eq!(shell.line(), "20971520", "what fits the limit still runs");
         assert!(group.oom_kills().unwrap() >= 1);
     });
+}
+
+#[test]
+fn a_memory_cgroup_takes_a_process_and_goes_when_dropped() {
+    let prefix = "sandbar-test-memory-";
+    let group = MemoryCgroup::new(prefix, 64 << 20).expect("root has the memory controller");
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    group.procs_file().write_all(child.id().to_string().as_bytes()).expect("the process can be moved");
+    let own = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = own.lines().find(|line| line.contains(prefix)).expect("it is in the group");
+    let path = line.splitn(3, ':').nth(2).unwrap().trim_start_matches('/').to_owned();
+    let mounts = Mounts::detect().unwrap();
+    let exists = || mounts.places().any(|place| place.join(&path).is_dir());
+    assert!(exists(), "{path}");
+    drop(group);
+    assert!(!exists(), "{path}");
 }
 
 #[test]
