@@ -26,7 +26,7 @@ use crate::EngineConfig;
 use crate::error::NamespacesError;
 use crate::group::{Group, Groups};
 use crate::ids::{Range, Ranges};
-use crate::launchers::{Launcher, Launchers, Link};
+use crate::launchers::{Launcher, Launchers, NetworkLink};
 use crate::machine::{names_path, remove, remove_socket};
 use crate::pool::{Pool, Volume};
 use crate::port::{Boot, BootFiles, Instance, Mount, Resources};
@@ -142,13 +142,13 @@ impl Network {
     pub(crate) fn connect(pid: u32, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
         let namespace = OwnedFd::from(File::open(format!("/proc/{pid}/ns/net"))?);
         let device = Device::set_up(namespace.as_fd())?;
-        Self::serve(Link { namespace, device }, config, policy, socket)
+        Self::serve(NetworkLink { namespace, device }, config, policy, socket)
     }
 
     /// Starts the egress of a sandbox, which keeps the names that the sandbox resolves beside
     /// `socket`. Must be called inside a runtime.
-    fn serve(link: Link, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
-        let Link { namespace, device } = link;
+    fn serve(link: NetworkLink, config: &Arc<EgressConfig>, policy: Policy, socket: &Path) -> io::Result<Self> {
+        let NetworkLink { namespace, device } = link;
         let egress = Egress::serve(device, Arc::clone(config), policy, Some(&names_path(socket)))?;
         Ok(Self { namespace, egress })
     }
@@ -330,7 +330,7 @@ impl SandboxBuilder {
         resources: &mut BootResources,
         spec: &Spec,
         config: &OwnedFd,
-        connect: impl FnOnce(Link) -> io::Result<Network>,
+        connect: impl FnOnce(NetworkLink) -> io::Result<Network>,
         watch: &mut Stopwatch,
     ) -> Result<(Instance, Network, Launcher), NamespacesError> {
         let name = resources.name.clone();
@@ -344,7 +344,7 @@ impl SandboxBuilder {
         let (mut network, mut connect) = (None, Some(connect));
         // Runs while the launcher continues. If both fail, the error of the launcher is the one
         // that names the cause.
-        let mut attach = |link: io::Result<Link>| {
+        let mut attach = |link: io::Result<NetworkLink>| {
             if let Some(connect) = connect.take() {
                 network = Some(link.and_then(connect));
             }
@@ -352,7 +352,7 @@ impl SandboxBuilder {
         if let Some(link) = launcher.link.take() {
             attach(Ok(link));
         }
-        let pid = follow(&launcher.channel, resources, |descriptors| attach(Link::set_up(descriptors)))?;
+        let pid = follow(&launcher.channel, resources, |descriptors| attach(NetworkLink::set_up(descriptors)))?;
         let network = network.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
         let network = network.map_err(failed("connect the sandbox to the network"))?;
         watch.mark("guest executed");

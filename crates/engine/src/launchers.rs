@@ -62,17 +62,17 @@ pub(crate) struct Launcher {
     /// The ids of the preparation; `None` once the sandbox has them.
     pub(crate) ids: Option<Range>,
     /// `None` until the launcher has made the network namespace.
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<NetworkLink>,
 }
 
 /// The network namespace of a sandbox with its device, which nothing serves yet.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct NetworkLink {
     pub(crate) namespace: OwnedFd,
     pub(crate) device: Device,
 }
 
-impl Link {
+impl NetworkLink {
     /// Makes the device in the namespace that comes with [`Report::Prepared`]. Blocks.
     pub(crate) fn set_up(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let namespace = descriptors.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
@@ -99,7 +99,7 @@ impl Launcher {
         loop {
             match self.channel.receive()? {
                 Some((Report::Prepared, descriptors)) => {
-                    self.link = Some(Link::set_up(descriptors)?);
+                    self.link = Some(NetworkLink::set_up(descriptors)?);
                     return Ok(());
                 }
                 Some((Report::Timings(marks), _)) => debug!(?marks, "preparation"),

@@ -12,7 +12,7 @@ use protocol::rest::{
 
 use crate::Shared;
 use crate::exchange::{FakeRequest, FakeResponse, decode, empty, json, page, refuse};
-use crate::state::{FakeSandbox, ServerState, lifetime};
+use crate::state::{FakeSandbox, FakeState, lifetime};
 use crate::{secrets, templates, volumes};
 
 type FakeResult = Result<FakeResponse, FakeResponse>;
@@ -68,7 +68,7 @@ fn sandbox_not_found(id: &str) -> FakeResponse {
     refuse(404, format!("sandbox '{id}' not found"))
 }
 
-fn create(state: &mut ServerState, request: &FakeRequest, key: Option<&str>) -> FakeResult {
+fn create(state: &mut FakeState, request: &FakeRequest, key: Option<&str>) -> FakeResult {
     if let Some((body, made)) = key.and_then(|key| state.created.get(key)) {
         if *body == request.body {
             return Ok(json(201, made));
@@ -97,7 +97,7 @@ fn create(state: &mut ServerState, request: &FakeRequest, key: Option<&str>) -> 
     Ok(json(201, &made))
 }
 
-fn rows(state: &ServerState, request: &FakeRequest) -> Vec<ListedSandbox> {
+fn rows(state: &FakeState, request: &FakeRequest) -> Vec<ListedSandbox> {
     let wanted: BTreeMap<String, String> = match request.query("metadata") {
         Some(form) => form
             .split('&')
@@ -128,7 +128,7 @@ fn rows(state: &ServerState, request: &FakeRequest) -> Vec<ListedSandbox> {
     found.into_iter().map(FakeSandbox::listed).collect()
 }
 
-fn list(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+fn list(state: &FakeState, request: &FakeRequest) -> FakeResponse {
     let rows = rows(state, request);
     let running = rows.iter().filter(|row| row.state == SandboxState::Running).count();
     page(request, &rows).with(TOTAL_RUNNING, &running.to_string())
@@ -268,14 +268,14 @@ fn metric(sandbox: &FakeSandbox) -> SandboxMetric {
     }
 }
 
-fn latest_metrics(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+fn latest_metrics(state: &FakeState, request: &FakeRequest) -> FakeResponse {
     let ids = request.query("sandbox_ids").unwrap_or_default();
     let known = ids.split(',').filter_map(|id| state.sandboxes.get(id));
     let sandboxes = known.map(|sandbox| (sandbox.id.clone(), metric(sandbox))).collect();
     json(200, &SandboxesMetrics { sandboxes })
 }
 
-fn fork(state: &mut ServerState, request: &FakeRequest, id: &str) -> FakeResult {
+fn fork(state: &mut FakeState, request: &FakeRequest, id: &str) -> FakeResult {
     let Fork { timeout, count } = request.json()?;
     let source = state.sandboxes.get(id).ok_or_else(|| sandbox_not_found(id))?;
     if source.state != SandboxState::Running {
@@ -294,7 +294,7 @@ fn fork(state: &mut ServerState, request: &FakeRequest, id: &str) -> FakeResult 
     Ok(json(201, &children))
 }
 
-fn snapshot(state: &mut ServerState, request: &FakeRequest, id: &str) -> FakeResult {
+fn snapshot(state: &mut FakeState, request: &FakeRequest, id: &str) -> FakeResult {
     let NewSnapshot { name, .. } = request.json()?;
     let source = state.sandboxes.get(id).ok_or_else(|| sandbox_not_found(id))?;
     let files = source.files.clone();

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::Shared;
 use crate::exchange::{FakeRequest, FakeResponse, empty, json as answer_json, refuse};
 use crate::process::{self, Codec, rpc_error};
-use crate::state::{FakeSandbox, Files, Node};
+use crate::state::{FakeSandbox, FileNode, Files};
 
 const HOME: &str = "/home/user";
 
@@ -85,8 +85,8 @@ fn absolute(path: &str) -> String {
 fn read(files: &Files, request: &FakeRequest) -> Result<FakeResponse, FakeResponse> {
     let path = absolute(&request.query("path").unwrap_or_default());
     match files.get(&path) {
-        Some(Node::File { content, .. }) => Ok(FakeResponse::new(200, "application/octet-stream", content.clone())),
-        Some(Node::Directory) => Err(refuse(400, format!("path '{path}' is a directory"))),
+        Some(FileNode::File { content, .. }) => Ok(FakeResponse::new(200, "application/octet-stream", content.clone())),
+        Some(FileNode::Directory) => Err(refuse(400, format!("path '{path}' is a directory"))),
         None => Err(refuse(404, format!("path '{path}' does not exist"))),
     }
 }
@@ -109,11 +109,11 @@ fn write(files: &mut Files, request: &FakeRequest) -> Result<FakeResponse, FakeR
             return Err(refuse(400, "path is required"));
         }
         let path = absolute(&path);
-        if matches!(files.get(&path), Some(Node::Directory)) {
+        if matches!(files.get(&path), Some(FileNode::Directory)) {
             return Err(refuse(400, format!("path '{path}' is a directory")));
         }
         make_parents(files, &path);
-        files.insert(path.clone(), Node::File { content, metadata: metadata.clone() });
+        files.insert(path.clone(), FileNode::File { content, metadata: metadata.clone() });
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         written.push(WrittenFile { path, name, kind: FileKind::File, metadata: metadata.clone() });
     }
@@ -149,7 +149,7 @@ fn positions<'a>(text: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize
 
 fn make_parents(files: &mut Files, path: &str) {
     for (at, _) in path.match_indices('/').filter(|(at, _)| *at > 0) {
-        files.entry(path[..at].to_owned()).or_insert(Node::Directory);
+        files.entry(path[..at].to_owned()).or_insert(FileNode::Directory);
     }
 }
 
@@ -167,8 +167,8 @@ fn filesystem(files: &mut Files, request: &FakeRequest, method: &str) -> Result<
             let path = absolute(&path);
             match files.get(&path) {
                 _ if path == "/" => {}
-                Some(Node::Directory) => {}
-                Some(Node::File { .. }) => return Err(rpc_error("invalid_argument", "it is not a directory")),
+                Some(FileNode::Directory) => {}
+                Some(FileNode::File { .. }) => return Err(rpc_error("invalid_argument", "it is not a directory")),
                 None => return Err(missing(&path)),
             }
             let below = if path == "/" { path } else { format!("{path}/") };
@@ -182,12 +182,12 @@ fn filesystem(files: &mut Files, request: &FakeRequest, method: &str) -> Result<
         "MakeDir" => {
             let path = absolute(&codec.decode::<MakeDirRequest>(&request.body)?.path);
             match files.get(&path) {
-                Some(Node::Directory) => return Err(rpc_error("already_exists", "the directory exists")),
-                Some(Node::File { .. }) => return Err(rpc_error("invalid_argument", "a file is there")),
+                Some(FileNode::Directory) => return Err(rpc_error("already_exists", "the directory exists")),
+                Some(FileNode::File { .. }) => return Err(rpc_error("invalid_argument", "a file is there")),
                 None => {}
             }
             make_parents(files, &path);
-            files.insert(path.clone(), Node::Directory);
+            files.insert(path.clone(), FileNode::Directory);
             let entry = entry(files, &path).ok_or_else(|| missing(&path))?;
             Ok(codec.unary(&MakeDirResponse { entry: entry.into(), ..MakeDirResponse::default() }))
         }
@@ -221,10 +221,10 @@ fn filesystem(files: &mut Files, request: &FakeRequest, method: &str) -> Result<
 
 fn entry(files: &Files, path: &str) -> Option<EntryInfo> {
     let (kind, size, mode, permissions, metadata) = match files.get(path)? {
-        Node::File { content, metadata } => {
+        FileNode::File { content, metadata } => {
             (FileType::FILE_TYPE_FILE, content.len(), 0o644, "-rw-r--r--", metadata.clone())
         }
-        Node::Directory => (FileType::FILE_TYPE_DIRECTORY, 4096, 0o755, "drwxr-xr-x", BTreeMap::new()),
+        FileNode::Directory => (FileType::FILE_TYPE_DIRECTORY, 4096, 0o755, "drwxr-xr-x", BTreeMap::new()),
     };
     Some(EntryInfo {
         name: path.rsplit('/').next().unwrap_or_default().to_owned(),

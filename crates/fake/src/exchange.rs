@@ -53,12 +53,12 @@ pub(crate) fn decode(text: &str) -> String {
 
 /// `METHOD /path`, where `*` matches one segment.
 #[derive(Debug)]
-pub(crate) struct Rule {
+pub(crate) struct FaultRule {
     method: Method,
     segments: Vec<String>,
 }
 
-impl Rule {
+impl FaultRule {
     pub(crate) fn parse(text: &str) -> Self {
         let (method, path) = text.split_once(' ').expect("a rule is `METHOD /path`");
         let method = method.parse().expect("a rule begins with a method");
@@ -73,20 +73,20 @@ impl Rule {
     }
 }
 
-pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, Cut>> + Send>>;
+pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, CutConnection>> + Send>>;
 
 /// Closes the connection immediately.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut on purpose")]
-pub(crate) struct Cut;
+pub(crate) struct CutConnection;
 
 pub(crate) struct FakeResponse {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) content: Content,
+    pub(crate) content: FakeContent,
 }
 
-pub(crate) enum Content {
+pub(crate) enum FakeContent {
     Whole(Bytes),
     Stream(Pieces),
 }
@@ -94,7 +94,7 @@ pub(crate) enum Content {
 impl FakeResponse {
     pub(crate) fn new(status: u16, kind: &'static str, content: impl Into<Bytes>) -> Self {
         let headers = vec![(http::header::CONTENT_TYPE, HeaderValue::from_static(kind))];
-        Self { status, headers, content: Content::Whole(content.into()) }
+        Self { status, headers, content: FakeContent::Whole(content.into()) }
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
@@ -109,7 +109,7 @@ pub(crate) fn json(status: u16, body: &impl Serialize) -> FakeResponse {
 }
 
 pub(crate) fn empty(status: u16) -> FakeResponse {
-    FakeResponse { status, headers: Vec::new(), content: Content::Whole(Bytes::new()) }
+    FakeResponse { status, headers: Vec::new(), content: FakeContent::Whole(Bytes::new()) }
 }
 
 pub(crate) fn refuse(status: u16, message: impl Into<String>) -> FakeResponse {

@@ -45,10 +45,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use exchange::{FakeRequest, Rule};
+use exchange::{FakeRequest, FaultRule};
 use protocol::SandboxId;
 use sdk::{Client, ClientBuilder};
-use state::ServerState;
+use state::FakeState;
 
 pub use process::Script;
 
@@ -66,15 +66,15 @@ pub struct FakeServer {
 #[derive(Debug)]
 struct Shared {
     address: SocketAddr,
-    state: Mutex<ServerState>,
+    state: Mutex<FakeState>,
     controls: Mutex<TestControls>,
 }
 
 /// Faults and scripts set by the test, and the recorded requests.
 #[derive(Debug, Default)]
 struct TestControls {
-    lacking: Vec<Rule>,
-    faults: Vec<(Rule, u32, Fault)>,
+    lacking: Vec<FaultRule>,
+    faults: Vec<(FaultRule, u32, Fault)>,
     seen: Vec<RecordedRequest>,
 }
 
@@ -109,7 +109,7 @@ enum Kind {
         body: Bytes,
     },
     /// Closes the connection before processing.
-    Cut,
+    CutConnection,
     /// Processes the request, and closes the connection without a response.
     LoseAnswer,
     Pass,
@@ -130,7 +130,7 @@ impl Fault {
 
     /// Closes the connection without processing.
     pub fn cut() -> Self {
-        Self { kind: Kind::Cut, delay: Duration::ZERO }
+        Self { kind: Kind::CutConnection, delay: Duration::ZERO }
     }
 
     /// Processes the request and closes the connection without a response.
@@ -213,7 +213,7 @@ impl FakeServer {
     /// # Panics
     /// When the rule is malformed.
     pub fn lacks(&self, rule: &str) -> &Self {
-        self.shared.controls().lacking.push(Rule::parse(rule));
+        self.shared.controls().lacking.push(FaultRule::parse(rule));
         self
     }
 
@@ -223,7 +223,7 @@ impl FakeServer {
     /// # Panics
     /// When the rule is malformed.
     pub fn fail_next(&self, rule: &str, times: u32, fault: Fault) -> &Self {
-        self.shared.controls().faults.push((Rule::parse(rule), times, fault));
+        self.shared.controls().faults.push((FaultRule::parse(rule), times, fault));
         self
     }
 
@@ -251,7 +251,7 @@ impl FakeServer {
     /// # Panics
     /// When the rule is malformed.
     pub fn requests_to(&self, rule: &str) -> Vec<RecordedRequest> {
-        let rule = Rule::parse(rule);
+        let rule = FaultRule::parse(rule);
         let matches = |seen: &&RecordedRequest| {
             let path = seen.target.split('?').next().unwrap_or_default();
             rule.matches(&seen.method, path)
@@ -287,7 +287,7 @@ impl Drop for FakeServer {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, ServerState> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -310,7 +310,7 @@ impl Shared {
         }
         let faults = &mut controls.faults;
         let due =
-            |(rule, left, _): &&mut (Rule, u32, Fault)| *left > 0 && rule.matches(&request.method, request.path());
+            |(rule, left, _): &&mut (FaultRule, u32, Fault)| *left > 0 && rule.matches(&request.method, request.path());
         let (_, left, fault) = faults.iter_mut().find(due)?;
         *left -= 1;
         Some(fault.clone())

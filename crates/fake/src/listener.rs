@@ -15,7 +15,7 @@ use protocol::headers::{API_KEY, SANDBOX_ID};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::exchange::{Content, Cut, FakeRequest, FakeResponse, Pieces, refuse};
+use crate::exchange::{CutConnection, FakeContent, FakeRequest, FakeResponse, Pieces, refuse};
 use crate::{KEY, Kind, Shared, control, envd};
 
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
@@ -32,11 +32,11 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, Cut>>>;
+type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, CutConnection>>>;
 
-async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, CutConnection> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
+    let body = body.collect().await.map_err(|_| CutConnection)?.to_bytes();
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
     let request = FakeRequest { method: head.method, target, headers: head.headers, body };
     let fault = shared.record(&request);
@@ -44,7 +44,7 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
         tokio::time::sleep(fault.delay).await;
     }
     let answer = match fault.map(|fault| fault.kind) {
-        Some(Kind::Cut) => return Err(Cut),
+        Some(Kind::CutConnection) => return Err(CutConnection),
         Some(Kind::Status { status, message, headers }) => {
             let mut answer = refuse(status, message);
             answer.headers.extend(headers.into_iter().filter_map(|(name, value)| Some((name?, value))));
@@ -53,22 +53,22 @@ async fn exchange(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Res
         Some(Kind::Answer { status, body }) => FakeResponse::new(status, "application/json", body),
         Some(Kind::LoseAnswer) => {
             let _: FakeResponse = handle(&shared, &request);
-            return Err(Cut);
+            return Err(CutConnection);
         }
         Some(Kind::Pass) | None => handle(&shared, &request),
     };
     let FakeResponse { status, headers, content } = answer;
     let pieces: Pieces = match content {
-        Content::Whole(whole) => {
+        FakeContent::Whole(whole) => {
             let pieces = (!whole.is_empty()).then_some(Ok(whole));
             Box::pin(stream::iter(pieces))
         }
-        Content::Stream(pieces) => pieces,
+        FakeContent::Stream(pieces) => pieces,
     };
     let mut response = Response::new(StreamBody::new(pieces.map(|piece| piece.map(Frame::data)).boxed()));
-    *response.status_mut() = http::StatusCode::from_u16(status).map_err(|_| Cut)?;
+    *response.status_mut() = http::StatusCode::from_u16(status).map_err(|_| CutConnection)?;
     let date = shared.state().clock.now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-    response.headers_mut().insert(http::header::DATE, date.try_into().map_err(|_| Cut)?);
+    response.headers_mut().insert(http::header::DATE, date.try_into().map_err(|_| CutConnection)?);
     response.headers_mut().extend(headers);
     Ok(response)
 }

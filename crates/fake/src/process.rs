@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::exchange::{Content, Cut, FakeRequest, FakeResponse, Pieces, empty};
+use crate::exchange::{CutConnection, FakeContent, FakeRequest, FakeResponse, Pieces, empty};
 
 /// The behaviour of a command.
 #[derive(Debug, Clone, Default)]
@@ -84,7 +84,7 @@ enum State {
     Running,
     Ended(EndEvent),
     /// Its sandbox ended: streams break off.
-    Cut,
+    CutConnection,
 }
 
 /// The message encoding: binary or JSON.
@@ -128,7 +128,7 @@ impl Codec {
             Self::Binary => "application/connect+proto",
             Self::Json => "application/connect+json",
         };
-        FakeResponse { content: Content::Stream(pieces), ..empty(200).with("content-type", kind) }
+        FakeResponse { content: FakeContent::Stream(pieces), ..empty(200).with("content-type", kind) }
     }
 
     /// An event in an envelope; start and connect respond in the same form.
@@ -207,7 +207,7 @@ impl Processes {
     /// Breaks off every stream, as the end of a sandbox does.
     pub(crate) fn cut(&mut self) {
         for (_, process) in std::mem::take(&mut self.by_pid) {
-            process.state.send_replace(State::Cut);
+            process.state.send_replace(State::CutConnection);
         }
     }
 
@@ -313,7 +313,7 @@ fn stream_events(first: Vec<Bytes>, watching: watch::Receiver<State>, request: &
                 let end = codec.event(process_event::Event::End(Box::new(end)));
                 return Some((Ok([end, last(None)].concat().into()), None));
             }
-            State::Cut => return Some((Err(Cut), None)),
+            State::CutConnection => return Some((Err(CutConnection), None)),
             State::Running => {}
         }
         let silence = tokio::time::sleep(interval);
@@ -326,7 +326,7 @@ fn stream_events(first: Vec<Bytes>, watching: watch::Receiver<State>, request: &
         tokio::select! {
             changed = watching.changed() => {
                 // The sandbox was dropped with the sender.
-                let piece = if changed.is_ok() { Ok(Bytes::new()) } else { Err(Cut) };
+                let piece = if changed.is_ok() { Ok(Bytes::new()) } else { Err(CutConnection) };
                 Some((piece, changed.is_ok().then_some(watching)))
             }
             () = over => Some((Ok(last(Some(("deadline_exceeded", "the process ran out of time")))), None)),

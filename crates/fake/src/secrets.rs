@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use protocol::rest::secret::{NewSecret, SecretInfo, SecretUpdate};
 
 use crate::exchange::{FakeRequest, FakeResponse, empty, json, page, refuse};
-use crate::state::ServerState;
+use crate::state::FakeState;
 
 /// A secret, with_idempotency_key by its name.
 pub(crate) type FakeSecret = SecretInfo;
 
 pub(crate) fn handle(
-    state: &mut ServerState,
+    state: &mut FakeState,
     request: &FakeRequest,
     segments: &[&str],
 ) -> Result<FakeResponse, FakeResponse> {

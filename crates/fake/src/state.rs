@@ -19,7 +19,7 @@ use crate::volumes::FakeVolume;
 use protocol::SandboxId;
 
 #[derive(Debug)]
-pub(crate) struct ServerState {
+pub(crate) struct FakeState {
     pub(crate) sandboxes: BTreeMap<String, FakeSandbox>,
     pub(crate) templates: Vec<FakeTemplate>,
     pub(crate) uploads: HashMap<String, Bytes>,
@@ -69,7 +69,7 @@ pub(crate) struct FakeSandbox {
     pub(crate) traffic_token: Option<String>,
     pub(crate) request: NewSandbox,
     pub(crate) network: Network,
-    pub(crate) files: BTreeMap<String, Node>,
+    pub(crate) files: BTreeMap<String, FileNode>,
     /// The record exists but the files are lost; see `FakeServer::lose_files`.
     pub(crate) files_missing: bool,
     pub(crate) processes: Processes,
@@ -79,12 +79,12 @@ pub(crate) struct FakeSandbox {
 
 /// A file or directory of a sandbox.
 #[derive(Debug, Clone)]
-pub(crate) enum Node {
+pub(crate) enum FileNode {
     File { content: Bytes, metadata: BTreeMap<String, String> },
     Directory,
 }
 
-impl Default for ServerState {
+impl Default for FakeState {
     fn default() -> Self {
         Self {
             sandboxes: BTreeMap::new(),
@@ -100,7 +100,7 @@ impl Default for ServerState {
     }
 }
 
-impl ServerState {
+impl FakeState {
     /// A unique number.
     pub(crate) fn number(&mut self) -> u64 {
         self.made += 1;
@@ -119,8 +119,8 @@ impl ServerState {
 
     pub(crate) fn file(&self, sandbox: &str, path: &str) -> Option<Bytes> {
         match self.sandboxes.get(sandbox)?.files.get(path)? {
-            Node::File { content, .. } => Some(content.clone()),
-            Node::Directory => None,
+            FileNode::File { content, .. } => Some(content.clone()),
+            FileNode::Directory => None,
         }
     }
 
@@ -154,7 +154,7 @@ impl ServerState {
         let now = self.clock.now();
         let network = request.network.clone().unwrap_or_default();
         let private = network.allow_public_traffic == Some(false);
-        let home = ["/home", "/home/user", "/tmp"].map(|path| (path.to_owned(), Node::Directory));
+        let home = ["/home", "/home/user", "/tmp"].map(|path| (path.to_owned(), FileNode::Directory));
         let mut sandbox = FakeSandbox {
             template_id: template.0,
             alias: template.1,
@@ -180,7 +180,7 @@ impl ServerState {
     }
 }
 
-pub(crate) type Files = BTreeMap<String, Node>;
+pub(crate) type Files = BTreeMap<String, FileNode>;
 
 pub(crate) fn lifetime(seconds: i64) -> Duration {
     Duration::from_secs(seconds.clamp(0, 10_000_000).unsigned_abs())

@@ -13,7 +13,7 @@ use protocol::rest::template::{
 use protocol::rest::{LogLevel, Snapshot};
 
 use crate::exchange::{FakeRequest, FakeResponse, empty, json, page, refuse};
-use crate::state::{Files, ServerState};
+use crate::state::{FakeState, Files};
 
 const DEFAULT: &str = "default";
 /// Namespace of this server's only team.
@@ -145,7 +145,7 @@ fn split_reference(reference: &str) -> (String, Option<String>) {
 }
 
 /// Resolves a template reference to the template and its files.
-pub(crate) fn resolve(state: &ServerState, reference: &str) -> Result<((String, Option<String>), Files), FakeResponse> {
+pub(crate) fn resolve(state: &FakeState, reference: &str) -> Result<((String, Option<String>), Files), FakeResponse> {
     let (name, tag) = split_reference(reference);
     let Some(template) = state.templates.iter().find(|template| template.is(&name)) else {
         return Err(refuse(404, format!("template '{reference}' not found")));
@@ -161,7 +161,7 @@ pub(crate) fn resolve(state: &ServerState, reference: &str) -> Result<((String, 
 }
 
 /// Saves a sandbox's files as a snapshot.
-pub(crate) fn save_snapshot(state: &mut ServerState, sandbox: &str, name: Option<&str>, files: Files) -> Snapshot {
+pub(crate) fn save_snapshot(state: &mut FakeState, sandbox: &str, name: Option<&str>, files: Files) -> Snapshot {
     let build = FakeBuild::ready(state.uuid());
     let number = state.number();
     let name = name.map(|name| split_reference(name).0);
@@ -178,7 +178,7 @@ pub(crate) fn save_snapshot(state: &mut ServerState, sandbox: &str, name: Option
     template.snapshot()
 }
 
-pub(crate) fn snapshots(state: &ServerState, request: &FakeRequest) -> FakeResponse {
+pub(crate) fn snapshots(state: &FakeState, request: &FakeRequest) -> FakeResponse {
     let (sandbox, name) = (request.query("sandboxID"), request.query("name"));
     let name = name.map(|name| split_reference(&name).0);
     let matches = |held: &&FakeTemplate| {
@@ -190,13 +190,13 @@ pub(crate) fn snapshots(state: &ServerState, request: &FakeRequest) -> FakeRespo
 }
 
 pub(crate) fn handle(
-    state: &mut ServerState,
+    state: &mut FakeState,
     address: SocketAddr,
     request: &FakeRequest,
     segments: &[&str],
 ) -> Result<FakeResponse, FakeResponse> {
     let missing = |name: &str| refuse(404, format!("template '{name}' not found"));
-    let find = |state: &ServerState, name: &str| {
+    let find = |state: &FakeState, name: &str| {
         let (name, _) = split_reference(name);
         state.templates.iter().position(|held| held.is(&name)).ok_or_else(|| missing(&name))
     };
@@ -283,7 +283,7 @@ pub(crate) fn handle(
     }
 }
 
-fn request_build(state: &mut ServerState, new: NewBuild) -> FakeResponse {
+fn request_build(state: &mut FakeState, new: NewBuild) -> FakeResponse {
     let (name, tag) = split_reference(&new.name);
     let build = FakeBuild { status: BuildStatus::Waiting, ..FakeBuild::ready(state.uuid()) };
     let number = state.number();
@@ -312,8 +312,8 @@ fn request_build(state: &mut ServerState, new: NewBuild) -> FakeResponse {
 }
 
 /// Simulates a build: copies need their files, and commands behave as scripted.
-fn start(state: &mut ServerState, at: usize, build: &str, body: &BuildStart) -> Result<FakeResponse, FakeResponse> {
-    let ServerState { templates, uploads, scripts, .. } = state;
+fn start(state: &mut FakeState, at: usize, build: &str, body: &BuildStart) -> Result<FakeResponse, FakeResponse> {
+    let FakeState { templates, uploads, scripts, .. } = state;
     let entry = |level: LogLevel, message: String, step: usize| BuildLogEntry {
         timestamp: Timestamp::now().to_string(),
         level,

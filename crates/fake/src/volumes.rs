@@ -9,7 +9,7 @@ use protocol::rest::volume::{
 };
 
 use crate::exchange::{FakeRequest, FakeResponse, empty, json, refuse};
-use crate::state::ServerState;
+use crate::state::FakeState;
 
 #[derive(Debug)]
 pub(crate) struct FakeVolume {
@@ -59,7 +59,7 @@ impl Held {
 }
 
 pub(crate) fn handle(
-    state: &mut ServerState,
+    state: &mut FakeState,
     request: &FakeRequest,
     segments: &[&str],
 ) -> Result<FakeResponse, FakeResponse> {

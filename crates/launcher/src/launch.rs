@@ -13,7 +13,7 @@ use crate::handover::{Handover, lift};
 use crate::inside::{self, FirstProcess};
 use crate::seccomp::{self, Program};
 use crate::spec::{Channel, Preparation, Report, Spec};
-use crate::stage::Stage;
+use crate::stage::PreparedParts;
 use crate::stopwatch::Stopwatch;
 use crate::sys::namespace::{Side, clone_first, unshare_mounts};
 
@@ -48,7 +48,7 @@ pub fn launch() -> ! {
 /// What a launcher has when the specification arrives. A spare one has it before it is used.
 struct Prepared {
     preparation: Preparation,
-    stage: Stage,
+    stage: PreparedParts,
     filter: Program,
 }
 
@@ -59,7 +59,7 @@ fn prepare(channel: &Channel) -> Result<Prepared, Failure> {
     let (preparation, _): (Preparation, _) =
         channel.receive().at("read the preparation")?.ok_or(Failure::closed("read the preparation"))?;
     let mut watch = Stopwatch::start();
-    let stage = Stage::make(channel, &preparation, &mut watch)?;
+    let stage = PreparedParts::make(channel, &preparation, &mut watch)?;
     channel.send(&Report::Timings(watch.marks), &[]).at("report to the server")?;
     channel.send(&Report::Prepared, &[stage.namespaces.network.as_fd()]).at("report to the server")?;
     Ok(Prepared { preparation, stage, filter })
@@ -83,7 +83,7 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
     let (spec, descriptors): (Spec, _) =
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let mut watch = Stopwatch::start();
-    let Stage { namespaces, devices, overlays } = stage;
+    let PreparedParts { namespaces, devices, overlays } = stage;
     overlays.send(&spec.files, &[]).at("order the file tree")?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
     let (launcher, known) = Channel::pair().at("make a channel to the first process")?;

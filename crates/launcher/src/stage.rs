@@ -24,17 +24,17 @@ use crate::pseudo::Devices;
 use crate::spec::{Channel, Files, Preparation, Report};
 use crate::stopwatch::Stopwatch;
 use crate::sys::loopback::bring_up_loopback;
-use crate::sys::namespace::{Namespaces, Side, clone_into_namespaces, clone_sibling};
+use crate::sys::namespace::{SandboxNamespaces, Side, clone_into_namespaces, clone_sibling};
 use crate::sys::process::place_descriptor;
 
-pub(crate) struct Stage {
-    pub(crate) namespaces: Namespaces,
+pub(crate) struct PreparedParts {
+    pub(crate) namespaces: SandboxNamespaces,
     pub(crate) devices: Devices,
     /// To the mounter, which takes [`Files`] and answers with the mounts of [`overlay::build`].
     pub(crate) overlays: Channel,
 }
 
-impl Stage {
+impl PreparedParts {
     pub(crate) fn make(server: &Channel, preparation: &Preparation, watch: &mut Stopwatch) -> Result<Self, Failure> {
         let (outer, inner) = Channel::pair().at("make a channel to the furnisher")?;
         if preparation.owner != 0 {
@@ -52,7 +52,7 @@ impl Stage {
         };
         drop(inner);
         watch.mark("launcher: namespaces made");
-        let namespaces = Namespaces::of(furnisher).at("open the namespaces")?;
+        let namespaces = SandboxNamespaces::of(furnisher).at("open the namespaces")?;
         map_ids(furnisher, preparation).at("map the ids")?;
         outer.send(&(), &[]).at("wake the furnisher")?;
         let overlays = start_mounter(server, &namespaces)?;
@@ -86,7 +86,7 @@ fn furnish(launcher: &Channel, id_count: u32) -> Result<(), Failure> {
 }
 
 /// Forks the mounter, a child of the server. It ends when the launcher does, unless it has work.
-fn start_mounter(server: &Channel, namespaces: &Namespaces) -> Result<Channel, Failure> {
+fn start_mounter(server: &Channel, namespaces: &SandboxNamespaces) -> Result<Channel, Failure> {
     let (ours, theirs) = Channel::pair().at("make a channel to the mounter")?;
     match clone_sibling().at("start the mounter")? {
         Side::Parent(_) => Ok(ours),
@@ -104,7 +104,7 @@ fn start_mounter(server: &Channel, namespaces: &Namespaces) -> Result<Channel, F
 }
 
 /// The work of the mounter.
-fn mount(server: &Channel, first: &Channel, namespaces: &Namespaces) -> Result<(), Failure> {
+fn mount(server: &Channel, first: &Channel, namespaces: &SandboxNamespaces) -> Result<(), Failure> {
     let Some((files, _)) = first.receive::<Files>().at("wait for the layers")? else { return Ok(()) };
     let mut watch = Stopwatch::start();
     let mounts = overlay::build(&files, namespaces.user.as_fd())?;

@@ -69,6 +69,7 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
             "Volume",
             "VolumeMount",
             "Lease",
+            "ListedSandbox",
             "Connect",
         ],
         "`protocol` has the body that travels, the other crate the same concept inside",

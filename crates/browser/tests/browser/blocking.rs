@@ -220,7 +220,7 @@ async fn requests_and_websocket_of_the_origin_work() {
 async fn only_the_https_origin_gets_a_tunnel() {
     let canary = Canary::listen().await;
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = server.local_addr().expect("it is cgroup").to_string();
+    let address = server.local_addr().expect("it is bound").to_string();
     let (greet, mut greetings) = tokio::sync::mpsc::unbounded_channel();
     let _server = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Ok((mut stream, _)) = server.accept().await {

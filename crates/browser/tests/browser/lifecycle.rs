@@ -180,7 +180,7 @@ async fn unreachable_server_opens_only_its_own_circuit() {
     let (rig, up) = (rig(), Site::page("up", TEXT).await);
     let mut down = up.request("/");
     down.origin = "http://3000-down.localhost".parse().expect("an origin");
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it was cgroup");
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it was bound");
     down.upstream.address = unused.to_string();
     for _ in 0..3 {
         let refused = rig.browser.capture(down.clone()).await;

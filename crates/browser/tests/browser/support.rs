@@ -77,7 +77,7 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) async fn serve(name: &'static str, router: Router) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-        let address = listener.local_addr().expect("it is cgroup");
+        let address = listener.local_addr().expect("it is bound");
         let server = async move { axum::serve(listener, router).await.expect("it serves") };
         Self { name, address, _server: AbortOnDropHandle::new(tokio::spawn(server)) }
     }
@@ -118,7 +118,7 @@ pub(crate) struct Canary {
 impl Canary {
     pub(crate) async fn listen() -> Self {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
-        let port = tcp.local_addr().expect("it is cgroup").port();
+        let port = tcp.local_addr().expect("it is bound").port();
         let tcp6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await.expect("the same port");
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).await.expect("the same port");
         let hits = Arc::new(AtomicUsize::new(0));

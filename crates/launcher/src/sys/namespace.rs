@@ -62,13 +62,13 @@ const OF_SANDBOX: libc::c_int =
     libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 /// The namespaces that [`clone_into_namespaces`] made, held open: they outlive their processes.
-pub(crate) struct Namespaces {
+pub(crate) struct SandboxNamespaces {
     pub(crate) user: OwnedFd,
     pub(crate) network: OwnedFd,
     others: [(LinkNameSpaceType, OwnedFd); 3],
 }
 
-impl Namespaces {
+impl SandboxNamespaces {
     /// Opens those of the process `pid`.
     pub(crate) fn of(pid: Pid) -> io::Result<Self> {
         let open = |kind| -> io::Result<OwnedFd> {
