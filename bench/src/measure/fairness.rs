@@ -1,7 +1,7 @@
 //! A neighbour's commands while seven other sandboxes take all they can.
 //!
-//! Quiet and loaded rounds alternate: in a quiet round the hostile sandboxes are paused. So a
-//! machine that becomes slower during the run slows both sides.
+//! Half of the quiet side is measured before the hostile sandboxes run and half after they are
+//! gone, so that a machine that becomes slower during the run slows both sides.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,12 +55,12 @@ impl Abuse {
     }
 }
 
-/// Rounds of each side.
+/// Rounds of the quiet side before and after; twice as many beside the hostile sandboxes.
 const ROUNDS: usize = 5;
-/// Time after the hostile sandboxes continue in which nothing is measured: the server tells within
-/// it which sandboxes only compute.
+/// Time after the hostile sandboxes begin in which nothing is measured: the server tells within it
+/// which sandboxes only compute.
 const ONSET: Duration = Duration::from_secs(1);
-/// Time after the hostile sandboxes are paused, in which the disk takes what they wrote.
+/// Time after the end of the hostile sandboxes, in which the disk takes what they wrote.
 const CALM: Duration = Duration::from_millis(500);
 
 /// The neighbour's commands and the control plane's answers of one side.
@@ -84,6 +84,8 @@ fn measure(server: &Server, plan: &Plan, abuses: &[Abuse]) -> anyhow::Result<(Si
     let mut neighbour = Sandbox::create(server, server.connect()?)?;
     let mut control = server.connect()?;
     let (mut quiet, mut loaded) = (Side::default(), Side::default());
+    take(server, &mut neighbour, &mut control, plan.runs, &mut Side::default())?; // Warms.
+    (0..ROUNDS).try_for_each(|_| take(server, &mut neighbour, &mut control, plan.runs, &mut quiet))?;
     let mut hostile = Vec::new();
     for abuse in abuses.iter().filter(|abuse| **abuse != Abuse::Logs) {
         let mut sandbox = Sandbox::create(server, server.connect()?)?;
@@ -95,34 +97,25 @@ fn measure(server: &Server, plan: &Plan, abuses: &[Abuse]) -> anyhow::Result<(Si
     let talk = Talk::default();
     thread::scope(|scope| {
         let talking = talker.map(|talker| scope.spawn(|| talk.repeat(talker)));
-        let mut sides = || -> anyhow::Result<()> {
-            for round in 0..=ROUNDS {
-                talk.set(false);
-                hostile.iter_mut().try_for_each(|sandbox| sandbox.pause().map(drop))?;
-                // The first round warms.
-                let mut warm = Side::default();
-                let (quiet, loaded) = if round == 0 { (&mut warm, None) } else { (&mut quiet, Some(&mut loaded)) };
-                thread::sleep(CALM);
-                take(server, &mut neighbour, &mut control, plan.runs, quiet)?;
-                talk.set(true);
-                hostile.iter_mut().try_for_each(|sandbox| sandbox.resume().map(drop))?;
-                let Some(loaded) = loaded else { continue };
-                let begun = Instant::now();
-                while begun.elapsed() < ONSET {
-                    neighbour.run()?;
-                }
-                take(server, &mut neighbour, &mut control, plan.runs, loaded)?;
+        talk.set(true);
+        let mut side = || -> anyhow::Result<()> {
+            let begun = Instant::now();
+            while begun.elapsed() < ONSET {
+                neighbour.run()?;
             }
-            Ok(())
+            (0..2 * ROUNDS).try_for_each(|_| take(server, &mut neighbour, &mut control, plan.runs, &mut loaded))
         };
-        let done = sides();
+        let done = side();
         talk.end();
         let talked = talking.map_or(Ok(Ok(())), thread::ScopedJoinHandle::join);
         done.and(talked.map_err(|_| anyhow::anyhow!("the client of the logs failed"))?)
     })?;
-    for sandbox in hostile.into_iter().chain([neighbour]) {
+    for sandbox in hostile {
         sandbox.kill()?;
     }
+    thread::sleep(CALM);
+    (0..ROUNDS).try_for_each(|_| take(server, &mut neighbour, &mut control, plan.runs, &mut quiet))?;
+    neighbour.kill()?;
     Ok((quiet, loaded))
 }
 
@@ -190,11 +183,11 @@ fn rows(quiet: &Side, loaded: &Side, abuses: &[Abuse]) -> Vec<Row> {
     let names = abuses.iter().filter_map(|abuse| Some(abuse.to_possible_value()?.get_name().to_owned()));
     let names = names.collect::<Vec<_>>().join(", ");
     let command = format!(
-        "{} times `bash -l -c 'echo hi'` in one sandbox, beside others that are hostile ({names}) and, in turn, while \
-         those are paused, in {ROUNDS} rounds of each. The hostile ones are: a fork bomb, a memory bomb, a writer of files \
-         with fsync, a flood of datagrams and one of connections to a refused address, two processes that compute for 80 of \
-         every 100 ms, and a program whose output a client reads as fast as it can. They run for {} s before a round is \
-         measured. Ratio of the 99th percentiles.",
+        "{} times `bash -l -c 'echo hi'` in one sandbox, half of them before and half after the same number beside \
+         others that are hostile ({names}): a fork bomb, a memory bomb, a writer of files with fsync, a flood of datagrams \
+         and one of connections to a refused address, two processes that compute for 80 of every 100 ms, and a program \
+         whose output a client reads as fast as it can. They have run for {} s when the first command is measured. Ratio of \
+         the 99th percentiles.",
         loaded.commands.len(),
         ONSET.as_secs()
     );
