@@ -287,8 +287,8 @@ fn a_spare_launcher_that_died_is_replaced() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         // Dead, but not reaped: the engine does that.
         eventually("the end of the spare", || !is_launcher(&spare[victim]));
-        // A boot takes what is ready. While the spare is still being prepared it takes none, so that
-        // only the next boot meets the dead one.
+        // A boot takes what is ready. While the spare is still being prepared it takes none, so
+        // that only the next boot meets the dead one.
         eventually("the end of its other half", || {
             let machine = block_on(async { engine.boot(boot_of(&engine, &fresh_name()).await).await.unwrap() });
             assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
