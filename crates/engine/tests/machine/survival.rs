@@ -216,8 +216,16 @@ fn spares_that_a_sandbox_may_have_used_go_to_the_trash() {
     sweep_clean(&place, engine);
 }
 
+/// The children of this process while the engine that the tests share has its spare launcher: after
+/// a boot it prepares one.
+fn settled_children() -> HashSet<String> {
+    drop(Sandbox::new());
+    wait_for_spare("self", &HashSet::new());
+    children()
+}
+
 fn a_killed_launcher_leaves_nothing() {
-    let others = children();
+    let others = settled_children();
     let place = TestDirectory::new();
     let engine = block_on(place.engine());
     let (mut booted, mut failed) = (0, 0);
@@ -275,10 +283,7 @@ fn wait_for_spare(process: &str, others: &HashSet<String>) -> Vec<String> {
 }
 
 fn a_spare_launcher_that_died_is_replaced() {
-    // The shared engine has a spare launcher, too: after a boot it prepares one.
-    drop(Sandbox::new());
-    wait_for_spare("self", &HashSet::new());
-    let others = children();
+    let others = settled_children();
     let place = TestDirectory::new();
     let engine = block_on(place.engine());
     for victim in 0..2 {
