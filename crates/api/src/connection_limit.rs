@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// One in this many connections is reserved for loopback.
 const RESERVED_FRACTION: usize = 8;
@@ -58,7 +60,7 @@ impl ConnectionLimiter {
     }
 
     fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock()
     }
 }
 

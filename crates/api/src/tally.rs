@@ -3,9 +3,10 @@
 
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -79,7 +80,7 @@ impl Tally {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -93,10 +94,10 @@ mod tests {
         let lines: Arc<Mutex<Vec<(u64, u16)>>> = Arc::default();
         let written = Arc::clone(&lines);
         let tally = Tally::new(&tasks, &end, move |count, peer| {
-            written.lock().expect("no panic").push((count, peer.port()));
+            written.lock().push((count, peer.port()));
         });
         let peer = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let lines = || lines.lock().expect("no panic").clone();
+        let lines = || lines.lock().clone();
         for port in 1..=2000 {
             tally.count(peer(port));
         }

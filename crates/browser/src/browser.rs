@@ -1,10 +1,11 @@
 //! The browser that captures share: started on first use, replaced when it dies, closed when idle.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -129,12 +130,12 @@ impl Browser {
 }
 
 impl Inner {
-    fn breakers(&self) -> std::sync::MutexGuard<'_, Breakers> {
-        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn breakers(&self) -> parking_lot::MutexGuard<'_, Breakers> {
+        self.breakers.lock()
     }
 
     fn touch(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.used.lock() = Instant::now();
     }
 
     #[instrument(skip_all, fields(origin = %request.origin))]
@@ -252,7 +253,7 @@ async fn close_when_idle(inner: Weak<Inner>, process: Weak<Process>, stop: Cance
             if !process.is_alive() {
                 return;
             }
-            let used = *inner.used.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = *inner.used.lock();
             let in_use = inner.permits.available_permits() < inner.config.max_concurrent;
             let due =
                 if in_use { Instant::now() + inner.config.idle_timeout } else { used + inner.config.idle_timeout };

@@ -10,10 +10,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -116,7 +117,7 @@ impl Connection {
     ) -> Result<Value, CdpError> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
-        lock(&self.shared.waiting).insert(id, sender);
+        self.shared.waiting.lock().insert(id, sender);
         let _entry = Waiting { shared: &self.shared, id };
         let exchange = async {
             self.commands.send(encode(id, session, method, &params)).await.map_err(|_| CdpError::Ended)?;
@@ -148,11 +149,11 @@ impl Connection {
 
     /// Passes the events of `session` to `sink` until [`forget`](Self::forget).
     pub(crate) fn listen(&self, session: &str, sink: Sink) {
-        lock(&self.shared.sinks).insert(session.to_owned(), sink);
+        self.shared.sinks.lock().insert(session.to_owned(), sink);
     }
 
     pub(crate) fn forget(&self, session: &str) {
-        lock(&self.shared.sinks).remove(session);
+        self.shared.sinks.lock().remove(session);
     }
 }
 
@@ -181,12 +182,8 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.waiting).remove(&self.id);
+        self.shared.waiting.lock().remove(&self.id);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn encode(id: u64, session: Option<&str>, method: &str, params: &Value) -> Vec<u8> {
@@ -232,8 +229,8 @@ async fn read(reader: pipe::Receiver, shared: Arc<Shared>) {
         message.shrink_to(1 << 20);
     }
     shared.ended.cancel();
-    lock(&shared.waiting).clear();
-    lock(&shared.sinks).clear();
+    shared.waiting.lock().clear();
+    shared.sinks.lock().clear();
 }
 
 /// Skips the rest of the current message; false if the stream ends first.
@@ -261,14 +258,14 @@ impl Shared {
         };
         match (message.id, message.method, message.session_id) {
             (Some(id), ..) => {
-                let waiting = lock(&self.waiting).remove(&id);
+                let waiting = self.waiting.lock().remove(&id);
                 if let Some(sender) = waiting {
                     // The caller may have stopped waiting.
                     let _ = sender.send(message.error.map_or(Ok(message.result), |error| Err(error.message)));
                 }
             }
             (None, Some(method), Some(session)) => {
-                let sink = lock(&self.sinks).get(&session).cloned();
+                let sink = self.sinks.lock().get(&session).cloned();
                 if let Some(sink) = sink {
                     sink(&method, &message.params);
                 }

@@ -10,12 +10,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cgroup::MemoryCgroup;
 use futures::FutureExt;
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -159,14 +160,14 @@ impl Process {
 
     /// A listener that no other capture uses. There are as many as concurrent captures.
     pub(crate) fn take_listener(&self) -> Option<ProxyListener> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.listeners.lock().pop()
     }
 
     /// Drops pending connections first: they belong to a page that is gone, not to the next
     /// capture.
     pub(crate) fn return_listener(&self, listener: ProxyListener) {
         while let Some(Ok(_)) = listener.listener.accept().now_or_never() {}
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        self.listeners.lock().push(listener);
     }
 
     /// Asks the browser to exit, kills it after a timeout, and waits for its end.
@@ -374,7 +375,7 @@ fn drain(stderr: ChildStderr) -> io::Result<(StderrTail, AbortOnDropHandle<()>)>
     let task = tokio::spawn(async move {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            let mut tail = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tail = kept.lock();
             tail.extend_from_slice(&buffer[..length]);
             let surplus = tail.len().saturating_sub(STDERR_TAIL_BYTES);
             tail.drain(..surplus);
@@ -384,7 +385,7 @@ fn drain(stderr: ChildStderr) -> io::Result<(StderrTail, AbortOnDropHandle<()>)>
 }
 
 fn explain_exit(tail: &StderrTail) -> BrowserError {
-    let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    let tail = tail.lock();
     let text = String::from_utf8_lossy(&tail).trim().to_owned();
     match text.contains("No usable sandbox") {
         true => BrowserError::NoSandbox,

@@ -13,7 +13,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use hyper::body::Incoming;
 use hyper::service::{HttpService, service_fn};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -112,11 +113,11 @@ impl OriginProxy {
     }
 
     pub(crate) fn notes(&self) -> Notes {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notes.lock().clone()
     }
 
     fn note(&self, change: impl FnOnce(&mut Notes)) {
-        change(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.notes.lock());
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {

@@ -1,13 +1,14 @@
 //! Captures one page in one viewport: new browser context, navigation, network idle, screenshot.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::debug;
@@ -50,7 +51,7 @@ pub(crate) struct Opened(Mutex<Vec<(String, Option<String>)>>);
 impl Opened {
     /// Closes everything. False if the browser does not respond.
     pub(crate) async fn close(&self, process: &Process, within: Duration) -> bool {
-        let opened = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let opened = std::mem::take(&mut *self.0.lock());
         let mut reacts = true;
         for (context, session) in opened {
             if let Some(session) = session {
@@ -67,11 +68,11 @@ impl Opened {
     }
 
     fn add_context(&self, context: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((context.to_owned(), None));
+        self.0.lock().push((context.to_owned(), None));
     }
 
     fn add_session(&self, context: &str, session: &str) {
-        let mut opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.0.lock();
         if let Some((_, slot)) = opened.iter_mut().find(|(known, _)| known == context) {
             *slot = Some(session.to_owned());
         }

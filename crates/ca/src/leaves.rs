@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, SanType,
@@ -70,7 +71,7 @@ impl Leaves {
 
     fn with<T>(&self, act: impl FnOnce(&mut Cache) -> T) -> T {
         // A panicking thread leaves only complete leaves in the cache.
-        act(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.cache.lock())
     }
 }
 

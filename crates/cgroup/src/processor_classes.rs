@@ -16,8 +16,9 @@
 //! lock.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::group::{CPU_PERIOD_USEC, ProcessorTime};
 use super::{Cgroup, CgroupError, Hierarchy, files};
@@ -56,7 +57,7 @@ pub struct Calls(Mutex<HashMap<String, u32>>);
 
 impl Calls {
     pub fn record(&self, group: &str) {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.0.lock();
         match calls.get_mut(group) {
             Some(count) => *count = count.saturating_add(1),
             None => drop(calls.insert(group.to_owned(), 1)),
@@ -65,7 +66,7 @@ impl Calls {
 
     /// The calls since the last time, by group.
     pub fn take(&self) -> HashMap<String, u32> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

@@ -52,8 +52,10 @@ mod values;
 mod verify;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 pub use browse::{BrowseError, DirectoryEntries, FileBeginning};
 pub use digest::{Digest, InvalidDigest};
@@ -150,7 +152,7 @@ impl Checkpoints {
     /// Serializes work on a project.
     async fn lock_project(&self, project: &ProjectId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.locks.lock();
             // Drops locks that no task holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(project.clone()).or_default())

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing::error;
 
 /// One row that was set aside.
@@ -26,7 +27,7 @@ impl SetAside {
     /// Returns the parsed row `id`. A row that failed to parse is logged once and listed in
     /// [`SetAside::rows`].
     pub fn keep<T, E: Display>(&self, table: &'static str, id: &str, read: Result<T, E>) -> Option<T> {
-        let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = self.0.lock();
         let key = (table, id.to_owned());
         match read {
             Ok(read) => {
@@ -50,7 +51,7 @@ impl SetAside {
     }
 
     pub fn rows(&self) -> Vec<SetAsideRow> {
-        let rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = self.0.lock();
         let row = |((table, id), cause): (&(&'static str, String), &String)| SetAsideRow {
             table,
             id: id.clone(),

@@ -5,11 +5,12 @@
 //! and reopens the gate; a corrupt file stays closed until another process opens it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use std::{error, io, iter};
 
 use durable::{FreeSpace, Unwritable};
+use parking_lot::{Mutex, MutexGuard};
 use sea_orm::sqlx::error::DatabaseError;
 use sea_orm::{ConnAcquireErr, ConnectionTrait, DatabaseConnection, DbErr, RuntimeErr, SqlxError, Statement};
 use tracing::{error, info};
@@ -89,7 +90,7 @@ impl WriteGate {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, Option<Unwritable>> {
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.closed.lock()
     }
 
     pub(crate) fn name(&self) -> String {

@@ -4,9 +4,10 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::EgressConfig;
@@ -92,7 +93,7 @@ impl Guard {
         let verdict = self.check(target.ip());
         if verdict.is_err() || !self.rules.borrow().is_empty() {
             let name = {
-                let state = self.state.lock().expect("no code panics while it holds this lock");
+                let state = self.state.lock();
                 let rules = self.rules();
                 let names = state.names.of(target.ip());
                 names.clone().rfind(|name| rules.names_it(name)).or_else(|| names.clone().last()).map(str::to_owned)
@@ -127,7 +128,7 @@ impl Guard {
 
     /// The names that led to `address`, the one queried last at the end.
     pub(crate) fn names_of(&self, address: IpAddr) -> Vec<String> {
-        let state = self.state.lock().expect("no code panics while it holds this lock");
+        let state = self.state.lock();
         state.names.of(address).map(str::to_owned).collect()
     }
 
@@ -163,7 +164,7 @@ impl Guard {
     }
 
     fn fresh(&self, netlink: &mut Netlink) -> Result<MutexGuard<'_, State>, Denied> {
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self.state.lock();
         if state.listed.is_none_or(|listed| listed.elapsed() >= ADDRESSES_INTERVAL) {
             state.addresses = netlink.addresses().map_err(|_| Denied::Host)?;
             state.listed = Some(Instant::now());

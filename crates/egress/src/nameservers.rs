@@ -1,8 +1,9 @@
 //! The name servers of the host, from `/etc/resolv.conf`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 pub(crate) const PORT: u16 = 53;
@@ -26,7 +27,7 @@ impl Nameservers {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
         }
-        let mut read = self.read.lock().expect("no code panics while it holds this lock");
+        let mut read = self.read.lock();
         match &*read {
             Some((when, servers)) if when.elapsed() < READ_INTERVAL => servers.clone(),
             _ => {

@@ -4,10 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -94,7 +95,7 @@ fn order(order: Order) -> io::Result<()> {
         })?;
         return Ok(());
     }
-    let mut visitor = VISITOR.lock().expect("no code panics while it holds this lock");
+    let mut visitor = VISITOR.lock();
     let order = match visitor.take() {
         Some(sender) => match sender.send(order) {
             Ok(()) => {

@@ -5,8 +5,9 @@
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -74,7 +75,7 @@ impl Trust {
     }
 
     fn inside(&self) -> Result<InspectionAuthority, TrustError> {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.inside.lock();
         if let Some(inside) = &*inside {
             return Ok(inside.clone());
         }
@@ -85,7 +86,7 @@ impl Trust {
 
     /// Client configuration that verifies upstreams.
     pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, TrustError> {
-        let mut outside = self.outside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outside = self.outside.lock();
         if let Some(config) = &*outside {
             return Ok(Arc::clone(config));
         }

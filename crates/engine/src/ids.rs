@@ -12,9 +12,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use launcher::users::{CONFINED_IDS, SANDBOX_IDS};
+use parking_lot::Mutex;
 
 use crate::privilege::Privilege;
 use crate::sys::namespace::owner_of;
@@ -67,7 +68,7 @@ impl Ranges {
 
     /// Takes a free range; fails with the number of those in use.
     pub(crate) fn take(&self) -> Result<Range, usize> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let start = taken.next;
         let number = (0..RANGES)
             .map(|step| (start + step) % RANGES)
@@ -86,7 +87,7 @@ impl Ranges {
             // All sandboxes have the same id, and the kernel counts nothing per sandbox.
             Privilege::Single => return None,
         };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         taken.foreign.remove(&number);
         taken.ours.insert(number);
         Some(Range { number, all: self.clone() })
@@ -114,7 +115,7 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        self.all.taken.lock().unwrap_or_else(PoisonError::into_inner).ours.remove(&self.number);
+        self.all.taken.lock().ours.remove(&self.number);
     }
 }
 
@@ -134,7 +135,7 @@ fn owner_number_of(pid: u32) -> Option<u32> {
 impl Ranges {
     /// How many ranges this engine has taken.
     pub(crate) fn taken(&self) -> usize {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).ours.len()
+        self.taken.lock().ours.len()
     }
 }
 

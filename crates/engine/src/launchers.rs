@@ -14,11 +14,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use egress::Device;
 use launcher::sealed_file;
 use launcher::spec::{Channel, Preparation, Report};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tracing::debug;
@@ -191,7 +191,7 @@ impl Launchers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Spare> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spare.lock()
     }
 
     fn spawn(&self, processes: Option<u32>) -> Result<Launcher, NamespacesError> {

@@ -7,12 +7,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use cgroup::Calls;
 use egress::Egress;
+use parking_lot::Mutex;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
@@ -68,7 +69,7 @@ impl NamespacesMachine {
     }
 
     async fn end(&self) -> Result<(), NamespacesError> {
-        self.0.egress.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.egress.lock().take();
         self.with_group(Group::kill_all).await?;
         timeout(EXIT_TIMEOUT, self.exited()).await.map_err(|_| NamespacesError::Io {
             what: format!("end process 1 of sandbox {}", self.0.name),
@@ -80,7 +81,7 @@ impl NamespacesMachine {
             remove_socket(&socket)
         })
         .await?;
-        self.0.ids.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.ids.lock().take();
         Ok(())
     }
 }
@@ -125,7 +126,7 @@ impl Machine for NamespacesMachine {
     }
 
     fn set_egress_rules(&self, rules: egress::Rules) {
-        if let Some(egress) = &*self.0.egress.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(egress) = &*self.0.egress.lock() {
             egress.set_rules(rules);
         }
     }

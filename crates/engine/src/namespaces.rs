@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use cgroup::{Calls, CgroupError, Hierarchy, ProcessShares, ProcessorClasses};
 use durable::Unwritable;
 use egress::{EgressConfig, Policy};
+use parking_lot::Mutex;
 use protocol::SandboxId;
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::time::{ClockId, clock_gettime};

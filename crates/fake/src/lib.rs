@@ -37,11 +37,12 @@ mod templates;
 mod volumes;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -288,11 +289,11 @@ impl Drop for FakeServer {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, FakeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn controls(&self) -> MutexGuard<'_, TestControls> {
-        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.controls.lock()
     }
 
     /// Records the request, and returns the fault to inject.

@@ -2,9 +2,9 @@
 //! Contains names of commands and numbers; never arguments, environment values or content.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use protocol::guest::{LogEntry, LogLevel};
 
 const MAX_ENTRIES: usize = 1000;
@@ -23,7 +23,7 @@ struct Ring {
 impl Log {
     pub(crate) fn add<const N: usize>(&self, level: LogLevel, message: &str, fields: [(&str, String); N]) {
         let fields: BTreeMap<_, _> = fields.map(|(key, value)| (key.to_owned(), truncate(&value))).into();
-        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = self.0.lock();
         if ring.entries.len() == MAX_ENTRIES {
             ring.entries.pop_front();
         }
@@ -34,7 +34,7 @@ impl Log {
 
     /// Entries newer than `seq`; 0 returns all.
     pub(crate) fn after(&self, seq: u64) -> Vec<LogEntry> {
-        let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.0.lock();
         ring.entries.iter().filter(|entry| entry.seq > seq).cloned().collect()
     }
 }

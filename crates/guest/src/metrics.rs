@@ -2,9 +2,10 @@
 //! instead, which are more accurate; this serves callers of the guest.
 
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use protocol::envd::Metrics;
 
 use crate::log::unix_ms;
@@ -49,7 +50,7 @@ impl CpuMeter {
     /// Percent of all CPUs since the last sample. Misses processes that ended in between.
     fn percent(&self, ticks: u64, processors: u32) -> f64 {
         let now = Instant::now();
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace((now, ticks));
+        let last = self.0.lock().replace((now, ticks));
         let Some((then, before)) = last else { return 0.0 };
         let elapsed = now.duration_since(then).as_secs_f64().max(0.001);
         let busy = ticks.saturating_sub(before) as f64 / TICKS_PER_SECOND;

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use protocol::envd::Init;
 use protocol::guest::{GuestConfig, Lease};
 use subtle::ConstantTimeEq;
@@ -100,7 +101,7 @@ impl Guest {
     }
 
     fn settings<T>(&self, read: impl FnOnce(&mut Settings) -> T) -> T {
-        read(&mut self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&mut self.settings.lock())
     }
 
     pub(crate) fn access_token(&self) -> Option<String> {

@@ -6,7 +6,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// A user with the ids that processes and files need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Users {
 
     pub(crate) fn accounts(&self) -> Arc<Accounts> {
         let (passwd, group) = (stamp(&self.passwd), stamp(&self.group));
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.lock();
         if let Some((old_passwd, old_group, accounts)) = &*cached
             && (*old_passwd, *old_group) == (passwd, group)
         {

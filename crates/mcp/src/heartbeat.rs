@@ -5,9 +5,10 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RoleServer};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -26,11 +27,11 @@ pub(crate) struct Latest(Arc<Mutex<Option<Progress>>>);
 
 impl Latest {
     pub(crate) fn set(&self, progress: Progress) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        *self.0.lock() = Some(progress);
     }
 
     fn get(&self) -> Option<Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

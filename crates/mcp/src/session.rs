@@ -6,9 +6,10 @@
 //! one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -39,7 +40,7 @@ impl Session {
 
     /// Records that the client learns of `sandbox`. True if it did not know it yet.
     pub(crate) fn announce(&self, sandbox: &str) -> bool {
-        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut announced = self.announced.lock();
         announced.replace(sandbox.to_owned()).as_deref() != Some(sandbox)
     }
 }

@@ -4,10 +4,11 @@
 //! again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rmcp::model::{Resource, Tool};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
@@ -130,12 +131,12 @@ impl ServerState {
 
     /// Looks up or creates a session that the client names.
     pub(crate) fn resolve_session(&self, name: &str) -> SessionLookup {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.lock();
         sessions.resolve(name, Instant::now())
     }
 
     pub(crate) fn add_link(&self, session: &Arc<Session>, link: Resource) {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         links.retain(|(_, known)| known.uri != link.uri);
         links.push((Arc::clone(session), link));
         let surplus = links.len().saturating_sub(MAX_LINKS);
@@ -144,23 +145,23 @@ impl ServerState {
 
     /// Links to output that was too long for responses, newest last.
     pub(crate) fn links(&self) -> Vec<Resource> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.lock();
         links.iter().map(|(_, link)| link.clone()).collect()
     }
 
     /// Marks the server as in use by a client that holds no connection.
     pub(crate) fn record_stateless_call(&self) {
-        *self.last_stateless_call.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.last_stateless_call.lock() = Some(Instant::now());
     }
 
     /// Closes sessions past their idle timeout, and releases the sandbox if no client uses it.
     pub(crate) async fn release_if_idle(&self) {
         let now = Instant::now();
-        let old = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove_expired(now);
+        let old = self.sessions.lock().remove_expired(now);
         for session in old {
             self.close_session(&session).await;
         }
-        let passed = *self.last_stateless_call.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = *self.last_stateless_call.lock();
         let expected = passed.is_some_and(|at| now.duration_since(at) < self.settings.idle_timeout);
         if self.connections.load(Ordering::SeqCst) > 0 || expected {
             return;
@@ -181,7 +182,7 @@ impl ServerState {
         {
             warn!(session, "session did not close in time");
         }
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         links.retain(|(owner, _)| owner.name != session);
     }
 

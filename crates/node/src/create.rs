@@ -1,10 +1,11 @@
 //! Creates sandboxes, at most once per idempotency key.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use parking_lot::Mutex;
 use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 
@@ -139,13 +140,9 @@ struct KeyGuard {
     key: String,
 }
 
-fn lock(keys: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
-    keys.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl KeyGuard {
     fn take(keys: &Arc<Mutex<HashSet<String>>>, key: &str) -> Result<Self, CreateError> {
-        if !lock(keys).insert(key.to_owned()) {
+        if !keys.lock().insert(key.to_owned()) {
             return Err(CreateError::KeyInProgress);
         }
         Ok(Self { keys: Arc::clone(keys), key: key.to_owned() })
@@ -154,6 +151,6 @@ impl KeyGuard {
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
-        lock(&self.keys).remove(&self.key);
+        self.keys.lock().remove(&self.key);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use engine::{
     NewRoot, RootError, Trash, Trashed, Usage,
 };
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use protocol::SandboxId;
 use protocol::guest::GuestConfig;
 use serde_json::Value;
@@ -66,10 +67,6 @@ pub fn guest_config(boot: &Boot) -> serde_json::Result<GuestConfig> {
     serde_json::from_slice(&boot.guest_config)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl MemoryEngine {
     /// Creates an engine whose sockets are in `directory`; `guest` answers on them.
     pub fn new(
@@ -86,32 +83,32 @@ impl MemoryEngine {
 
     /// Connects `port` of every machine to `address`.
     pub fn open_port(&self, port: u16, address: SocketAddr) {
-        lock(&lock(&self.inner).ports).insert(port, address);
+        self.inner.lock().ports.lock().insert(port, address);
     }
 
     /// Makes every boot fail with this error, or succeed again.
     pub fn refuse_boots(&self, error: Refusal) {
-        lock(&self.inner).refusing = error;
+        self.inner.lock().refusing = error;
     }
 
     /// Makes every freeze fail with this error, or succeed again.
     pub fn refuse_freezes(&self, error: Refusal) {
-        *lock(&lock(&self.inner).refusing_freezes) = error;
+        *self.inner.lock().refusing_freezes.lock() = error;
     }
 
     /// All boots so far, oldest first.
     pub fn boots(&self) -> Vec<Boot> {
-        lock(&self.inner).boots.clone()
+        self.inner.lock().boots.clone()
     }
 
     /// All files in the pool.
     pub fn files(&self) -> HashSet<FilesId> {
-        lock(&self.inner).files.clone()
+        self.inner.lock().files.clone()
     }
 
     /// Removes files as a disk failure does.
     pub fn lose_files(&self, files: &FilesId) {
-        lock(&self.inner).files.remove(files);
+        self.inner.lock().files.remove(files);
     }
 
     fn missing(&self, files: &FilesId) -> EngineError {
@@ -119,7 +116,7 @@ impl MemoryEngine {
     }
 
     fn check_files(&self, boot: &Boot) -> Result<(), EngineError> {
-        let (inner, own) = (lock(&self.inner), FilesId::from(&boot.id));
+        let (inner, own) = (self.inner.lock(), FilesId::from(&boot.id));
         let mut wanted = boot.volumes.iter().map(|mount| &mount.files).collect::<Vec<_>>();
         match (boot.files, inner.files.contains(&own)) {
             (BootFiles::Create, true) => return Err(EngineError::failed("cannot boot", "there are files already")),
@@ -134,48 +131,48 @@ impl MemoryEngine {
 
     /// All copies so far, as source and target, oldest first.
     pub fn copies(&self) -> Vec<(FilesId, FilesId)> {
-        lock(&self.inner).copies.clone()
+        self.inner.lock().copies.clone()
     }
 
     /// Creates files that no record names, as a server leaves them that dies right after it made
     /// them.
     pub fn strand_files(&self) -> FilesId {
         let files = new_files_id();
-        lock(&self.inner).files.insert(files.clone());
+        self.inner.lock().files.insert(files.clone());
         files
     }
 
     /// Machines whose process 1 is alive.
     pub fn running(&self) -> HashSet<SandboxId> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         inner.machines.iter().filter(|(_, machine)| machine.is_alive()).map(|(id, _)| id.clone()).collect()
     }
 
     /// Blocks every freeze until the guard is dropped.
     pub async fn hold_freezes(&self) -> tokio::sync::OwnedMutexGuard<()> {
-        let freezing = Arc::clone(&lock(&self.inner).freezing);
+        let freezing = Arc::clone(&self.inner.lock().freezing);
         freezing.lock_owned().await
     }
 
     pub fn is_frozen(&self, id: &SandboxId) -> bool {
-        lock(&self.inner).machines.get(id).is_some_and(|machine| *lock(&machine.frozen))
+        self.inner.lock().machines.get(id).is_some_and(|machine| *machine.frozen.lock())
     }
 
     /// The current egress rules of a machine.
     pub fn egress_of(&self, id: &SandboxId) -> Option<Rules> {
-        lock(&self.inner).machines.get(id).map(|machine| lock(&machine.egress).clone())
+        self.inner.lock().machines.get(id).map(|machine| machine.egress.lock().clone())
     }
 
     /// Simulates that the kernel kills `count` processes of a machine because it is out of memory.
     pub fn run_out_of_memory(&self, id: &SandboxId, count: u64) {
-        if let Some(machine) = lock(&self.inner).machines.get(id) {
+        if let Some(machine) = self.inner.lock().machines.get(id) {
             machine.oom_kills.fetch_add(count, Ordering::Relaxed);
         }
     }
 
     /// Ends process 1 without a request.
     pub fn crash(&self, id: &SandboxId) {
-        if let Some(machine) = lock(&self.inner).machines.get(id) {
+        if let Some(machine) = self.inner.lock().machines.get(id) {
             machine.end();
         }
     }
@@ -188,24 +185,24 @@ impl Trash for MemoryEngine {
     }
 
     async fn write_note(&self, files: &FilesId, note: Value) -> Result<(), EngineError> {
-        lock(&self.inner).notes.insert(files.clone(), note);
+        self.inner.lock().notes.insert(files.clone(), note);
         Ok(())
     }
 
     async fn note(&self, files: &FilesId) -> Result<Option<Value>, EngineError> {
-        Ok(lock(&self.inner).notes.get(files).cloned())
+        Ok(self.inner.lock().notes.get(files).cloned())
     }
 
     async fn is_volume(&self, files: &FilesId) -> Result<bool, EngineError> {
-        Ok(lock(&self.inner).volumes.contains(files))
+        Ok(self.inner.lock().volumes.contains(files))
     }
 
     async fn trash(&self) -> Result<Vec<Trashed>, EngineError> {
-        Ok(lock(&self.inner).trash.values().cloned().collect())
+        Ok(self.inner.lock().trash.values().cloned().collect())
     }
 
     async fn take_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let Some(Trashed { note, .. }) = inner.trash.remove(files) else { return Err(self.missing(files)) };
         inner.files.insert(files.clone());
         inner.notes.extend(note.map(|note| (files.clone(), note)));
@@ -213,13 +210,13 @@ impl Trash for MemoryEngine {
     }
 
     async fn record_watched(&self, files: &FilesId, watched: Duration) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.trash.get_mut(files).ok_or_else(|| self.missing(files))?.watched = watched;
         Ok(())
     }
 
     async fn delete_from_trash(&self, files: &FilesId) -> Result<(), EngineError> {
-        lock(&self.inner).trash.remove(files);
+        self.inner.lock().trash.remove(files);
         Ok(())
     }
 }
@@ -240,14 +237,14 @@ impl Engine for MemoryEngine {
     }
 
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>, EngineError> {
-        if let Some(error) = lock(&self.inner).refusing {
+        if let Some(error) = self.inner.lock().refusing {
             return Err(error());
         }
         self.check_files(&boot)?;
         let pid = self.next_pid.fetch_add(1, Ordering::Relaxed);
         let socket = self.directory.join(format!("{pid}.sock"));
         let listener = UnixListener::bind(&socket).map_err(|error| EngineError::failed("cannot bind", error))?;
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let machine = Arc::new(MemoryMachine {
             instance: Instance { pid, start_time: u64::from(pid) * 7 },
             socket,
@@ -274,7 +271,7 @@ impl Engine for MemoryEngine {
         instance: Instance,
         egress: Policy,
     ) -> Result<Option<Arc<dyn Machine>>, EngineError> {
-        let found = lock(&self.inner).machines.get(id).cloned();
+        let found = self.inner.lock().machines.get(id).cloned();
         let same = found.filter(|machine| machine.is_alive() && machine.instance == instance);
         if let Some(machine) = &same {
             machine.set_egress_rules(egress.rules);
@@ -283,7 +280,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn sweep(&self, running: &HashSet<SandboxId>, files: &HashSet<FilesId>) -> Result<Vec<FilesId>, EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.machines.retain(|id, machine| {
             let stays = running.contains(id);
             if !stays {
@@ -305,7 +302,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn remove_files(&self, files: &FilesId) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.files.remove(files);
         inner.volumes.remove(files);
         inner.notes.remove(files);
@@ -313,7 +310,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn copy_files(&self, from: &FilesId, to: &FilesId) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if !inner.files.contains(from) {
             return Err(self.missing(from));
         }
@@ -325,7 +322,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn make_spares(&self, ids: &[SandboxId], from: Option<&FilesId>) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         match from.filter(|from| !inner.files.contains(*from)) {
             Some(missing) => Err(self.missing(missing)),
             None => {
@@ -336,7 +333,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let taken = inner.spares.remove(id);
         if taken {
             inner.files.insert(FilesId::from(id));
@@ -345,12 +342,12 @@ impl Engine for MemoryEngine {
     }
 
     async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError> {
-        lock(&self.inner).spares.remove(id);
+        self.inner.lock().spares.remove(id);
         Ok(())
     }
 
     async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let spares = std::mem::take(&mut inner.spares);
         inner.files.extend(spares.iter().map(FilesId::from).filter(|files| keep.contains(files)));
         Ok(())
@@ -364,12 +361,12 @@ impl Engine for MemoryEngine {
         let root = self.directory.join(files.as_str());
         std::fs::create_dir(&root).map_err(|error| EngineError::failed("cannot make a root", error))?;
         fill(&NewRoot { path: root, first_id: None, cgroup: Vec::new() }).map_err(RootError::Fill)?;
-        lock(&self.inner).files.insert(files.clone());
+        self.inner.lock().files.insert(files.clone());
         Ok(Vec::new())
     }
 
     async fn create_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.files.insert(files.clone());
         inner.volumes.insert(files.clone());
         let directory = self.directory.join(files.as_str());
@@ -379,7 +376,7 @@ impl Engine for MemoryEngine {
     }
 
     async fn open_volume(&self, files: &FilesId, _limit_bytes: u64) -> Result<VolumeDirectory, EngineError> {
-        if !lock(&self.inner).files.contains(files) {
+        if !self.inner.lock().files.contains(files) {
             return Err(self.missing(files));
         }
         let opened = VolumeDirectory::open(&self.directory.join(files.as_str()));
@@ -426,7 +423,7 @@ impl Machine for MemoryMachine {
     }
 
     async fn dial(&self, port: u16) -> io::Result<TcpStream> {
-        let address = lock(&self.ports).get(&port).copied();
+        let address = self.ports.lock().get(&port).copied();
         match address {
             Some(address) => TcpStream::connect(address).await,
             None => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -434,15 +431,15 @@ impl Machine for MemoryMachine {
     }
 
     fn set_egress_rules(&self, rules: Rules) {
-        *lock(&self.egress) = rules;
+        *self.egress.lock() = rules;
     }
 
     async fn freeze(&self) -> Result<(), EngineError> {
         let _allowed = self.freezing.lock().await;
-        if let Some(error) = *lock(&self.refusing_freezes) {
+        if let Some(error) = *self.refusing_freezes.lock() {
             return Err(error());
         }
-        *lock(&self.frozen) = true;
+        *self.frozen.lock() = true;
         Ok(())
     }
 
@@ -450,7 +447,7 @@ impl Machine for MemoryMachine {
         if !self.is_alive() {
             return Err(EngineError::failed("cannot thaw", "process 1 is gone"));
         }
-        *lock(&self.frozen) = false;
+        *self.frozen.lock() = false;
         Ok(())
     }
 
@@ -491,16 +488,16 @@ pub struct MemoryRecords {
 #[async_trait]
 impl SecretRecords for MemoryRecords {
     async fn secrets(&self) -> Result<Vec<Secret>, RecordsError> {
-        Ok(lock(&self.secrets).values().cloned().collect())
+        Ok(self.secrets.lock().values().cloned().collect())
     }
 
     async fn put_secret(&self, secret: &Secret) -> Result<(), RecordsError> {
-        lock(&self.secrets).insert(secret.id.clone(), secret.clone());
+        self.secrets.lock().insert(secret.id.clone(), secret.clone());
         Ok(())
     }
 
     async fn remove_secret(&self, id: &str) -> Result<(), RecordsError> {
-        lock(&self.secrets).remove(id);
+        self.secrets.lock().remove(id);
         Ok(())
     }
 }
@@ -508,16 +505,16 @@ impl SecretRecords for MemoryRecords {
 #[async_trait]
 impl VolumeRecords for MemoryRecords {
     async fn volumes(&self) -> Result<Vec<Volume>, RecordsError> {
-        Ok(lock(&self.volumes).values().cloned().collect())
+        Ok(self.volumes.lock().values().cloned().collect())
     }
 
     async fn put_volume(&self, volume: &Volume) -> Result<(), RecordsError> {
-        lock(&self.volumes).insert(volume.id.clone(), volume.clone());
+        self.volumes.lock().insert(volume.id.clone(), volume.clone());
         Ok(())
     }
 
     async fn remove_volume(&self, id: &str) -> Result<(), RecordsError> {
-        lock(&self.volumes).remove(id);
+        self.volumes.lock().remove(id);
         Ok(())
     }
 }
@@ -525,30 +522,30 @@ impl VolumeRecords for MemoryRecords {
 #[async_trait]
 impl TemplateRecords for MemoryRecords {
     async fn templates(&self) -> Result<Vec<TemplateRecord>, RecordsError> {
-        Ok(lock(&self.templates).values().cloned().collect())
+        Ok(self.templates.lock().values().cloned().collect())
     }
 
     async fn put_template(&self, template: &TemplateRecord) -> Result<(), RecordsError> {
-        lock(&self.templates).insert(template.id.clone(), template.clone());
+        self.templates.lock().insert(template.id.clone(), template.clone());
         Ok(())
     }
 
     async fn remove_template(&self, id: &str) -> Result<(), RecordsError> {
-        lock(&self.templates).remove(id);
+        self.templates.lock().remove(id);
         Ok(())
     }
 
     async fn layers(&self) -> Result<Vec<Layer>, RecordsError> {
-        Ok(lock(&self.layers).values().cloned().collect())
+        Ok(self.layers.lock().values().cloned().collect())
     }
 
     async fn put_layer(&self, layer: &Layer) -> Result<(), RecordsError> {
-        lock(&self.layers).insert(layer.key.clone(), layer.clone());
+        self.layers.lock().insert(layer.key.clone(), layer.clone());
         Ok(())
     }
 
     async fn remove_layer(&self, key: &str) -> Result<(), RecordsError> {
-        lock(&self.layers).remove(key);
+        self.layers.lock().remove(key);
         Ok(())
     }
 }
@@ -556,12 +553,12 @@ impl TemplateRecords for MemoryRecords {
 #[async_trait]
 impl Records for MemoryRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError> {
-        Ok(lock(&self.sandboxes).values().cloned().collect())
+        Ok(self.sandboxes.lock().values().cloned().collect())
     }
 
     async fn insert(&self, record: &Record, idempotency: Option<&IdempotencyKey>) -> Result<(), RecordsError> {
         let twice = |what: &str| RecordsError { what: "write", source: format!("{what} is there already").into() };
-        let (mut sandboxes, mut creations) = (lock(&self.sandboxes), lock(&self.creations));
+        let (mut sandboxes, mut creations) = (self.sandboxes.lock(), self.creations.lock());
         if sandboxes.contains_key(&record.id) {
             return Err(twice("the sandbox"));
         }
@@ -576,21 +573,21 @@ impl Records for MemoryRecords {
     }
 
     async fn put(&self, record: &Record) -> Result<(), RecordsError> {
-        lock(&self.sandboxes).insert(record.id.clone(), record.clone());
+        self.sandboxes.lock().insert(record.id.clone(), record.clone());
         Ok(())
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<(), RecordsError> {
-        lock(&self.sandboxes).remove(id);
+        self.sandboxes.lock().remove(id);
         Ok(())
     }
 
     async fn creation(&self, key: &str) -> Result<Option<(String, Created)>, RecordsError> {
-        Ok(lock(&self.creations).get(key).map(|(print, created, _)| (print.clone(), created.clone())))
+        Ok(self.creations.lock().get(key).map(|(print, created, _)| (print.clone(), created.clone())))
     }
 
     async fn forget_creations(&self, before: Timestamp) -> Result<(), RecordsError> {
-        lock(&self.creations).retain(|_, (_, _, at)| *at >= before);
+        self.creations.lock().retain(|_, (_, _, at)| *at >= before);
         Ok(())
     }
 }

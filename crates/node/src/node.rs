@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Engine, EngineCapabilities, EngineError, FilesId, Machine};
 use futures::StreamExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use protocol::SandboxId;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};

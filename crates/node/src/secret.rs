@@ -3,9 +3,10 @@
 //! one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::RwLock;
 
 use crate::error::SandboxError;
 use crate::id::{Token, random_name};
@@ -93,12 +94,12 @@ impl Secrets {
     /// The newest value of the secret called `name`.
     pub(crate) fn value(&self, name: &str) -> Option<Token> {
         let name = name.to_ascii_lowercase();
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.values().find(|secret| secret.name == name).map(|secret| secret.value.clone())
     }
 
     fn all(&self) -> Vec<Arc<Secret>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.known.read().values().cloned().collect()
     }
 
     /// Finds a secret by id or name.
@@ -110,7 +111,7 @@ impl Secrets {
 
     fn insert(&self, secret: Secret) -> Arc<Secret> {
         let secret = Arc::new(secret);
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(secret.id.clone(), Arc::clone(&secret));
+        self.known.write().insert(secret.id.clone(), Arc::clone(&secret));
         secret
     }
 
@@ -195,7 +196,7 @@ impl Node {
             let _guard = secrets.changing.lock().await;
             let known = secrets.find(&secret)?;
             secrets.records.remove_secret(&known.id).await?;
-            secrets.known.write().unwrap_or_else(PoisonError::into_inner).remove(&known.id);
+            secrets.known.write().remove(&known.id);
             Ok(())
         })
         .await

@@ -6,10 +6,11 @@
 //! without a spare prepares its files itself.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::FilesId;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::SandboxId;
 use tracing::debug;
 
@@ -103,7 +104,7 @@ impl Spares {
     }
 
     fn origins(&self) -> MutexGuard<'_, Vec<OriginSpares>> {
-        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+        self.origins.lock()
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use egress::Decision;
 use engine::{Engine, FilesId, Machine};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use protocol::SandboxId;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -86,22 +87,22 @@ pub(crate) struct Notes {
 
 impl Notes {
     pub(crate) fn readings(&self) -> MutexGuard<'_, Readings> {
-        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.readings.lock()
     }
 
     pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     /// Logs an egress decision, or counts it.
     pub(crate) fn record_decision(&self, now: Timestamp, decision: Decision) {
-        let entries = self.egress.lock().unwrap_or_else(PoisonError::into_inner).take(now, decision);
+        let entries = self.egress.lock().take(now, decision);
         self.log().write_all(entries);
     }
 
     /// Logs the counted decisions when the window has ended.
     pub(crate) fn flush_decisions(&self, now: Timestamp) {
-        let entries = self.egress.lock().unwrap_or_else(PoisonError::into_inner).flush(now);
+        let entries = self.egress.lock().flush(now);
         self.log().write_all(entries);
     }
 }
@@ -136,7 +137,7 @@ impl NodeState {
     }
 
     pub(crate) fn find(&self, id: &SandboxId) -> Option<Handle> {
-        self.registry.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.registry.read().get(id).cloned()
     }
 
     /// Sends a command to the owner of a sandbox and waits for its reply.
@@ -156,22 +157,22 @@ impl NodeState {
     }
 
     pub(crate) fn view(&self, id: &SandboxId) -> Option<View> {
-        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.read();
         registry.get(id).map(|handle| handle.view.borrow().clone())
     }
 
     pub(crate) fn views(&self) -> Vec<View> {
-        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.read();
         registry.values().map(|handle| handle.view.borrow().clone()).collect()
     }
 
     pub(crate) fn register(&self, id: SandboxId, handle: Handle) {
-        self.registry.write().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+        self.registry.write().insert(id, handle);
     }
 
     /// Registers a sandbox that is about to take memory, unless the machine is full.
     pub(crate) fn register_within_limit(&self, id: SandboxId, handle: Handle) -> Result<(), SandboxError> {
-        let mut registry = self.registry.write().unwrap_or_else(PoisonError::into_inner);
+        let mut registry = self.registry.write();
         check_capacity(registry.values(), self.config.max_sandboxes)?;
         registry.insert(id, handle);
         Ok(())
@@ -179,7 +180,7 @@ impl NodeState {
 
     /// Checks whether one more sandbox may take memory.
     pub(crate) fn check_capacity(&self) -> Result<(), SandboxError> {
-        let registry = self.registry.read().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.read();
         check_capacity(registry.values(), self.config.max_sandboxes)
     }
 
@@ -209,7 +210,7 @@ impl NodeState {
     }
 
     pub(crate) fn forget(&self, id: &SandboxId) {
-        self.registry.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.registry.write().remove(id);
     }
 }
 

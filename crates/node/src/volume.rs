@@ -4,10 +4,11 @@
 //! sweeps whatever a killed server leaves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use engine::volume::VolumeDirectory;
 use engine::{EngineError, FilesId, Mount};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -100,7 +101,7 @@ impl Volumes {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.values().map(|known| Arc::clone(&known.volume)).collect()
     }
 
@@ -135,12 +136,12 @@ impl Volumes {
     fn insert(&self, volume: Volume, directory: OnceCell<VolumeDirectory>) -> Arc<Volume> {
         let volume = Arc::new(volume);
         let known = Known { volume: Arc::clone(&volume), directory: Arc::new(directory) };
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(volume.id.clone(), known);
+        self.known.write().insert(volume.id.clone(), known);
         volume
     }
 
     fn find(&self, id: &str) -> Option<(Arc<Volume>, Arc<OnceCell<VolumeDirectory>>)> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.get(id).map(|known| (Arc::clone(&known.volume), Arc::clone(&known.directory)))
     }
 }
@@ -193,7 +194,7 @@ impl Node {
                 return Err(VolumeError::InUse { name: volume.name.clone(), sandbox });
             }
             volumes.records.remove_volume(&id).await?;
-            volumes.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            volumes.known.write().remove(&id);
             node_state.remove_unused(std::slice::from_ref(&volume.files)).await;
             Ok(())
         })

@@ -6,10 +6,11 @@ use crate::workspace::app::{DueScreenshots, WorkspaceApp};
 use database::Unwritable;
 use jiff::Timestamp;
 use node::Node;
+use parking_lot::Mutex;
 use sdk::SandboxId;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -49,12 +50,12 @@ enum State {
 
 impl RecordsState {
     fn set(&self, state: State) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.0.lock() = state;
     }
 
     /// Why records cannot be written; [`None`] while they can. Does no I/O.
     pub(crate) fn fault(&self) -> Option<Unwritable> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.0.lock() {
             State::Opening => None,
             State::Unusable(fault) => Some(fault.clone()),
             State::Open(workspaces) => workspaces.fault(),

@@ -8,8 +8,9 @@ use browser::store::{Occasion, ScreenshotStore, StoreConfig};
 use browser::{Browser, BrowserConfig, CaptureRequest, Origin, Upstream};
 use http::Uri;
 use http::header::HOST;
+use parking_lot::Mutex;
 use sdk::{Connect, PortRoute, Sandbox};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tools::{Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};
 
 /// Status of an edge's response when no process listens on the port.
@@ -73,7 +74,7 @@ impl ScreenshotService {
                 "file" => host.as_ref().and_then(|host| host.url(&stored.key)),
                 _ => Some(stored.url.into()),
             };
-            self.stored.lock().unwrap_or_else(PoisonError::into_inner).push(url.clone().unwrap_or(place));
+            self.stored.lock().push(url.clone().unwrap_or(place));
             shots.push(Screenshot {
                 viewport: shot.name,
                 width: shot.width,
@@ -111,7 +112,7 @@ impl ScreenshotService {
 
     /// URLs of the screenshots that were taken so far, in order.
     pub(crate) fn stored_urls(&self) -> Vec<String> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stored.lock().clone()
     }
 
     /// Ends the browser, if one was started.

@@ -1,13 +1,13 @@
 //! Searches files and prints matches in ripgrep's format.
 
 use std::io::{BufWriter, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use grep_printer::{JSONBuilder, SummaryBuilder, SummaryKind};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder};
 use ignore::{DirEntry, WalkState};
+use parking_lot::Mutex;
 use termcolor::NoColor;
 
 use crate::arguments::{Arguments, Mode};
@@ -32,11 +32,11 @@ pub(crate) fn search(arguments: &Arguments) -> Result<bool, String> {
                 return WalkState::Continue;
             }
             found.store(true, Ordering::Relaxed);
-            let written = output.lock().is_ok_and(|mut output| output.write_all(&printed).is_ok());
+            let written = output.lock().write_all(&printed).is_ok();
             if written { WalkState::Continue } else { WalkState::Quit }
         })
     });
-    let mut output = output.into_inner().map_err(|_| "a thread failed")?;
+    let mut output = output.into_inner();
     if arguments.stats {
         // A failed write means that the reader has gone.
         let _ = writeln!(output, "\n{} files searched", searched.into_inner());

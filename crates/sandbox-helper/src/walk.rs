@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
 
 use ignore::overrides::OverrideBuilder;
 use ignore::types::TypesBuilder;
 use ignore::{DirEntry, WalkBuilder, WalkParallel, WalkState};
+use parking_lot::Mutex;
 
 use crate::arguments::Arguments;
 
@@ -70,7 +70,7 @@ pub(crate) fn list(arguments: &Arguments) -> Result<bool, String> {
             WalkState::Continue
         })
     });
-    let (_, found) = output.into_inner().map_err(|_| "a thread failed")?;
+    let (_, found) = output.into_inner();
     Ok(found)
 }
 
@@ -88,7 +88,7 @@ impl<W: Write> Names<'_, W> {
         if self.pending.is_empty() {
             return true;
         }
-        let Ok(mut output) = self.output.lock() else { return false };
+        let mut output = self.output.lock();
         let written = output.0.write_all(&self.pending).is_ok();
         output.1 = true;
         self.pending.clear();

@@ -10,7 +10,7 @@ use crate::id::{JobId, ProjectId};
 use crate::job::{Status, Step, next};
 use crate::new_build::{BuildParts, NewBuild, ProjectRef};
 use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord};
-use crate::studio::{Studio, lock_mutex};
+use crate::studio::Studio;
 use crate::view::{Job, User};
 use crate::worker;
 use sdk::error_chain;
@@ -157,7 +157,7 @@ impl Studio {
         }
         let asked = Change { cancel_asked: Some(true), ..Change::default() };
         let asked = self.change(id, Precondition::None, asked, Vec::new()).await?.ok_or(StudioError::NotFound)?;
-        if let Some(cancel) = lock_mutex(&self.inner.building).get(id) {
+        if let Some(cancel) = self.inner.building.lock().get(id) {
             cancel.cancel();
         }
         if let Some(run) = &asked.run {

@@ -2,9 +2,10 @@
 //! revokes it, else after the next poll of the records, which all processes share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -54,7 +55,7 @@ impl Drop for CredentialGuard {
 
 impl Credentials {
     fn open(&self) -> MutexGuard<'_, HashMap<Digest, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     pub(crate) fn guard(self: &Arc<Self>, credential: &Digest) -> CredentialGuard {

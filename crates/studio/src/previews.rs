@@ -23,7 +23,7 @@ use crate::id::JobId;
 use crate::job::Status;
 use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
-use crate::studio::{Studio, lock_mutex};
+use crate::studio::Studio;
 use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
 use sdk::error_chain;
 
@@ -38,7 +38,7 @@ struct ResumeGuard<'a> {
 
 impl Drop for ResumeGuard<'_> {
     fn drop(&mut self) {
-        lock_mutex(&self.studio.inner.resuming).remove(self.job);
+        self.studio.inner.resuming.lock().remove(self.job);
     }
 }
 
@@ -216,7 +216,7 @@ impl Studio {
         let until = Instant::now() + self.inner.settings.resume_deadline;
         let job = self.find_ready_job(user, id).await?;
         let resuming = {
-            let mut all = lock_mutex(&self.inner.resuming);
+            let mut all = self.inner.resuming.lock();
             match all.get(id) {
                 Some(resuming) => resuming.clone(),
                 None => {
@@ -458,7 +458,7 @@ impl Studio {
                 PreviewCheck { state: PreviewState::Blocked, preview_url, reason: Some(reason) }
             }
             AppResponse::NotReady => {
-                let waking = lock_mutex(&self.inner.resuming).contains_key(id);
+                let waking = self.inner.resuming.lock().contains_key(id);
                 is(PreviewState::Starting, waking.then(|| "Waking the preview".to_owned()))
             }
         })

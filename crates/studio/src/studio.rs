@@ -2,13 +2,14 @@
 //! and `terminal`. A job of another user is reported as not found.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::RunRecords;
 use agent::records::DatabaseRunRecords;
 use futures::stream::BoxStream;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use sdk::Secret;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -72,10 +73,6 @@ pub(crate) struct StudioInner {
     credentials: Arc<Credentials>,
     _event_polling: AbortOnDropHandle<()>,
     _revocations: AbortOnDropHandle<()>,
-}
-
-pub(crate) fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Studio {
@@ -163,7 +160,7 @@ impl Studio {
     }
 
     fn cached_user(&self, credential: &Digest) -> Option<User> {
-        let credential_cache = lock_mutex(&self.inner.credential_cache);
+        let credential_cache = self.inner.credential_cache.lock();
         credential_cache
             .get(credential)
             .filter(|(_, at)| at.elapsed() < CREDENTIAL_CACHE_TTL)
@@ -171,7 +168,7 @@ impl Studio {
     }
 
     fn cache_user(&self, credential: &Digest, user: Option<&User>) {
-        let mut credential_cache = lock_mutex(&self.inner.credential_cache);
+        let mut credential_cache = self.inner.credential_cache.lock();
         match user {
             Some(user) => {
                 if credential_cache.len() >= MAX_CACHED {
@@ -274,7 +271,7 @@ impl Studio {
     /// Locks operations on a job's sandbox within this process.
     pub(crate) async fn lock_job(&self, id: &JobId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
-            let mut job_locks = lock_mutex(&self.inner.job_locks);
+            let mut job_locks = self.inner.job_locks.lock();
             job_locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(job_locks.entry(id.clone()).or_default())
         };
@@ -283,11 +280,11 @@ impl Studio {
 
     /// The name of a project. Cached, because projects cannot be renamed.
     pub(crate) async fn project_name(&self, user: &User, id: &ProjectId) -> Result<String, StudioError> {
-        if let Some(name) = lock_mutex(&self.inner.project_names).get(id) {
+        if let Some(name) = self.inner.project_names.lock().get(id) {
             return Ok(name.clone());
         }
         let name = self.records().project(&user.id, id).await?.map(|project| project.name).unwrap_or_default();
-        let mut project_names = lock_mutex(&self.inner.project_names);
+        let mut project_names = self.inner.project_names.lock();
         if project_names.len() >= MAX_CACHED {
             project_names.clear();
         }

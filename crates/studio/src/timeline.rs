@@ -6,11 +6,12 @@
 //! watcher that finds a gap reads the records itself. Deltas bypass the records.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::warn;
 
@@ -43,7 +44,7 @@ impl Timeline {
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<JobId, Weak<Channel>>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channels.lock()
     }
 
     fn channel(&self, job: &JobId) -> Option<Arc<Channel>> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -13,6 +13,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
+use parking_lot::Mutex;
 
 /// The fault of the next request of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,18 +53,18 @@ impl FaultyStore {
 
     /// Queues a fault, which occurs once.
     pub fn expect(&self, request: ObjectRequest, fault: StoreFault) {
-        self.script.lock().expect("no panic while locked").push_back((request, fault));
+        self.script.lock().push_back((request, fault));
     }
 
     /// Whether all faults have occurred.
     pub fn is_done(&self) -> bool {
-        self.script.lock().expect("no panic while locked").is_empty()
+        self.script.lock().is_empty()
     }
 
     /// Applies the next fault; returns whether to forget the request.
     async fn apply_fault(&self, request: ObjectRequest) -> Result<bool> {
         let fault = {
-            let mut script = self.script.lock().expect("no panic while locked");
+            let mut script = self.script.lock();
             match script.front() {
                 Some((expected, _)) if *expected == request => script.pop_front().map(|(_, fault)| fault),
                 _ => None,

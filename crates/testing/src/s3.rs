@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::{Tied, eventually};
@@ -27,7 +28,7 @@ impl S3Server {
     /// The server that all running tests share.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<S3Server>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         if let Some(running) = shared.upgrade() {
             return running;
         }

@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, PipeReader, pipe};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::{Tied, User, program, without_settings};
@@ -98,7 +99,7 @@ impl Running {
 
     /// The lines that the server has logged so far.
     pub fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.log.lock().clone()
     }
 
     /// Sends the server a signal and waits until it has ended.
@@ -127,7 +128,7 @@ fn read(output: ChildStdout, ready: &mpsc::Sender<String>) {
 fn copy_log(errors: PipeReader, lines: &Mutex<Vec<String>>) {
     for line in BufReader::new(errors).lines().map_while(Result::ok) {
         eprintln!("{line}");
-        lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        lines.lock().push(line);
     }
 }
 
@@ -162,7 +163,7 @@ impl Server {
     /// The server that all running tests with these flags share. It ends with the last of them.
     pub fn shared(arguments: &'static [&'static str]) -> Arc<Self> {
         static SHARED: Mutex<Vec<(&[&str], Weak<Server>)>> = Mutex::new(Vec::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         if let Some(running) = shared.iter().find(|(known, _)| *known == arguments).and_then(|(_, it)| it.upgrade()) {
             return running;
         }

@@ -111,7 +111,8 @@ impl Random {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use std::sync::Mutex;
+
+    use parking_lot::Mutex;
 
     #[test]
     fn each_seed_of_a_normal_run_runs_once() {
@@ -121,10 +122,10 @@ mod tests {
             || 0_u64,
             |own, seed| {
                 *own += 1;
-                seen.lock().expect("no panic").push((seed, *own));
+                seen.lock().push((seed, *own));
             },
         );
-        let seen = seen.into_inner().expect("no panic");
+        let seen = seen.into_inner();
         assert_eq!(seen.iter().map(|(seed, _)| *seed).collect::<BTreeSet<_>>(), (0..50).collect());
         assert_eq!(seen.len(), 50);
     }

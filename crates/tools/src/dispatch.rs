@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -230,7 +231,7 @@ impl Core {
     async fn lock_file(&self, input: &mut Input) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         let path = input.text("path").ok()??;
         let lock = {
-            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut files = self.files.lock();
             files.retain(|_, lock| lock.strong_count() > 0);
             match files.get(&path).and_then(Weak::upgrade) {
                 Some(lock) => lock,

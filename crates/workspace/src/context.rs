@@ -1,10 +1,11 @@
 //! State that all workspaces of a program share.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use sdk::SandboxId;
 use tracing::warn;
 

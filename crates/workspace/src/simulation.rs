@@ -20,8 +20,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -31,6 +31,7 @@ use checkpoint::{
 };
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use sdk::model::{self, Capabilities, SandboxState};
 use sdk::{CallError, Client, CommandError, Create, CreateError, PauseOutcome, Sandbox, SandboxError, SandboxId};
 use serde_json::json;
@@ -363,11 +364,11 @@ struct Refused;
 
 impl Side {
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().expect("no panic")
+        self.world.lock()
     }
 
     fn suspended_until(&self) -> Instant {
-        *self.suspended_until.lock().expect("no panic")
+        *self.suspended_until.lock()
     }
 
     fn is_suspended(&self) -> bool {
@@ -399,7 +400,7 @@ impl Side {
             if world.faults && world.random.one_in(500) {
                 let span = Duration::from_secs(world.random.below(60));
                 world.note(format_args!("{} is suspended for {span:?} in a call", self.owner));
-                *self.suspended_until.lock().expect("no panic") = Instant::now() + span;
+                *self.suspended_until.lock() = Instant::now() + span;
             }
             if world.faults && world.random.one_in(500) {
                 world.note(format_args!("{} crashes in a call", self.owner));
@@ -579,9 +580,9 @@ impl SandboxService for SimulatedService {
             let (world, at, metadata) = (Arc::clone(&self.side.world), self.provider.clone(), metadata.clone());
             let requested_at = self.side.world().now();
             tokio::spawn(async move {
-                let wait = Duration::from_secs(world.lock().expect("no panic").random.below(LATE.as_secs()));
+                let wait = Duration::from_secs(world.lock().random.below(LATE.as_secs()));
                 sleep(wait).await;
-                let mut world = world.lock().expect("no panic");
+                let mut world = world.lock();
                 let id = world.make(&at, metadata);
                 world.machines.get_mut(&id).expect("just made").requested_at = requested_at;
                 world.note(format_args!("{id} is made late at {at}"));
@@ -898,7 +899,7 @@ struct Discarding {
 
 impl Discarding {
     fn begin(world: &SharedWorld) -> Self {
-        world.lock().expect("no panic").discarding += 1;
+        world.lock().discarding += 1;
         Self { world: Arc::clone(world), is_answered: false }
     }
 
@@ -910,7 +911,7 @@ impl Discarding {
 
 impl Drop for Discarding {
     fn drop(&mut self) {
-        let mut world = self.world.lock().expect("no panic");
+        let mut world = self.world.lock();
         world.accept_loss();
         let files = world.continues_with();
         if !self.is_answered && !world.contains(files, world.seen) {
@@ -955,7 +956,7 @@ impl Session {
     }
 
     async fn close(&self) {
-        let opened = self.opened.lock().expect("no panic").take();
+        let opened = self.opened.lock().take();
         if let Some(workspace) = opened {
             workspace.close().await;
         }
@@ -990,7 +991,7 @@ impl Session {
             Ok(workspace) => workspace,
             Err(error) => return error,
         };
-        *self.opened.lock().expect("no panic") = Some(workspace.clone());
+        *self.opened.lock() = Some(workspace.clone());
         match request {
             Request::Work => return self.work(&workspace).await,
             Request::Save => outcome(workspace.save_checkpoint().await),
@@ -1012,7 +1013,7 @@ impl Session {
             }
             Request::Destroy => {
                 let destroyed = outcome(workspace.destroy(Unsaved::Keep).await);
-                self.opened.lock().expect("no panic").take();
+                self.opened.lock().take();
                 destroyed
             }
             Request::Close | Request::Maintain | Request::Sweep => String::new(),
@@ -1105,7 +1106,7 @@ impl Simulation {
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().expect("no panic")
+        self.world.lock()
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -1157,7 +1158,7 @@ impl Simulation {
         });
         context.owner = owner;
         let (gone, is_one_machine) = (Arc::clone(&self.gone), self.is_one_machine);
-        context.liveness = Box::new(move |owner| match gone.lock().expect("no panic").contains(owner) {
+        context.liveness = Box::new(move |owner| match gone.lock().contains(owner) {
             _ if !is_one_machine => Liveness::Unknown,
             true => Liveness::Gone,
             false => Liveness::Alive,
@@ -1209,7 +1210,7 @@ impl Simulation {
                 let span = Duration::from_secs(self.below(60));
                 let side = &self.processes[at].side;
                 side.note(format_args!("is suspended for {span:?}"));
-                *side.suspended_until.lock().expect("no panic") = Instant::now() + span;
+                *side.suspended_until.lock() = Instant::now() + span;
             }
             82..86 if self.is_clock_set => {
                 let micros = i64::try_from(self.below(7_200_000_000)).expect("small") - 3_600_000_000;
@@ -1242,9 +1243,9 @@ impl Simulation {
         let Process { side, opened, mut tasks, .. } = std::mem::replace(&mut self.processes[at], process);
         side.note("crashes");
         side.gone.store(true, Ordering::Relaxed);
-        self.gone.lock().expect("no panic").insert(side.owner.clone());
+        self.gone.lock().insert(side.owner.clone());
         tasks.abort_all();
-        opened.lock().expect("no panic").take();
+        opened.lock().take();
     }
 
     /// A sandbox dies by itself, with what only it has.

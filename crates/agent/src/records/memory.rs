@@ -1,10 +1,10 @@
 //! Run records in memory, for tests.
 
 use std::collections::{BTreeMap, btree_map};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::port::{AppendError, Head, JournalEntry, RunId, RunRecord, RunRecords, RunRecordsError};
 use crate::approval::ApprovalAnswer;
@@ -18,11 +18,11 @@ pub struct MemoryRunRecords {
 
 impl MemoryRunRecords {
     fn runs(&self) -> MutexGuard<'_, BTreeMap<RunId, (RunRecord, Vec<JournalEntry>)>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock()
     }
 
     fn answers(&self) -> MutexGuard<'_, BTreeMap<(RunId, String), ApprovalAnswer>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answers.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conversations that outgrow the context window.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -52,7 +52,7 @@ async fn old_results_are_pruned_to_placeholders() {
         .collect();
     assert!(prunes.len() < 12 && prunes.iter().all(|(before, after)| (before - after) * 4 >= *before), "{prunes:?}");
     // Between two prunes nothing before the newest message changes.
-    let requests = model.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let requests = model.requests.lock();
     let changed = requests.windows(2).filter(|pair| !pair[1].1.starts_with(pair[0].1.trim_end_matches(']'))).count();
     assert_eq!(changed, prunes.len());
 }
@@ -100,13 +100,7 @@ async fn full_conversation_is_compacted_with_the_work_summary() {
     }
     // Nothing was done twice.
     assert_eq!(report.files_changed.len(), 60);
-    let summaries = model
-        .requests
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .iter()
-        .filter(|(purpose, _)| *purpose == Purpose::Summary)
-        .count();
+    let summaries = model.requests.lock().iter().filter(|(purpose, _)| *purpose == Purpose::Summary).count();
     assert_eq!(summaries, shortened.len());
 }
 
@@ -128,7 +122,7 @@ async fn provider_token_count_decides() {
     assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);
     let shortened = shortened(&events);
     assert!(!shortened.is_empty() && shortened.iter().all(|(_, after)| after * 100 <= WINDOW * 40), "{shortened:?}");
-    let counted = model.counted.lock().unwrap_or_else(PoisonError::into_inner);
+    let counted = model.counted.lock();
     assert!(shortened.iter().all(|(before, after)| counted.contains(before) && counted.contains(after)), "{counted:?}");
 }
 

@@ -1,10 +1,11 @@
 //! The rules of the loop, one test each.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use sandbar_agent::approval::{ApprovalAnswer, ApprovalQueue, Decision, Policy, Reply, Rule};
 use sandbar_agent::{
     Block, CheckpointError, Checkpointer, Event, Happened, Image, Message, Phase, PhaseCheckpoint, Plan, Run, RunError,
@@ -61,8 +62,8 @@ impl ToolDispatcher for Busy {
     async fn dispatch_watched(&self, name: &str, input: Value, _watch: Watch) -> ToolResult {
         let id = input["path"].as_str().or_else(|| input["command"].as_str()).unwrap_or(name).to_owned();
         {
-            let mut now = self.now.lock().expect("fine");
-            self.log.lock().expect("fine").push((id.clone(), now.clone()));
+            let mut now = self.now.lock();
+            self.log.lock().push((id.clone(), now.clone()));
             now.push(id.clone());
             self.most.fetch_max(now.len(), Ordering::SeqCst);
         }
@@ -70,7 +71,7 @@ impl ToolDispatcher for Busy {
             panic!("on purpose");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-        self.now.lock().expect("fine").retain(|other| *other != id);
+        self.now.lock().retain(|other| *other != id);
         ToolResult { is_error: false, code: None, content: vec![tools::Block::Text(id)], structured: json!({}) }
     }
 
@@ -94,7 +95,7 @@ async fn reads_run_concurrently_and_writes_alone() {
     let (report, _) = rig.run(Arc::new(model), plan(quick())).await;
     assert_eq!(results(&report.conversation), ids);
     assert_eq!(busy.most.load(Ordering::SeqCst), 8);
-    let log = busy.log.lock().expect("fine");
+    let log = busy.log.lock();
     let order = |id: &str| log.iter().position(|(one, _)| one == id).expect("it ran");
     for write in ["w1", "w2", "w3"] {
         let (_, beside) = &log[order(write)];
@@ -351,17 +352,17 @@ struct CountingCheckpointer {
 #[async_trait]
 impl Checkpointer for CountingCheckpointer {
     async fn save(&self) -> Result<Option<String>, CheckpointError> {
-        self.log.lock().expect("fine").push("save".into());
+        self.log.lock().push("save".into());
         Ok(Some("snapshot-1".into()))
     }
 
     async fn pause(&self) -> Result<(), CheckpointError> {
-        self.log.lock().expect("fine").push("pause".into());
+        self.log.lock().push("pause".into());
         Err(CheckpointError { what: "pause", source: "not today".into() })
     }
 
     async fn commit_phase(&self, message: &str) -> Result<PhaseCheckpoint, CheckpointError> {
-        self.log.lock().expect("fine").push(message.into());
+        self.log.lock().push(message.into());
         Ok(PhaseCheckpoint { commit: Some("abc".into()), ..PhaseCheckpoint::default() })
     }
 
@@ -393,7 +394,7 @@ async fn phases_are_committed_one_by_one() {
     let model = FakeModel::new(|turn, _| if turn == 1 { says(vec![bash("a", "echo x")]) } else { done() });
     let (report, events) = rig.run(Arc::new(model), Plan { phases: phases.into(), ..plan(quick()) }).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
-    assert_eq!(*place.log.lock().expect("fine"), ["Phase 1: Build it.", "Phase 2: Test it."]);
+    assert_eq!(*place.log.lock(), ["Phase 1: Build it.", "Phase 2: Test it."]);
     assert!(report.conversation[0].text().contains("Phase 1 of 2: Build it.\nWell."));
     assert!(report.conversation[2].text().contains("Phase 2 of 2: Test it."));
     assert!(
@@ -402,10 +403,10 @@ async fn phases_are_committed_one_by_one() {
             .any(|one| matches!(&one.event, Event::PhaseFinished { phase: 2, commit: Some(id), .. } if id == "abc"))
     );
 
-    place.log.lock().expect("fine").clear();
+    place.log.lock().clear();
     let endless = FakeModel::new(|turn, _| says(vec![bash(&format!("t{turn}"), &format!("echo {turn}"))]));
     let (report, events) = rig.run(Arc::new(endless), plan(Settings { max_turns: 2, ..quick() })).await;
-    assert_eq!(*place.log.lock().expect("fine"), ["save", "pause"]);
+    assert_eq!(*place.log.lock(), ["save", "pause"]);
     assert!(report.message.contains("saved, but the sandbox could not be paused"), "{}", report.message);
     assert!(
         events

@@ -1,10 +1,11 @@
 //! A run on in-memory tools, with a model played by the test.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use sandbar_agent::approval::{Approver, DenyAll, Policy};
 use sandbar_agent::model::scripted::Scripted;
 use sandbar_agent::model::{Delta, DeltaSink, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
@@ -192,7 +193,7 @@ impl Model for FakeModel {
     async fn count(&self, request: Request<'_>) -> Result<Option<u64>, ModelError> {
         let Some(scale) = self.scale else { return Ok(None) };
         let count = scale * request.messages.iter().map(Message::tokens).sum::<u64>();
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner).push(count);
+        self.counted.lock().push(count);
         Ok(Some(count))
     }
 
@@ -202,7 +203,7 @@ impl Model for FakeModel {
             panic!("an invalid request: {problem}\n{wire:#}");
         }
         let prompt = request.messages.iter().map(Message::tokens).sum::<u64>();
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((request.purpose, wire.to_string()));
+        self.requests.lock().push((request.purpose, wire.to_string()));
         if request.purpose == Purpose::Summary {
             return says(vec![Block::Text("A summary.".into())]);
         }

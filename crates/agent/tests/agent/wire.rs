@@ -1,8 +1,9 @@
 //! A server that speaks Anthropic's Messages API over real HTTP and SSE: it sends prepared replies
 //! in pieces of a given size, and refuses what the real service refuses.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -62,7 +63,7 @@ impl WireServer {
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked.lock().clone()
     }
 
     pub(crate) fn bodies(&self) -> Vec<Value> {
@@ -74,7 +75,7 @@ async fn serve(mut stream: TcpStream, replies: &mut impl Iterator<Item = Reply>,
     let Some(asked) = read(&mut stream).await else { return };
     let is_turn = asked.path.ends_with("/messages");
     let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
-    log.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+    log.lock().push(asked);
     if is_turn && let Some(problem) = refuses(&body) {
         let error = json!({ "type": "error", "error": { "type": "invalid_request_error", "message": problem } });
         let _ = stream.write_all(plain(400, "", &error.to_string()).as_bytes()).await;

@@ -181,9 +181,9 @@ async fn calls_wait_for_rotation_and_resume_a_pause() {
 #[tokio::test(flavor = "multi_thread")]
 async fn workspace_secrets_are_masked_everywhere() {
     let fixture = WorkspaceFixture::build("hiding").await;
-    let received = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let received = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let kept = Arc::clone(&received);
-    let progress = move |progress: tools::Progress| kept.lock().expect("unpoisoned").push(progress.last_line);
+    let progress = move |progress: tools::Progress| kept.lock().push(progress.last_line);
     let watch = tools::Watch { progress: Some(Arc::new(progress)), ..Default::default() };
     let command = json!({ "command": "echo \"<$TOKEN>\"; echo \"$TOKEN\" >seen.txt; sleep 1.5" });
     let run = fixture.tools.dispatch_watched("bash", command, watch).await;
@@ -193,9 +193,9 @@ async fn workspace_secrets_are_masked_everywhere() {
     assert_eq!(read.text(), "1\t***");
     let found = fixture.call("grep", json!({ "pattern": "hidden", "path": "/home/user/project" })).await;
     assert!(found.text().contains("seen.txt:1:***"), "{found:?}");
-    let whole = format!("{:?}{:?}{:?}{:?}", run, read, found, received.lock().expect("unpoisoned"));
+    let whole = format!("{:?}{:?}{:?}{:?}", run, read, found, received.lock());
     assert!(!whole.contains(SECRET), "{whole}");
-    assert!(!received.lock().expect("unpoisoned").is_empty());
+    assert!(!received.lock().is_empty());
     tokio::time::timeout(Duration::from_secs(60), fixture.tools.close()).await.expect("it closes");
 }
 

@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{Method, Request, header};
 use node::Machine;
 use node::{Record, SandboxId, Token};
+use parking_lot::{Mutex, MutexGuard};
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT};
 use protocol::headers::ACCESS_TOKEN;
 use subtle::ConstantTimeEq;
@@ -93,7 +93,7 @@ impl Bucket {
 
 impl ResumeLimit {
     fn buckets(&self) -> MutexGuard<'_, HashMap<SandboxId, Bucket>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buckets.lock()
     }
 
     pub(super) fn allows(&self, id: &SandboxId) -> bool {

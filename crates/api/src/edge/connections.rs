@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use node::{RunningSandbox, SandboxId};
+use parking_lot::Mutex;
 use protocol::guest::{ENVD_PORT, INTERPRETER_PORT, INTERPRETER_PREFIX};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -68,10 +69,6 @@ pub(super) struct Connection {
     pub prefix: &'static str,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Connections {
     /// Returns an idle connection to the guest, if there is one.
     pub(super) fn reuse(&self, live: &Arc<RunningSandbox>, target: &Target) -> Option<Connection> {
@@ -79,7 +76,7 @@ impl Connections {
             return None;
         }
         let pool = self.pool(live, target);
-        let mut senders = lock(&pool.senders);
+        let mut senders = pool.senders.lock();
         while let Some(sender) = senders.pop() {
             if sender.is_ready() {
                 drop(senders);
@@ -132,7 +129,7 @@ impl Connections {
     }
 
     fn pool(&self, live: &Arc<RunningSandbox>, target: &Target) -> Arc<IdleConnections> {
-        let mut idle = lock(&self.idle);
+        let mut idle = self.idle.lock();
         if let Some(pool) = idle.get(&target.id)
             && std::ptr::eq(pool.live.as_ptr(), Arc::as_ptr(live))
         {
@@ -149,7 +146,7 @@ impl Connections {
 impl IdleConnections {
     /// Returns a connection whose response has been read to its end.
     pub(super) fn put_back(&self, sender: Sender) {
-        let mut senders = lock(&self.senders);
+        let mut senders = self.senders.lock();
         if senders.len() < MOST_IDLE && !sender.is_closed() {
             senders.push(sender);
         }

@@ -20,11 +20,12 @@ mod signed;
 mod token;
 mod tunnel;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use node::{PersistedState, Reachability, Record, Resumed, RunningSandbox, SandboxError};
+use parking_lot::Mutex;
 use protocol::guest::{CONTROL_PREFIX, ENVD_PORT, INIT_PATH, INTERPRETER_PORT};
 use protocol::headers::{ACCESS_TOKEN, TRAFFIC_ACCESS_TOKEN};
 use subtle::ConstantTimeEq;
@@ -121,7 +122,7 @@ impl Route {
     }
 
     fn take_dialled(&self) -> Option<TcpStream> {
-        self.dialled.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.dialled.lock().take()
     }
 }
 

@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::Request;
 use node::{Record, SandboxId};
+use parking_lot::Mutex;
 use protocol::headers::ACCESS_TOKEN;
 use subtle::ConstantTimeEq;
 
@@ -59,12 +59,12 @@ impl KnownPeers {
     }
 
     fn knows(&self, peer: &Peer, now: Instant) -> bool {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         seen.get(peer).is_some_and(|at| now.saturating_duration_since(*at) < LIFETIME)
     }
 
     fn insert(&self, peer: Peer, now: Instant) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if let Some(at) = seen.get_mut(&peer) {
             if now.saturating_duration_since(*at) > RENEWAL {
                 *at = now;
@@ -108,6 +108,6 @@ mod tests {
         for number in 0..(MAX_PEERS as u32 + 10) {
             peers.insert(Peer { sandbox: None, address: IpAddr::from(number.to_be_bytes()) }, start);
         }
-        assert!(peers.seen.lock().expect("no panic").len() <= MAX_PEERS);
+        assert!(peers.seen.lock().len() <= MAX_PEERS);
     }
 }

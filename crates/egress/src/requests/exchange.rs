@@ -7,7 +7,7 @@
 //! leaves only where its rule allows plaintext.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::copy_bidirectional;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -122,7 +123,7 @@ pub(crate) async fn serve(connection: Connection) {
     if let Err(error) = served {
         tracing::debug!(%error, "a proxied connection ended with an error");
     }
-    let mut tunnels = std::mem::take(&mut *exchange.tunnels.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut tunnels = std::mem::take(&mut *exchange.tunnels.lock());
     while tunnels.join_next().await.is_some() {}
 }
 
@@ -231,7 +232,7 @@ impl Exchange {
         response: &mut Response<Incoming>,
     ) {
         upgrade.insert_into(response.headers_mut());
-        self.tunnels.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move {
+        self.tunnels.lock().spawn(async move {
             if let (Ok(inside), Ok(outside)) = (inside.await, outside.await) {
                 let (mut inside, mut outside) = (TokioIo::new(inside), TokioIo::new(outside));
                 // Either side may close; an error is a normal end here.

@@ -62,7 +62,7 @@ fn plain_secret() -> Rules {
 
 #[track_caller]
 fn carried(heard: &Heard, expected: &[Option<&str>]) {
-    let heard = heard.lock().unwrap();
+    let heard = heard.lock();
     let found: Vec<Option<&str>> = heard
         .iter()
         .map(|head| {
@@ -153,7 +153,7 @@ fn requests_inside_tls_get_headers_for_their_name_only() {
     sandbox.set_rules(secret());
     assert!(ask_http(&mut before, &get("public.example")).is_err());
     sandbox.run(|| ask_http(&mut tls(target, "public.example", &root).unwrap(), &get("public.example"))).unwrap();
-    assert_eq!(header(heard.lock().unwrap().last().unwrap(), "authorization"), Some(EXPECTED));
+    assert_eq!(header(heard.lock().last().unwrap(), "authorization"), Some(EXPECTED));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn every_request_of_a_connection_is_checked_by_name() {
         let hidden = "CONNECT public.example:80 HTTP/1.1\r\nHost: public.example\r\n\r\n";
         assert!(ask_http(&mut connect(target).unwrap(), hidden).is_err(), "reset");
     });
-    assert_eq!(heard.lock().unwrap().len(), 2);
+    assert_eq!(heard.lock().len(), 2);
     let denied = sandbox.heard().into_iter().find(|decision| !decision.allowed).unwrap();
     assert_eq!(denied.name.as_deref(), Some("shared.example"));
 }

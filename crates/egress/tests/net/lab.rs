@@ -13,11 +13,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use launcher::bring_up_loopback;
+use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sandbar_egress::{Decision, Egress, EgressConfig, Policy, Rules};
 use tokio::runtime::Runtime;
@@ -149,7 +150,7 @@ impl World {
     pub(crate) fn sandbox_with(&self, config: EgressConfig, rules: Rules) -> Sandbox {
         let (namespace, heard) = (Namespace::new(), Arc::new(Mutex::new(Vec::new())));
         let hears = Arc::clone(&heard);
-        let journal = Arc::new(move |decision| hears.lock().expect("no panic").push(decision));
+        let journal = Arc::new(move |decision| hears.lock().push(decision));
         let secrets = Arc::new(|name: &str| (name == "key").then(|| SECRET.to_owned()));
         let policy = Policy { rules, journal, secrets };
         let egress = self.attach_with(&namespace, config, policy, None).expect("the sandbox is attached");
@@ -185,7 +186,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// The decisions so far, oldest first.
     pub(crate) fn heard(&self) -> Vec<Decision> {
-        self.heard.lock().expect("no panic").clone()
+        self.heard.lock().clone()
     }
 
     pub(crate) fn set_rules(&self, rules: Rules) {

@@ -3,10 +3,11 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use hickory_proto::rr::RecordType;
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use sandbar_egress::{EgressConfig, Proxy, ProxyTls, Rules};
 
@@ -89,7 +90,7 @@ fn proxy(
         };
         let Ok((credentials, wanted)) = speak(&mut *stream) else { return };
         let right = credentials == CREDENTIALS;
-        noted.lock().unwrap().push((credentials, wanted));
+        noted.lock().push((credentials, wanted));
         if !right {
             return;
         }
@@ -145,18 +146,18 @@ fn connections_go_through_the_proxy_with_their_names() {
         });
         let port = target.port();
         let expected = [format!("{SERVER}:{port}"), format!("shared.example:{port}")];
-        let asked: Vec<_> = asked.lock().unwrap().iter().map(|(_, target)| target.clone()).collect();
+        let asked: Vec<_> = asked.lock().iter().map(|(_, target)| target.clone()).collect();
         assert_eq!(asked, expected, "{address}: names are the proxy's to resolve");
     }
 
     // A denied connection never reaches the proxy, and no connection bypasses a proxy that fails.
-    let before = asked_socks.lock().unwrap().len();
+    let before = asked_socks.lock().len();
     let socks_address = plain_socks.to_string();
     let denied = Rules::new(&[], &["198.51.100.2"], &[]).unwrap();
     let proxied = Proxy::new(&socks_address, Some("me"), Some(PASSWORD), None).unwrap();
     let sandbox = world.sandbox_with(config(), denied.with_proxy(Some(proxied)));
     assert_eq!(sandbox.run(|| refusal(target)), ErrorKind::ConnectionRefused);
-    assert_eq!(asked_socks.lock().unwrap().len(), before);
+    assert_eq!(asked_socks.lock().len(), before);
     for (rules, reason) in [
         (through(&socks_address, "wrong-password", None), "it does not take the credentials"),
         (through(&format!("http://{plain_connect}"), "wrong-password", None), "it does not take the credentials"),

@@ -3,11 +3,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RecordType;
+use parking_lot::Mutex;
 use sandbar_egress::{EgressConfig, Policy, Protocol, Rules};
 
 use crate::dns::{addresses, ask, config, name_server, respond};
@@ -116,7 +117,7 @@ fn listening_name_server(place: &Namespace) -> (SocketAddr, Arc<Mutex<Vec<String
         loop {
             let (length, peer) = socket.recv_from(&mut buffer).unwrap();
             let question = Message::from_vec(&buffer[..length]).unwrap();
-            noted.lock().unwrap().push(question.queries[0].name().to_ascii());
+            noted.lock().push(question.queries[0].name().to_ascii());
             socket.send_to(&respond(&buffer[..length], 512), peer).unwrap();
         }
     });
@@ -144,7 +145,7 @@ fn only_allowed_names_are_asked_for() {
             assert!(answer.answers.is_empty());
         }
     });
-    assert_eq!(*asked.lock().unwrap(), ["Public.Example."], "the others are not queried");
+    assert_eq!(*asked.lock(), ["Public.Example."], "the others are not queried");
     let heard = sandbox.heard();
     let refused = heard.iter().find(|decision| !decision.allowed).unwrap();
     assert_eq!((refused.protocol, refused.name.as_deref()), (Protocol::Dns, Some("secret.evil.example")));

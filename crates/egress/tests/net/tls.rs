@@ -4,9 +4,10 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ca::{Authority, AuthorityError};
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -51,7 +52,7 @@ pub(crate) fn answer(stream: &mut (impl Read + Write), heard: &Heard) {
     while let Some(request) = head(stream) {
         let length = header(&request, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
         let upgrade = header(&request, "upgrade").is_some();
-        heard.lock().unwrap().push(request);
+        heard.lock().push(request);
         let mut body = vec![0; length];
         if stream.read_exact(&mut body).is_err() {
             return;

@@ -2,7 +2,8 @@
 //! next one, so that a hundred pauses at once cost two flushes of the disk and not a hundred.
 
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
 pub(super) struct GroupCommit {
@@ -41,7 +42,7 @@ impl GroupCommit {
                 self.finished.notify_all();
                 return synced;
             }
-            state = self.finished.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.finished.wait(&mut state);
         }
         match state.failure {
             Some((number, code)) if number >= wanted => Err(io::Error::from_raw_os_error(code)),
@@ -50,7 +51,7 @@ impl GroupCommit {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

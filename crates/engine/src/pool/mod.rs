@@ -31,10 +31,10 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use durable::Unwritable;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{StatVfs, StatVfsMountFlags, fstatvfs, statfs, statvfs};
 use tracing::warn;
 
@@ -353,7 +353,7 @@ impl Pool {
     }
 
     fn doomed(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.doomed.lock()
     }
 
     /// Finds the quota groups of subvolumes that were deleted under an earlier server. If a volume
@@ -447,7 +447,7 @@ impl Pool {
     }
 
     fn is_trim_due(&self) -> bool {
-        let mut last = self.trimmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.trimmed.lock();
         let due = last.is_none_or(|at| at.elapsed() >= TRIM_INTERVAL);
         if due {
             *last = Some(Instant::now());
@@ -457,7 +457,7 @@ impl Pool {
 
     /// Why the pool accepts no changes any more, if so. Reads a flag of the kernel; does no I/O.
     pub fn fault(&self) -> Option<Unwritable> {
-        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = self.fault.lock();
         let flags = fstatvfs(&self.directory).map(|found| found.f_flag);
         if !flags.is_ok_and(|flags| flags.contains(StatVfsMountFlags::RDONLY)) {
             *fault = None;

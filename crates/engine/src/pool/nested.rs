@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError};
 
+use parking_lot::MutexGuard;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::quota::tree_group;
@@ -44,7 +44,7 @@ impl Pool {
     }
 
     fn counted(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counted.lock()
     }
 
     /// Every subvolume below the subvolume `id`, each after the one that contains it.

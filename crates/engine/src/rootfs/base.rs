@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{MountPlan, Template, copies, skeleton};
@@ -61,7 +61,7 @@ impl BaseTemplate {
         in_use: impl FnOnce() -> Result<HashSet<PathBuf>, NamespacesError>,
     ) -> io::Result<Template> {
         // Locked while building: concurrent callers want the same one.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if let Some((seen, template)) = &*current
             && seen.elapsed() < CHECK_INTERVAL
         {

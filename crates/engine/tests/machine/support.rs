@@ -8,11 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use egress::{EgressConfig, Policy, Rules};
 use launcher::users::Rights;
+use parking_lot::Mutex;
 use protocol::SandboxId;
 use sandbar_engine::{
     Boot, BootFiles, Engine, EngineConfig, EngineError, FilesId, Machine, Namespaces, NamespacesError, Resources, Trash,
@@ -77,7 +78,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 /// The engine that most tests share.
 pub(crate) fn engine() -> Namespaces {
-    let mut shared = SHARED.lock().unwrap();
+    let mut shared = SHARED.lock();
     let (_, engine) = shared.get_or_insert_with(|| {
         let place = TestDirectory::new();
         let engine = block_on(place.engine());
@@ -89,12 +90,12 @@ pub(crate) fn engine() -> Namespaces {
 /// The data directory of the shared engine.
 pub(crate) fn shared_directory() -> PathBuf {
     engine();
-    SHARED.lock().unwrap().as_ref().unwrap().0.at().to_owned()
+    SHARED.lock().as_ref().unwrap().0.at().to_owned()
 }
 
 /// Ends sandboxes that failed tests left.
 pub(crate) fn tear_down() {
-    if let Some((place, engine)) = SHARED.lock().unwrap().take() {
+    if let Some((place, engine)) = SHARED.lock().take() {
         block_on(engine.sweep(&HashSet::new(), &HashSet::new())).unwrap();
         drop(engine);
         drop(place);

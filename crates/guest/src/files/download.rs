@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use protocol::signature::Operation;
 
 use super::accept::{self, Encoding};
@@ -264,7 +265,7 @@ struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
     fn take(&self) -> Vec<u8> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self.0.lock().pop();
         spare.unwrap_or_else(|| vec![0; BATCH])
     }
 
@@ -288,7 +289,7 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.buffer);
-        self.home.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        self.home.0.lock().push(buffer);
     }
 }
 

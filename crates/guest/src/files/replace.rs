@@ -11,10 +11,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use rustix::fs::{Gid, Mode, Uid};
 use sha2::{Digest, Sha256};
 
@@ -74,7 +74,7 @@ impl Draft {
     /// Renames the draft over the target, with mode and owner of the replaced file.
     pub(super) fn commit(mut self, condition: &Condition) -> Result<PathBuf, HttpError> {
         let failed = |error: &io::Error| write_error(&self.target, error);
-        let _turn = REPLACE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = REPLACE_LOCK.lock();
         let before = open(&self.target)?;
         match (&before, condition) {
             (None, Condition::Absent) => {}

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use connectrpc::ConnectError;
+use parking_lot::Mutex;
 use protocol::guest::LogLevel;
 use protocol::rpc::filesystem::{EventType, FilesystemEvent};
 use tokio::sync::mpsc;
@@ -116,7 +117,7 @@ impl Drop for Watcher {
 
 impl Watchers {
     fn table<T>(&self, with: impl FnOnce(&mut Table) -> T) -> T {
-        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.0.lock())
     }
 
     /// Collects changes from now on and returns the watcher id.
@@ -134,7 +135,7 @@ impl Watchers {
     /// The events since the last call.
     pub(super) fn drain(&self, id: &str) -> Option<Vec<FilesystemEvent>> {
         let waiting = self.table(|table| table.watchers.get(id).map(|watcher| Arc::clone(&watcher.waiting)))?;
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = waiting.lock();
         Some(std::mem::take(&mut *waiting).into())
     }
 
@@ -152,7 +153,7 @@ async fn collect(
     let mut reported = false;
     while let Ok(changes) = watch.next().await {
         let new = events(&watch, &changes, include_entry, &guest);
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = waiting.lock();
         let capacity = MAX_PENDING - waiting.len();
         if new.len() > capacity && !reported {
             reported = true;

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 
 use super::language::Language;
@@ -68,8 +69,8 @@ impl Context {
         Ok(process)
     }
 
-    fn lock_kill_handle(&self) -> std::sync::MutexGuard<'_, Option<KillHandle>> {
-        self.kill_handle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_kill_handle(&self) -> parking_lot::MutexGuard<'_, Option<KillHandle>> {
+        self.kill_handle.lock()
     }
 
     /// Kills the process; a run in progress sees its exit.

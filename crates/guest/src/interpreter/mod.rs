@@ -10,7 +10,7 @@ mod lines;
 mod run;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use protocol::headers::{ACCESS_TOKEN, KNOWN_PEER};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -166,7 +167,7 @@ fn is_name(text: &str) -> bool {
 
 impl Interpreter {
     fn contexts<T>(&self, with: impl FnOnce(&mut Contexts) -> T) -> T {
-        with(&mut self.contexts.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.contexts.lock())
     }
 
     fn find(&self, id: &str) -> Result<Arc<Context>, HttpError> {

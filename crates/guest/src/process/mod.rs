@@ -12,9 +12,10 @@ mod running;
 mod service;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use protocol::guest::LogLevel;
 use protocol::rpc::process::process_selector::Selector;
 use protocol::rpc::process::{ProcessConfig, StartRequest};
@@ -77,7 +78,7 @@ impl Processes {
     }
 
     fn table<T>(&self, with: impl FnOnce(&mut Table) -> T) -> T {
-        with(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.table.lock())
     }
 
     /// Starts a process and returns its first listener.

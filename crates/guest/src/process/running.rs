@@ -9,8 +9,9 @@
 //! Output is read only while every listener has space, so a slow listener applies backpressure to
 //! the process instead of filling the memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use protocol::rpc::process::ProcessConfig;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -62,7 +63,7 @@ impl Running {
     }
 
     fn state<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
-        with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        with(&mut self.state.lock())
     }
 
     /// All events from now on; the last one is the end.

@@ -8,10 +8,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::client::proxy::matcher::Matcher;
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use reqwest::dns::{Name, Resolve, Resolving};
 
@@ -41,7 +42,7 @@ struct Table {
 
 impl Admitted {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

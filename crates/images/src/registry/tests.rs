@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::client::{Client, Failure};
@@ -36,7 +37,7 @@ impl Fake {
     }
 
     fn seen(&self) -> Vec<String> {
-        self.seen.lock().expect("no panic").clone()
+        self.seen.lock().clone()
     }
 
     fn client(&self, named: bool, is_public: IsPublic) -> Client {
@@ -52,7 +53,7 @@ fn serve(mut stream: TcpStream, log: &Mutex<Vec<String>>, answer: &dyn Fn(&str, 
     let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
     while reader.read_line(&mut head).is_ok_and(|count| count > 2) {}
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    log.lock().expect("no panic").push(head);
+    log.lock().push(head);
     answer(&path, &mut stream);
 }
 

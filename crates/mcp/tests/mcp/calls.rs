@@ -85,7 +85,7 @@ async fn client_with_a_progress_token_gets_heartbeats() {
     let client = client(stream).await;
     let run = call(&client, "bash", json!({ "command": "echo begun; sleep 100; echo done", "timeout": 300 })).await;
     assert_eq!(text(&run).lines().skip(1).collect::<Vec<_>>(), ["begun", "done", "[exit 0]"]);
-    let received = client.service().received.lock().expect("not poisoned").clone();
+    let received = client.service().received.lock().clone();
     assert!(received.len() >= 7, "a word every 15 s at least: {}", received.len());
     assert!(received.len() <= 100, "and not without end: {}", received.len());
     assert!(received.windows(2).all(|pair| pair[0].progress < pair[1].progress), "it grows: {received:?}");

@@ -133,7 +133,7 @@ async fn last_connection_to_close_releases_the_sandbox() {
     let run = call(&two, "bash", json!({ "command": "echo hi" })).await;
     assert_eq!(text(&run), "[Sandbox imem was created.]\nhi\n[exit 0]", "each session is notified once");
     assert_eq!(field(&run, "/session_id"), Value::Null, "the connection is the session");
-    let sessions = server.memory.sessions.lock().expect("not poisoned").clone();
+    let sessions = server.memory.sessions.lock().clone();
     assert_eq!(sessions.len(), 2);
     assert_ne!(sessions[0], sessions[1]);
     one.cancel().await.expect("the first leaves");
@@ -155,7 +155,7 @@ async fn progress_is_sent_over_http() {
     let client = server.client().await;
     let run = call(&client, "bash", json!({ "command": "echo begun; sleep 2.5; echo done" })).await;
     assert!(text(&run).ends_with("begun\ndone\n[exit 0]"));
-    let received = client.service().received.lock().expect("not poisoned").len();
+    let received = client.service().received.lock().len();
     assert!(received >= 1);
     server.end().await;
 }

@@ -1,11 +1,12 @@
 //! An in-memory sandbox provider, and clients for the server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, JsonObject, ProgressNotificationParam,
@@ -75,7 +76,7 @@ impl SandboxHandle for MemoryHandle {
     }
 
     fn tools(&self, session: &str) -> Arc<dyn ToolDispatcher> {
-        self.0.sessions.lock().expect("not poisoned").push(session.to_owned());
+        self.0.sessions.lock().push(session.to_owned());
         Arc::clone(&self.0.tools) as _
     }
 
@@ -152,7 +153,7 @@ pub(crate) struct RecordingClient {
 
 impl ClientHandler for RecordingClient {
     async fn on_progress(&self, word: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
-        self.received.lock().expect("not poisoned").push(word);
+        self.received.lock().push(word);
     }
 }
 

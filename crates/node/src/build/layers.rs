@@ -2,10 +2,11 @@
 //! state's files; templates have copies, so a state can be removed at any time.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use engine::FilesId;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::ports::{Records, RecordsError};
 
@@ -47,7 +48,7 @@ impl Layers {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<String, Layer>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     pub(crate) fn files(&self) -> Vec<FilesId> {

@@ -1,7 +1,7 @@
 //! The log of a build. It only grows while the build runs, so that readers can continue at their
 //! position. Lines beyond the limits are dropped, and the log notes that.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use jiff::Timestamp;
 
@@ -34,7 +34,7 @@ struct Lines {
 
 impl BuildLog {
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// All lines so far, oldest first.

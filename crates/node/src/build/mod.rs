@@ -16,11 +16,12 @@ mod uploads;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use engine::Resources;
 use futures::Stream;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -81,7 +82,7 @@ impl Builds {
 
     /// The lock that a build holds while it pulls the image `key`.
     fn pull_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut known = self.pull_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.pull_locks.lock();
         known.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = known.get(key).and_then(Weak::upgrade) {
             return lock;
@@ -93,7 +94,7 @@ impl Builds {
 
     /// The log of a build; empty if it was evicted or written by an earlier server.
     fn log(&self, build: Uuid) -> Arc<BuildLog> {
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = self.logs.lock();
         let Logs { order, known } = &mut *logs;
         if let Some(log) = known.get(&build) {
             return Arc::clone(log);

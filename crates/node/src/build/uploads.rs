@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
@@ -127,7 +127,7 @@ impl Uploads {
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<[u8; 32], Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock()
     }
 
     /// Refuses `length` bytes if the disk of `directory` would then have less free than the

@@ -1,10 +1,11 @@
 //! All templates. Reads are served from memory; a change is recorded before it is visible.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use engine::FilesId;
 use jiff::Timestamp;
+use parking_lot::RwLock;
 use uuid::Uuid;
 
 use super::record::{BuildFiles, BuildStatus, Defaults, Size, Template, TemplateRecord};
@@ -43,17 +44,17 @@ impl Catalog {
     pub(crate) async fn load(&self) -> Result<(), RecordsError> {
         let templates = self.records.templates().await?;
         let known = templates.into_iter().map(|template| (template.id.clone(), Arc::new(template))).collect();
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.write() = known;
         Ok(())
     }
 
     /// All templates, in no particular order.
     pub(crate) fn all(&self) -> Vec<Arc<TemplateRecord>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.known.read().values().cloned().collect()
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<TemplateRecord>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.known.read().get(id).cloned()
     }
 
     /// Records a build whose files were recovered, in its template or in a new one if that was
@@ -80,7 +81,7 @@ impl Catalog {
 
     /// Finds a template by its id or name. The default template is not among them.
     pub(crate) fn find(&self, reference: &Reference) -> Option<Arc<TemplateRecord>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         let by_name = || known.values().find(|template| template.name.as_deref() == Some(&reference.alias));
         known.get(&reference.alias).or_else(by_name).filter(|_| reference.is_local()).cloned()
     }
@@ -132,7 +133,7 @@ impl Catalog {
         E: From<RecordsError> + From<TemplateError>,
     {
         let _guard = self.changing.lock().await;
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        let known = self.known.read().get(id).cloned();
         let mut template = (*known.ok_or_else(|| TemplateError::NotFound(id.to_owned()))?).clone();
         let outcome = act(&mut template)?;
         self.store(template).await?;
@@ -157,7 +158,7 @@ impl Catalog {
 
     async fn store(&self, template: TemplateRecord) -> Result<(), RecordsError> {
         self.records.put_template(&template).await?;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.insert(template.id.clone(), Arc::new(template));
         Ok(())
     }
@@ -166,7 +167,7 @@ impl Catalog {
     pub(crate) async fn remove(&self, id: &str) -> Result<Option<Arc<TemplateRecord>>, RecordsError> {
         let _guard = self.changing.lock().await;
         self.records.remove_template(id).await?;
-        Ok(self.known.write().unwrap_or_else(PoisonError::into_inner).remove(id))
+        Ok(self.known.write().remove(id))
     }
 
     /// Marks builds as failed that an earlier server did not finish.

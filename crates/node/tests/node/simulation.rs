@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,6 +21,7 @@ use engine::{
     Boot, Engine, EngineCapabilities, EngineError, Fill, Instance, Machine, RootError, Trash, Trashed, Usage,
 };
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
 use sandbar_node::ports::{Records, RecordsError, SecretRecords, TemplateRecords, VolumeRecords};
@@ -275,12 +276,12 @@ struct SimRecords {
 impl Records for SimRecords {
     async fn all(&self) -> Result<Vec<Record>, RecordsError> {
         let mut all = self.injector.call(records_fault, self.inner.all()).await?;
-        let order = self.order.lock().expect("no panic");
+        let order = self.order.lock();
         all.sort_by_key(|record| order.iter().position(|id| *id == record.id));
         Ok(all)
     }
     async fn insert(&self, record: &Record, idempotency: Option<&IdempotencyKey>) -> Result<(), RecordsError> {
-        self.order.lock().expect("no panic").push(record.id.clone());
+        self.order.lock().push(record.id.clone());
         self.injector.call_atomic(records_fault, self.inner.insert(record, idempotency)).await
     }
     async fn put(&self, record: &Record) -> Result<(), RecordsError> {
@@ -423,7 +424,7 @@ impl Simulation {
         if self.verbose {
             println!("{line}");
         }
-        self.trace.lock().expect("no panic").push(line);
+        self.trace.lock().push(line);
     }
 
     fn key(&self, id: &SandboxId) -> &str {
@@ -517,7 +518,7 @@ impl Simulation {
 
     fn choose(&self) -> Option<SandboxId> {
         // By the order of creation: ids are random, and a seed must choose the same again.
-        let order = self.order.lock().expect("no panic");
+        let order = self.order.lock();
         let known: Vec<&SandboxId> = order.iter().filter(|id| self.known.contains_key(*id)).collect();
         let count = u64::try_from(known.len()).expect("few");
         (count > 0).then(|| known[usize::try_from(self.draws.below(count)).expect("few")].clone())
@@ -709,7 +710,7 @@ fn run(seed: u64, verbose: bool) -> Vec<String> {
             simulation.check().await;
         }
         simulation.finish().await;
-        simulation.trace.into_inner().expect("no panic")
+        simulation.trace.into_inner()
     })
 }
 

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use async_trait::async_trait;
 use browser::store::Occasion;
 use cli::show::{printable, printable_lines, span};
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::info;
 use workspace::WorkspaceName;
@@ -35,17 +35,17 @@ impl Timeline {
 
     /// From here on this process takes no screenshots.
     pub(super) fn defer_screenshots(&self) {
-        *self.screenshots.lock().unwrap_or_else(PoisonError::into_inner) = ScreenshotHandling::Defer { any: false };
+        *self.screenshots.lock() = ScreenshotHandling::Defer { any: false };
     }
 
     /// Whether any became due since [`Timeline::defer_screenshots`].
     pub(super) fn has_deferred_screenshots(&self) -> bool {
-        *self.screenshots.lock().unwrap_or_else(PoisonError::into_inner) == ScreenshotHandling::Defer { any: true }
+        *self.screenshots.lock() == ScreenshotHandling::Defer { any: true }
     }
 
     /// Why the last start of a dev server failed, if it did.
     pub(super) fn dev_server_error(&self) -> Option<String> {
-        self.dev_server_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.dev_server_error.lock().clone()
     }
 }
 
@@ -75,7 +75,7 @@ impl Observer for Timeline {
             _ => None,
         };
         if let Some(error) = dev_server_error {
-            *self.dev_server_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+            *self.dev_server_error.lock() = error;
         }
         match describe(&event.workspace, &event.kind) {
             Message::Warning(text) => self.progress.print_line(&printable_lines(&text)),
@@ -87,7 +87,7 @@ impl Observer for Timeline {
 
 impl Timeline {
     fn request_screenshot(&self, due: DueScreenshot) {
-        let mut screenshots = self.screenshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut screenshots = self.screenshots.lock();
         match &mut *screenshots {
             ScreenshotHandling::Defer { any } => *any = true,
             // Fails when the task has ended with the program.

@@ -4,12 +4,13 @@
 //! files share one form, which costs one request instead of one each.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use parking_lot::Mutex;
 use protocol::envd::WrittenFile;
 use protocol::headers::METADATA_PREFIX;
 use reqwest::Body;
@@ -77,7 +78,7 @@ impl Files<'_> {
             content.map(move |item| {
                 progress.note();
                 item.map_err(|error| {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
+                    *failed.lock() = Some(error.into());
                     "the source failed"
                 })
             })
@@ -97,7 +98,7 @@ impl Files<'_> {
         match answer {
             Ok(written) => first(written, &call),
             Err(failure) => {
-                let source = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let source = failed.lock().take();
                 Err(match source {
                     Some(source) => {
                         let (id, path) = (self.sandbox.id().clone(), path.to_owned());

@@ -2,8 +2,10 @@
 //! a hundred, and a call beyond that waits for one of them to end, possibly forever. The pool opens
 //! another connection before that happens.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Streams per connection. The rest of a hundred is left to short calls.
 const STREAMS_PER_CONNECTION: usize = 64;
@@ -27,7 +29,7 @@ impl ConnectionPool {
 
     /// Reserves a stream on the first client with capacity, or on a new one from `build`.
     pub(super) fn reserve(&self, build: impl FnOnce() -> reqwest::Client) -> StreamPermit {
-        let mut pool = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.0.lock();
         let free = pool.iter().find(|client| client.streams.load(Ordering::Relaxed) < STREAMS_PER_CONNECTION);
         let client = match free {
             Some(client) => Arc::clone(client),

@@ -5,11 +5,12 @@
 //! client sees of the response.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -103,7 +104,7 @@ impl Proxy {
 
     /// Injects the fault into the next `times` requests whose path contains `path`.
     pub(crate) fn on(&self, path: &str, fault: Fault, times: usize) {
-        lock(&self.state.rules).push(Rule { path: path.to_owned(), fault, times });
+        self.state.rules.lock().push(Rule { path: path.to_owned(), fault, times });
     }
 
     /// Open connections from the client.
@@ -113,7 +114,7 @@ impl Proxy {
 
     /// The number of requests whose path contains `path`.
     pub(crate) fn seen(&self, path: &str) -> usize {
-        lock(&self.state.seen).iter().filter(|seen| seen.contains(path)).count()
+        self.state.seen.lock().iter().filter(|seen| seen.contains(path)).count()
     }
 }
 
@@ -126,18 +127,14 @@ impl Drop for Proxy {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn serve(mut client: TcpStream, server: &str, state: &State) -> io::Result<()> {
     // A reset discards data held back by Nagle's algorithm; without it every written byte is sent
     // at once.
     client.set_nodelay(true)?;
     let (mut head, rest) = read_head(&mut client).await?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    lock(&state.seen).push(path.clone());
-    let fault = lock(&state.rules).iter_mut().find(|rule| rule.times > 0 && path.contains(&rule.path)).map(|rule| {
+    state.seen.lock().push(path.clone());
+    let fault = state.rules.lock().iter_mut().find(|rule| rule.times > 0 && path.contains(&rule.path)).map(|rule| {
         rule.times -= 1;
         rule.fault.clone()
     });

@@ -3,9 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, Shared};
+use parking_lot::{Mutex, MutexGuard};
 
 type Found<K, V, E> = Result<Arc<HashMap<K, V>>, Arc<E>>;
 type Read<K, V, E> = dyn Fn(Vec<K>) -> BoxFuture<'static, Result<HashMap<K, V>, E>> + Send + Sync;
@@ -37,7 +38,7 @@ impl<K, V, E> Clone for BatchLoader<K, V, E> {
 
 impl<K, V, E> Inner<K, V, E> {
     fn next(&self) -> MutexGuard<'_, Option<Next<K, V, E>>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        self.next.lock()
     }
 }
 
@@ -110,8 +111,8 @@ mod tests {
             keys.sort_unstable();
             let store = Arc::clone(&read);
             async move {
-                store.readings.lock().expect("a lock").push(keys.clone());
-                let values = store.values.lock().expect("a lock").clone();
+                store.readings.lock().push(keys.clone());
+                let values = store.values.lock().clone();
                 store.may.acquire().await.expect("open").forget();
                 if keys.contains(&0) {
                     return Err("broken");
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(poll(first), Poll::Ready(Ok(Some(10))));
         let found: Vec<_> = others.iter_mut().map(|other| poll(other.as_mut())).collect();
         assert_eq!(found, [Some(20), Some(10), None, Some(20)].map(|value| Poll::Ready(Ok(value))));
-        assert_eq!(*store.readings.lock().expect("a lock"), [vec![1], vec![1, 2, 3]]);
+        assert_eq!(*store.readings.lock(), [vec![1], vec![1, 2, 3]]);
     }
 
     #[test]
@@ -149,7 +150,7 @@ mod tests {
         let (store, job_loader) = job_loader();
         let mut before = pin!(job_loader.get(&1));
         assert_eq!(poll(before.as_mut()), Poll::Pending);
-        store.values.lock().expect("a lock").insert(1, 11);
+        store.values.lock().insert(1, 11);
         let mut after = pin!(job_loader.get(&1));
         assert_eq!(poll(after.as_mut()), Poll::Pending);
         store.may.add_permits(2);

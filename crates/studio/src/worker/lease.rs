@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::records::JobRecord;
-use crate::studio::{Studio, lock_mutex};
+use crate::studio::Studio;
 use sdk::error_chain;
 
 /// A claim that is renewed until it is dropped.
@@ -28,7 +28,7 @@ impl Claim {
         if job.cancel_asked {
             cancel.cancel();
         }
-        lock_mutex(&studio.inner.building).insert(job.id.clone(), cancel.clone());
+        studio.inner.building.lock().insert(job.id.clone(), cancel.clone());
         let renewing = tokio::spawn(renew(studio.clone(), job.clone(), cancel.clone(), lost.clone()));
         let _renewing = AbortOnDropHandle::new(renewing);
         Self { studio: studio.clone(), job: job.clone(), cancel, lost, _renewing }
@@ -37,7 +37,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        lock_mutex(&self.studio.inner.building).remove(&self.job.id);
+        self.studio.inner.building.lock().remove(&self.job.id);
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::approval::Policy;
@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use checkpoint::Stamp;
 use futures::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use sdk::Secret;
 use sea_orm::{ConnectionTrait, DbBackend, QueryResult, Statement};
 use serde_json::json;
@@ -131,7 +132,7 @@ struct Simulated {
 
 impl Simulated {
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().expect("no panic")
+        self.world.lock()
     }
 
     fn fails(&self, percent: usize) -> bool {
@@ -511,7 +512,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn below(&self, count: usize) -> usize {
-        self.world.lock().expect("no panic").random.index(count)
+        self.world.lock().random.index(count)
     }
 
     async fn run(&mut self) {
@@ -558,11 +559,11 @@ impl<'a> Simulation<'a> {
             rebuilt_from: None,
         };
         let script = {
-            let random = &self.world.lock().expect("no panic").random;
+            let random = &self.world.lock().random;
             let end = if chance(random, 70) { StopReason::Completed } else { StopReason::MaxTurns };
             Script { entries: random.below(8), end }
         };
-        self.world.lock().expect("no panic").scripts.insert(new.id.clone(), script);
+        self.world.lock().scripts.insert(new.id.clone(), script);
         if records.enqueue(&new).await.expect("asked").is_some() {
             self.taken_in.push(new.id.clone());
             self.jobs.push(new.id);
@@ -677,7 +678,7 @@ impl<'a> Simulation<'a> {
 
     /// Completes all jobs without faults. Some workers stall meanwhile.
     async fn finish(&mut self) {
-        self.world.lock().expect("no panic").faults = false;
+        self.world.lock().faults = false;
         for claim in 0..MOST_CLAIMS {
             if claim % 2 == 0 {
                 self.process.jump_clock();
@@ -737,7 +738,7 @@ impl<'a> Simulation<'a> {
         let left = records.credits(&self.user.id).await.expect("read");
         assert_eq!(left, CREDITS - taken + refunded, "{seed}: {taken} builds, {refunded} credits came back");
         let jobs: BTreeSet<&JobId> = self.jobs.iter().collect();
-        let world = self.world.lock().expect("no panic");
+        let world = self.world.lock();
         let orphans: Vec<_> = world.sandboxes.keys().filter(|job| !jobs.contains(job)).collect();
         assert!(orphans.is_empty(), "{seed}: sandboxes of deleted jobs are left: {orphans:?}");
     }
@@ -769,12 +770,12 @@ impl<'a> Simulation<'a> {
         assert_eq!(changes, expected, "{}", context());
 
         // The timeline has every message of the journal once, in order.
-        let script = self.world.lock().expect("no panic").scripts[&job.id];
+        let script = self.world.lock().scripts[&job.id];
         let entries = if job.status == Status::Ready { script.entries } else { job.run_entries };
         let messages: Vec<u64> = (1..=entries).filter(|number| !number.is_multiple_of(3)).collect();
         assert_eq!((texts, job.run_entries), (messages, entries), "{}", context());
 
-        let world = self.world.lock().expect("no panic");
+        let world = self.world.lock();
         match (job.status, world.sandboxes.get(&job.id)) {
             (Status::Ready, Some(Sandbox::Paused)) => assert!(job.sandbox_paused, "{}", context()),
             // The pause failed: the studio pauses it later.

@@ -2,13 +2,14 @@
 //! nothing and leave nothing behind.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use reqwest::{Method, StatusCode};
 use sandbar_studio::records::{JobRecord, Records};
 use sandbar_studio::{JobId, Status, StudioEvent, TimelineEventKind};
@@ -60,14 +61,14 @@ impl Front {
     }
 
     fn now(&self, fault: Option<Fault>) {
-        *self.fault.lock().expect("no panic") = fault;
+        *self.fault.lock() = fault;
     }
 }
 
 async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let is = |method: &Method, part: &str| parts.method == *method && parts.uri.path().contains(part);
-    let fault = front.fault.lock().expect("no panic").clone();
+    let fault = front.fault.lock().clone();
     match fault {
         Some(Fault::Refuse(method, part)) if is(&method, part) => {
             front.refused.fetch_add(1, Ordering::Relaxed);

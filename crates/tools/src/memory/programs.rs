@@ -180,7 +180,7 @@ async fn run_script(run: &Arc<Run>, steps: &[Step], env: &Env, io: &Io) -> Resul
             }
             Step::Child(name, time) => {
                 let pid = run.machine.register(&run.call, name);
-                run.children.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(pid);
+                run.children.lock().push(pid);
                 let (run, time, out) = (Arc::clone(run), *time, io.out.clone());
                 let machine = Arc::clone(&run.machine);
                 machine.spawn(async move {

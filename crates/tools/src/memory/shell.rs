@@ -2,11 +2,12 @@
 //! that tests can count them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -164,7 +165,7 @@ pub(super) fn script<'a>(
 
 fn background(run: &Arc<Run>, item: &Item, env: &Env, io: &Io) {
     let pid = run.machine.register(&run.call, &item.source);
-    run.children.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+    run.children.lock().push(pid);
     let (run, pipeline_, mut env, io) = (Arc::clone(run), item.pipeline.clone(), env.clone(), io.clone());
     let machine = Arc::clone(&run.machine);
     machine.spawn(async move {

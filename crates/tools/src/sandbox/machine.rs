@@ -2,9 +2,10 @@
 //! paused. What is detected about a sandbox is cached here and dropped with it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use sdk::label;
 use sdk::{CallError, Command, CommandError, FileError, GoneReason, Output, Sandbox};
 use tokio::sync::OnceCell;
@@ -61,13 +62,13 @@ pub(crate) struct SandboxMachine {
     pub(super) engine: std::sync::OnceLock<Engine>,
     resumed: AtomicBool,
     /// Tasks that a call leaves running.
-    background: std::sync::Mutex<JoinSet<()>>,
+    background: parking_lot::Mutex<JoinSet<()>>,
     /// Tasks that write the output of detached commands to their logs.
     pub(super) followers: Followers,
 }
 
 /// Tasks that end with the machine.
-pub(super) type Followers = Arc<std::sync::Mutex<JoinSet<()>>>;
+pub(super) type Followers = Arc<parking_lot::Mutex<JoinSet<()>>>;
 
 /// Extensions of the sandbox's server beyond E2B's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -112,7 +113,7 @@ impl SandboxMachine {
             runner: RwLock::default(),
             engine: std::sync::OnceLock::new(),
             resumed: AtomicBool::new(false),
-            background: std::sync::Mutex::default(),
+            background: parking_lot::Mutex::default(),
             followers: Followers::default(),
         }
     }
@@ -128,7 +129,7 @@ impl SandboxMachine {
     }
 
     pub(super) fn sandbox(&self) -> Sandbox {
-        self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.sandbox.read().clone()
     }
 
     /// Resumes the sandbox if the error says that it was paused. True if the operation can be
@@ -140,7 +141,7 @@ impl SandboxMachine {
             return false;
         }
         let Some(resumed) = self.source.resume(found, self.epoch).await else { return false };
-        *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = resumed;
+        *self.sandbox.write() = resumed;
         self.resumed.store(true, Ordering::Relaxed);
         true
     }
@@ -176,7 +177,7 @@ impl SandboxMachine {
     /// script. It is uploaded at once to a Sandbar server, which is near; on other servers it is
     /// used only if a search uploaded it before.
     pub(super) async fn runner(&self) -> Option<&'static str> {
-        let known = *self.runner.read().unwrap_or_else(PoisonError::into_inner);
+        let known = *self.runner.read();
         match known {
             Some(Runner::Helper) => return Some(helper_path()),
             Some(Runner::Script) => return None,
@@ -185,23 +186,23 @@ impl SandboxMachine {
         let sent =
             if self.server().await.is_sandbar { self.helper().await.unwrap_or_default().is_some() } else { false };
         let runner = if sent { Runner::Helper } else { Runner::Script };
-        *self.runner.write().unwrap_or_else(PoisonError::into_inner) = Some(runner);
+        *self.runner.write() = Some(runner);
         sent.then(helper_path)
     }
 
     /// Falls back to the script: the helper does not work here.
     pub(super) fn use_script_runner(&self) {
-        *self.runner.write().unwrap_or_else(PoisonError::into_inner) = Some(Runner::Script);
+        *self.runner.write() = Some(Runner::Script);
     }
 
     /// Runs work in the background; [`SandboxMachine::wait_for_background`] waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.background.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
+        self.background.lock().spawn(work);
     }
 
     /// Waits for background work, so that the program may exit after the call.
     pub(super) async fn wait_for_background(&self) {
-        let mut beside = std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut beside = std::mem::take(&mut *self.background.lock());
         while beside.join_next().await.is_some() {}
     }
 

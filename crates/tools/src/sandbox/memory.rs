@@ -115,7 +115,7 @@ impl SessionStore for SandboxMachine {
     }
 
     async fn close(&self) -> Result<(), PortError> {
-        let followers = std::mem::take(&mut *self.followers.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let followers = std::mem::take(&mut *self.followers.lock());
         drop(followers);
         let close = Command::exec("/bin/sh", ["-c", CLOSE, "sh", &self.state]);
         self.run(close.user("root").timeout(Duration::from_secs(15))).await.map(|_| ())

@@ -11,9 +11,10 @@ mod shell;
 mod source;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use sdk::Sandbox;
 use serde_json::Value;
 
@@ -106,7 +107,7 @@ impl SandboxToolDispatcher {
     async fn acquire_lease(&self) -> Result<SandboxMachineLease, PortError> {
         let lease = self.source.acquire(&self.settings.session).await;
         let lease = lease.map_err(|AcquireError(text)| PortError::Unavailable(text))?;
-        let mut known = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.machine.lock();
         // What was detected about another sandbox does not hold for this one.
         let same = known.as_ref().filter(|machine| machine.epoch() == lease.epoch).cloned();
         let replaced = known.is_some() && same.is_none();

@@ -1,7 +1,7 @@
 //! Runs commands in a sandbox. The scripts beside this file do the work inside.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -258,7 +258,7 @@ impl Shell for SandboxShell {
         let log = format!("{}/bg/{task}.log", self.state);
         let exit = format!("{}/bg/{task}/exit", self.state);
         let followers = Arc::clone(&self.followers);
-        let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followers = followers.lock();
         while followers.try_join_next().is_some() {}
         followers.spawn(async move {
             if let Err(error) = follow_output(*self, &writer, so_far, &exit).await {

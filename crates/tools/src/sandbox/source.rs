@@ -2,10 +2,10 @@
 //! a source that replaces it between calls, such as a workspace.
 
 use std::fmt;
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::RwLock;
 use sdk::{Connect, Sandbox};
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ impl SingleSandbox {
 #[async_trait]
 impl SandboxSource for SingleSandbox {
     async fn acquire(&self, _session: &str) -> Result<SandboxLease, AcquireError> {
-        Ok(SandboxLease::new(self.sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()))
+        Ok(SandboxLease::new(self.sandbox.read().clone()))
     }
 
     async fn resume(&self, found: &Sandbox, _epoch: u64) -> Option<Sandbox> {
@@ -103,7 +103,7 @@ impl SandboxSource for SingleSandbox {
         let _lock = self.resuming.lock().await;
         match found.client().connect(found.id(), Connect::timeout(RESUMED_LIFETIME)).await {
             Ok(sandbox) => {
-                *self.sandbox.write().unwrap_or_else(PoisonError::into_inner) = sandbox.clone();
+                *self.sandbox.write() = sandbox.clone();
                 Some(sandbox)
             }
             Err(error) => {

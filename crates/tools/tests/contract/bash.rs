@@ -1,8 +1,9 @@
 //! Contract of `bash`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sandbar_tools::{ErrorCode, Progress, Step, Watch};
 use serde_json::json;
 
@@ -324,15 +325,14 @@ async fn cancelled_call_returns_and_leaves_no_process(fixture: &Fixture) {
     let received = Arc::clone(&lines);
     let watch = Watch {
         progress: Some(Arc::new(move |progress: Progress| {
-            received.lock().expect("unpoisoned").push(progress.last_line);
+            received.lock().push(progress.last_line);
         })),
         ..Watch::default()
     };
     let cancel = watch.cancel.clone();
     let call = fixture.call_watched("bash", json!({ "command": "echo begun; sleep 4323 & sleep 4323" }), watch);
     let stop = async {
-        eventually("progress is received", async || lines.lock().expect("unpoisoned").contains(&"begun".to_owned()))
-            .await;
+        eventually("progress is received", async || lines.lock().contains(&"begun".to_owned())).await;
         cancel.cancel();
     };
     let (run, ()) = tokio::join!(call, stop);

@@ -18,15 +18,15 @@ use testing::Server;
 /// Prepared screenshots.
 #[derive(Default)]
 pub(crate) struct PreparedScreenshots {
-    pub(crate) next: std::sync::Mutex<Option<Result<ScreenshotSet, ScreenshotError>>>,
-    pub(crate) asked: std::sync::Mutex<Vec<ScreenshotRequest>>,
+    pub(crate) next: parking_lot::Mutex<Option<Result<ScreenshotSet, ScreenshotError>>>,
+    pub(crate) asked: parking_lot::Mutex<Vec<ScreenshotRequest>>,
 }
 
 #[async_trait]
 impl ScreenshotProvider for PreparedScreenshots {
     async fn capture(&self, capture: ScreenshotRequest) -> Result<ScreenshotSet, ScreenshotError> {
-        self.asked.lock().expect("unpoisoned").push(capture);
-        self.next.lock().expect("unpoisoned").take().expect("a test prepares what it asks for")
+        self.asked.lock().push(capture);
+        self.next.lock().take().expect("a test prepares what it asks for")
     }
 }
 

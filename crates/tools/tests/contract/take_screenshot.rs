@@ -27,7 +27,7 @@ fn shot(viewport: &str, width: u32, height: u32) -> Screenshot {
 }
 
 fn prepare(fixture: &Fixture, screenshots: Result<ScreenshotSet, ScreenshotError>) {
-    *fixture.prepared.next.lock().expect("unpoisoned") = Some(screenshots);
+    *fixture.prepared.next.lock() = Some(screenshots);
 }
 
 async fn both_viewports_come_with_urls(fixture: &Fixture) {
@@ -60,7 +60,7 @@ async fn both_viewports_come_with_urls(fixture: &Fixture) {
     let reason = "\ndesktop 1280x800\n[The pictures have no address: no server runs on this machine";
     assert!(seen.text().contains(reason) && seen.text().contains("`sandbar up` starts one"), "{}", seen.text());
     assert_eq!(seen.structured["screenshots"][0]["url"], serde_json::Value::Null);
-    let asked = fixture.prepared.asked.lock().expect("unpoisoned").clone();
+    let asked = fixture.prepared.asked.lock().clone();
     assert_eq!((asked[0].port, asked[0].url_path.as_str(), asked[0].full_page), (8080, "/about", false));
 }
 
@@ -70,7 +70,7 @@ async fn only_the_preview_can_be_captured(fixture: &Fixture) {
         assert!(text.contains("only the sandbox's own preview"), "{text}");
     }
     fixture.fails("take_screenshot", json!({ "port": 70_000 }), ErrorCode::InvalidInput).await;
-    assert!(fixture.prepared.asked.lock().expect("unpoisoned").is_empty());
+    assert!(fixture.prepared.asked.lock().is_empty());
 }
 
 async fn unacceptable_images_are_withheld(fixture: &Fixture) {

@@ -10,9 +10,10 @@ mod resources;
 mod service;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sdk::{Client, ConfigError};
 use serde::Serialize;
 
@@ -134,7 +135,7 @@ impl Provider {
             Access::Simulated(_) => return Err(Unusable::Misconfigured("it is simulated".to_owned())),
         };
         let endpoint = server.endpoint().await?;
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = last.lock();
         if let Some((known, client)) = last.as_ref()
             && *known == endpoint
         {

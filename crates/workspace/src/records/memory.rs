@@ -1,11 +1,11 @@
 //! Records in memory, for tests.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use sdk::SandboxId;
 use uuid::Uuid;
 
@@ -46,7 +46,7 @@ impl MemoryRecords {
     }
 
     fn held(&self) -> MutexGuard<'_, Tables> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

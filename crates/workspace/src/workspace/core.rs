@@ -5,11 +5,12 @@
 //! do not need it; they pass the sandbox gate, which the holder of the lock may close.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use sdk::Sandbox;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -184,7 +185,7 @@ impl Core {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, LocalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits for the operation lock. A lost lease is retaken here, where no operation under it is

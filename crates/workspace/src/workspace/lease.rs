@@ -14,7 +14,7 @@
 //!   void at once if clocks in use cannot differ by so much; else, or if its process runs, once it
 //!   was not renewed for its length.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -219,14 +219,14 @@ impl WorkspaceContext {
         };
         let latest = later(clock.now(), length);
         if held.until <= latest {
-            self.seen_leases.lock().unwrap_or_else(PoisonError::into_inner).remove(&held.workspace);
+            self.seen_leases.lock().remove(&held.workspace);
             return None;
         }
         if !alive && held.until > later(latest, CLOCK_SKEW) {
             return Some("it was written under a clock that was ahead");
         }
         let now = clock.monotonic();
-        let mut seen = self.seen_leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen_leases.lock();
         let first = SeenLease { fence: held.fence, until: held.until, since: now };
         let known = seen.entry(held.workspace.clone()).or_insert(first);
         if (known.fence, known.until) != (held.fence, held.until) {

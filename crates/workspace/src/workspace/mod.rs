@@ -24,11 +24,12 @@ mod transitions;
 mod upkeep;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sdk::{Command, CommandError, Entry, FileError, Output, SandboxId};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -410,7 +411,7 @@ impl Workspace {
     /// Stops the tasks, and waits for their current work.
     async fn stop(&self) {
         self.inner.core.closed.store(true, Ordering::Release);
-        let tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tasks = self.inner.tasks.lock().take();
         if let Some(mut tasks) = tasks {
             tasks.stop.cancel();
             // The next process repairs what this interrupts.

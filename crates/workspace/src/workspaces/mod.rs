@@ -6,11 +6,12 @@ mod queries;
 mod server;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use database::Unwritable;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use sdk::SandboxId;
 use serde::Serialize;
 
@@ -213,7 +214,7 @@ impl Workspaces {
     }
 
     fn slot(&self, name: &WorkspaceName) -> Slot {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         // Drops slots that no task holds or waits for.
         let in_use =
             |slot: &Slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|inner| inner.strong_count() > 0);

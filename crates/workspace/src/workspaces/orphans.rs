@@ -20,7 +20,6 @@
 //!   over.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use sdk::model::SandboxState;
@@ -384,7 +383,7 @@ impl WorkspaceContext {
     /// since sweeps run every few minutes.
     fn accept_answer<T>(&self, provider: &Provider, answer: Result<T, String>) -> Option<T> {
         let name = provider.name();
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = self.silent.lock();
         match answer {
             Ok(answer) => {
                 if silent.remove(name) {
@@ -404,7 +403,7 @@ impl WorkspaceContext {
     /// How long an orphan has been observed: the recorded time plus that of this process.
     fn watch(&self, id: &SandboxId, before: Duration) -> Duration {
         let now = self.settings.clock.monotonic();
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock();
         let fresh = Watched { before, since: now, pause_failed: false };
         let Watched { before, since, .. } = *watched.entry(id.clone()).or_insert(fresh);
         before + now.saturating_sub(since)
@@ -413,25 +412,25 @@ impl WorkspaceContext {
     /// Restarts the observation of an orphan.
     fn restart_watch(&self, id: &SandboxId) -> Duration {
         let now = self.settings.clock.monotonic();
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock();
         let pause_failed = watched.get(id).is_some_and(|watched| watched.pause_failed);
         watched.insert(id.clone(), Watched { before: Duration::ZERO, since: now, pause_failed });
         Duration::ZERO
     }
 
     fn is_watched(&self, id: &SandboxId) -> bool {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+        self.watched.lock().contains_key(id)
     }
 
     /// Records whether the pause of an orphan failed, and returns whether the previous one did.
     fn record_pause_failure(&self, id: &SandboxId, failed: bool) -> bool {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock();
         watched.get_mut(id).is_some_and(|watched| std::mem::replace(&mut watched.pause_failed, failed))
     }
 
     /// Logs once which rows cannot be decoded. Returns true if there are none.
     fn log_unreadable(&self, unreadable: &[String]) -> bool {
-        let mut logged = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.unreadable.lock();
         if *logged != unreadable {
             *logged = unreadable.to_vec();
             match unreadable {
@@ -447,7 +446,7 @@ impl WorkspaceContext {
     }
 
     fn forget_watch(&self, id: &SandboxId) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.watched.lock().remove(id);
     }
 
     /// The providers that were ever asked for a sandbox, by a project or at all. Others have none,

@@ -1,9 +1,10 @@
 //! The server of the sandboxes is killed between any two steps of a handover, and restarts: the
 //! files are there, and the workspace continues.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::FutureExt;
+use parking_lot::Mutex;
 use sandbar_workspace::MoveOptions;
 use sandbar_workspace::faults;
 
@@ -32,8 +33,8 @@ async fn a_server_dying_at_any_step_loses_nothing() {
             move |reached| {
                 let (server, hit) = (Arc::clone(&server), Arc::clone(&hit));
                 async move {
-                    if reached == point && !std::mem::replace(&mut *hit.lock().expect("no panic"), true) {
-                        let killed = tokio::task::spawn_blocking(move || server.lock().expect("no panic").kill());
+                    if reached == point && !std::mem::replace(&mut *hit.lock(), true) {
+                        let killed = tokio::task::spawn_blocking(move || server.lock().kill());
                         killed.await.expect("it is killed");
                     }
                 }
@@ -42,9 +43,9 @@ async fn a_server_dying_at_any_step_loses_nothing() {
         });
         // It may succeed or fail; either way the workspace continues.
         let rotated = faults::scope(hook, workspace.rotate()).await;
-        assert!(*hit.lock().expect("no panic"), "{point:?} was never hit: {rotated:?}");
+        assert!(*hit.lock(), "{point:?} was never hit: {rotated:?}");
         let revived = Arc::clone(&server);
-        let revived = tokio::task::spawn_blocking(move || revived.lock().expect("no panic").come_back());
+        let revived = tokio::task::spawn_blocking(move || revived.lock().come_back());
         revived.await.expect("it comes back");
         if let Ok(pass) = workspace.enter().await {
             pass.mark_suspect();

@@ -2,12 +2,13 @@
 //! killed and restarted.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use checkpoint::Checkpoints;
 use futures::TryStreamExt;
+use parking_lot::Mutex;
 use sandbar_workspace::config::{
     BudgetConfig, DeploymentMode, PlanConfig, PriceConfig, ProviderConfig, ProviderKind, WorkspaceConfig,
 };
@@ -46,13 +47,13 @@ pub(crate) struct Recorder(Mutex<Vec<WorkspaceEvent>>);
 #[async_trait]
 impl Observer for Recorder {
     async fn event(&self, event: &WorkspaceEvent) {
-        self.0.lock().expect("no panic while locked").push(event.clone());
+        self.0.lock().push(event.clone());
     }
 }
 
 impl Recorder {
     pub(crate) fn events(&self) -> Vec<EventKind> {
-        self.0.lock().expect("no panic while locked").iter().map(|event| event.kind.clone()).collect()
+        self.0.lock().iter().map(|event| event.kind.clone()).collect()
     }
 
     pub(crate) fn count(&self, is: impl Fn(&EventKind) -> bool) -> usize {

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use sandbar_workspace::devserver::{self, DevServer, Start};
 use sandbar_workspace::phase;
 use sandbar_workspace::setup::{self, Progress, Setup, StepFailed};
@@ -60,7 +60,7 @@ pub(crate) struct Kept(Mutex<Option<String>>);
 
 impl Kept {
     pub(crate) fn progress(&self) -> Progress {
-        let kept = self.0.lock().expect("no panic while locked");
+        let kept = self.0.lock();
         kept.as_deref().map(|text| serde_json::from_str(text).expect("what was stored")).unwrap_or_default()
     }
 
@@ -69,7 +69,7 @@ impl Kept {
         let mut progress = self.progress();
         let save = |progress: Progress| async move {
             let text = serde_json::to_string(&progress).expect("it can be stored");
-            *self.0.lock().expect("no panic while locked") = Some(text);
+            *self.0.lock() = Some(text);
             Ok::<_, Infallible>(())
         };
         setup::run(sandbox, setup, &mut progress, save).await.map(|()| progress)

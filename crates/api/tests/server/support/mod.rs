@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use node::memory::{MemoryEngine, MemoryRecords};
 use node::{Node, SandboxesConfig, SystemClock};
+use parking_lot::Mutex;
 use sandbar_api::{ApiConfig, Fallback, serve};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -207,7 +208,7 @@ fn endless() -> Body {
 
 async fn run_guest(listener: UnixListener, id: String, ended: CancellationToken, seen: Sightings) {
     while let Some(Ok((stream, _))) = ended.run_until_cancelled(listener.accept()).await {
-        seen.lock().expect("no panic").entry(id.clone()).or_default().connections += 1;
+        seen.lock().entry(id.clone()).or_default().connections += 1;
         let (id, ended, seen) = (id.clone(), ended.clone(), Arc::clone(&seen));
         tokio::spawn(async move {
             let service = service_fn(|request| answer_as_guest(request, &id, &seen));
@@ -224,7 +225,7 @@ async fn answer_as_guest(request: Request<Incoming>, id: &str, seen: &Sightings)
         "/health" => Response::builder().status(204).body(full("")),
         "/stream" => Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(endless()),
         "/hang" => {
-            seen.lock().expect("no panic").entry(id.to_owned()).or_default().hanging += 1;
+            seen.lock().entry(id.to_owned()).or_default().hanging += 1;
             std::future::pending().await
         }
         "/echo" => {

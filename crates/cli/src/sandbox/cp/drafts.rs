@@ -1,9 +1,9 @@
 //! Incomplete files in a sandbox, under temporary names.
 
 use super::path::split;
+use parking_lot::{Mutex, MutexGuard};
 use sdk::Files;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -52,7 +52,7 @@ impl Drafts {
     }
 
     fn paths(&self) -> MutexGuard<'_, BTreeMap<String, DraftState>> {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+        self.paths.lock()
     }
 
     /// Removes all drafts, and prints those that cannot be removed.

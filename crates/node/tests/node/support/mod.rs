@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use protocol::guest::{GuestConfig, LEASE_PATH, LOG_PATH, Lease, LogEntry, LogLevel};
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::memory::{MemoryEngine, MemoryRecords};
@@ -68,7 +69,7 @@ impl Lab {
     }
 
     pub(crate) fn leases_of(&self, id: &str) -> Vec<Option<u64>> {
-        self.leases.lock().expect("no panic").get(id).cloned().unwrap_or_default()
+        self.leases.lock().get(id).cloned().unwrap_or_default()
     }
 }
 
@@ -117,7 +118,7 @@ pub(crate) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 
 async fn guest(listener: UnixListener, config: GuestConfig, ended: CancellationToken, leases: Leases) {
     let id = config.sandbox_id;
-    leases.lock().expect("no panic").entry(id.clone()).or_default().push(config.lease_ends_unix_ms);
+    leases.lock().entry(id.clone()).or_default().push(config.lease_ends_unix_ms);
     while let Some(accepted) = ended.run_until_cancelled(listener.accept()).await {
         let (stream, _) = accepted.expect("the listener works");
         let (id, leases, ended) = (id.clone(), Arc::clone(&leases), ended.clone());
@@ -135,7 +136,7 @@ async fn answer(request: Request<Incoming>, id: &str, leases: &Leases) -> Result
         (&Method::PUT, LEASE_PATH) => {
             let body = request.into_body().collect().await.expect("a body").to_bytes();
             let lease: Lease = serde_json::from_slice(&body).expect("a lease");
-            leases.lock().expect("no panic").entry(id.to_owned()).or_default().push(lease.ends_unix_ms);
+            leases.lock().entry(id.to_owned()).or_default().push(lease.ends_unix_ms);
             Vec::new()
         }
         (&Method::GET, LOG_PATH) => {

@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 pub(crate) struct Cutter {
     pub(crate) address: String,
@@ -42,7 +44,7 @@ impl Cutter {
                 }
                 let Ok(server) = TcpStream::connect(&server) else { continue };
                 let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
-                relay.open.lock().expect("no panic").extend([copy(&client), copy(&server)]);
+                relay.open.lock().extend([copy(&client), copy(&server)]);
                 let (to, back) = ((copy(&client), copy(&server)), (server, client));
                 let counting = Arc::clone(&relay);
                 let count = move |bytes| {
@@ -57,7 +59,7 @@ impl Cutter {
 
     /// Shuts down every open connection. New connections are relayed again.
     pub(crate) fn cut(&self) {
-        for stream in self.shared.open.lock().expect("no panic").drain(..) {
+        for stream in self.shared.open.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

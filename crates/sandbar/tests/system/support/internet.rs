@@ -6,10 +6,12 @@
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use testing::Tied;
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) const PUBLIC: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
 /// Public as well, but on the host's own link: the host has no route with a gateway to it.
@@ -52,7 +54,7 @@ fn start(program: &str, arguments: &[&str]) -> Tied {
 impl Internet {
     pub(crate) fn new() -> Self {
         static ONLY: Mutex<()> = Mutex::new(());
-        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
+        let only = ONLY.lock();
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Asked::default();
         let nameserver = serve_names(Arc::clone(&stop), Arc::clone(&asked));
@@ -72,7 +74,7 @@ impl Internet {
 
     /// Every query that the name server received so far.
     pub(crate) fn asked(&self) -> Vec<(String, u16)> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked.lock().clone()
     }
 
     /// Runs a Python program on the remote machine until `self` is dropped. The program prints a
@@ -117,7 +119,7 @@ fn serve_names(stop: Arc<AtomicBool>, asked: Asked) -> SocketAddr {
         while !stop.load(Ordering::Relaxed) {
             let Ok((length, from)) = socket.recv_from(&mut query) else { continue };
             if let Some((name, kind, reply)) = reply(&query[..length]) {
-                asked.lock().unwrap_or_else(PoisonError::into_inner).push((name, kind));
+                asked.lock().push((name, kind));
                 let _ = socket.send_to(&reply, from);
             }
         }

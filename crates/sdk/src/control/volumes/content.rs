@@ -210,20 +210,20 @@ impl Volume {
     ) -> Result<VolumeEntry, VolumeError> {
         let (call, progress) = self.call("write", path, Idempotency::NotIdempotent).with_progress();
         let target = String::from(with_options(Path::new(self.target("file", path)), options));
-        let failure = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let failure = std::sync::Arc::new(parking_lot::Mutex::new(None));
         let noted = std::sync::Arc::clone(&failure);
         let content = content.map(move |piece| {
             progress.note();
             piece.map_err(|error| {
                 let broken = std::io::Error::new(error.kind(), "the content cannot be read");
-                *noted.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                *noted.lock() = Some(error);
                 broken
             })
         });
         let http = &self.client.shared().http;
         let request = self.upload(http.pooled(), &target).body(reqwest::Body::wrap_stream(content));
         let sent = http.send_body(&call, request).await;
-        if let Some(source) = failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+        if let Some(source) = failure.lock().take() {
             return Err(VolumeError::Source { volume: self.name.clone(), path: path.to_owned(), source });
         }
         self.read_entry(sent, path, &call).await

@@ -5,10 +5,11 @@ mod shells;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -69,10 +70,6 @@ impl Session {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl MemoryMachine {
     pub(super) fn new() -> Self {
         Self {
@@ -85,16 +82,16 @@ impl MemoryMachine {
     }
 
     pub(super) fn files(&self) -> MutexGuard<'_, Tree> {
-        lock(&self.files)
+        self.files.lock()
     }
 
     pub(super) fn script(&self, words: &str, steps: Vec<Step>) {
-        lock(&self.scripts).push((words.to_owned(), steps));
+        self.scripts.lock().push((words.to_owned(), steps));
     }
 
     /// The script of a command; the latest wins.
     pub(super) fn find_script(&self, words: &str) -> Option<Vec<Step>> {
-        let scripts = lock(&self.scripts);
+        let scripts = self.scripts.lock();
         let found = scripts.iter().rev().find(|(start, _)| {
             words.strip_prefix(start.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         });
@@ -108,30 +105,30 @@ impl MemoryMachine {
 
     pub(super) fn register(&self, call: &str, command: &str) -> u32 {
         let pid = {
-            let mut session = lock(&self.session);
+            let mut session = self.session.lock();
             session.next_pid += 1;
             session.next_pid
         };
-        lock(&self.processes).insert(pid, Process { call: call.to_owned(), command: command.to_owned() });
+        self.processes.lock().insert(pid, Process { call: call.to_owned(), command: command.to_owned() });
         pid
     }
 
     pub(super) fn unregister(&self, pid: u32) {
-        lock(&self.processes).remove(&pid);
+        self.processes.lock().remove(&pid);
     }
 
     pub(super) fn processes(&self) -> usize {
-        lock(&self.processes).len()
+        self.processes.lock().len()
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(work);
     }
 
     fn listing(&self, root: &str) -> (Vec<(String, i128, Bytes)>, Vec<String>, Rules) {
-        let all = lock(&self.files).below(root);
+        let all = self.files.lock().below(root);
         let mut files = Vec::new();
         let mut directories = Vec::new();
         let mut rules = Vec::new();
@@ -149,7 +146,7 @@ impl MemoryMachine {
                 Node::Link { .. } => {
                     // A link to a file is a file; directories behind links are not entered.
                     let real = paths::join(root, &path);
-                    let files_ = lock(&self.files);
+                    let files_ = self.files.lock();
                     if let Ok(bytes) = files_.read(&real) {
                         files.push((path, entry.modified, bytes));
                     }
@@ -164,7 +161,7 @@ impl MemoryMachine {
 #[async_trait]
 impl Files for Arc<MemoryMachine> {
     async fn stat(&self, path: &str) -> Result<Stat, PortError> {
-        let files = lock(&self.files);
+        let files = self.files.lock();
         let (path, entry) = files.entry(path)?;
         let (kind, size, mode) = match &entry.node {
             Node::File { bytes, mode } => (Kind::File, bytes.len() as u64, *mode),
@@ -181,19 +178,19 @@ impl Files for Arc<MemoryMachine> {
             Kind::Other => Fetched::Special,
             Kind::File if stat.size > most => Fetched::Large { size: stat.size },
             Kind::File => {
-                let bytes = lock(&self.files).read(path)?;
+                let bytes = self.files.lock().read(path)?;
                 Fetched::File(Fetch { sha256: digest(&bytes), bytes, stat: Some(stat) })
             }
         })
     }
 
     async fn read(&self, path: &str, most: usize) -> Result<Bytes, PortError> {
-        let bytes = lock(&self.files).read(path)?;
+        let bytes = self.files.lock().read(path)?;
         Ok(bytes.slice(..bytes.len().min(most)))
     }
 
     async fn window(&self, path: &str, window: Window) -> Result<Windowed, PortError> {
-        let bytes = lock(&self.files).read(path)?;
+        let bytes = self.files.lock().read(path)?;
         let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
         let first = match usize::try_from(window.first) {
             Ok(first) => first.saturating_sub(1),
@@ -204,12 +201,12 @@ impl Files for Arc<MemoryMachine> {
     }
 
     async fn list(&self, path: &str) -> Result<Vec<Listed>, PortError> {
-        let listed = lock(&self.files).list(path)?;
+        let listed = self.files.lock().list(path)?;
         Ok(listed.into_iter().map(|(name, is_directory)| Listed { name, is_directory }).collect())
     }
 
     async fn find_by_name(&self, directory: &str, name: &str) -> Result<Vec<String>, PortError> {
-        let below = lock(&self.files).below(directory);
+        let below = self.files.lock().below(directory);
         let same = below.into_iter().filter(|(path, _)| paths::name(path).eq_ignore_ascii_case(name));
         Ok(same.map(|(path, _)| paths::join(directory, &path)).take(5).collect())
     }
@@ -217,7 +214,7 @@ impl Files for Arc<MemoryMachine> {
     async fn replace(&self, path: &str, bytes: Bytes, basis: Basis<'_>) -> Result<bool, PortError> {
         // Yields, so that a concurrent task can interfere, as on a real sandbox.
         tokio::task::yield_now().await;
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         match basis {
             Basis::Absent if files.get(path).is_some() => return Err(PortError::Conflict),
             Basis::Was { sha256, .. } if files.get(path).is_none_or(|now| digest(&now) != sha256) => {
@@ -233,27 +230,27 @@ impl Files for Arc<MemoryMachine> {
 #[async_trait]
 impl SessionStore for Arc<MemoryMachine> {
     async fn base_paths(&self) -> Result<BasePaths, PortError> {
-        let current = lock(&self.session).cwd.clone();
-        let current = if lock(&self.files).is_directory(&current) { current } else { HOME.to_owned() };
+        let current = self.session.lock().cwd.clone();
+        let current = if self.files.lock().is_directory(&current) { current } else { HOME.to_owned() };
         Ok(BasePaths { current, home: HOME.into() })
     }
 
     async fn load(&self, key: &str) -> Result<Option<Bytes>, PortError> {
-        Ok(lock(&self.session).notes.get(key).cloned())
+        Ok(self.session.lock().notes.get(key).cloned())
     }
 
     async fn store(&self, key: &str, note: Bytes) -> Result<(), PortError> {
-        lock(&self.session).notes.insert(key.to_owned(), note);
+        self.session.lock().notes.insert(key.to_owned(), note);
         Ok(())
     }
 
     async fn remove(&self, key: &str) -> Result<(), PortError> {
-        lock(&self.session).notes.remove(key);
+        self.session.lock().notes.remove(key);
         Ok(())
     }
 
     async fn reset_shell(&self) -> Result<(), PortError> {
-        let mut session = lock(&self.session);
+        let mut session = self.session.lock();
         session.cwd = HOME.into();
         session.variables.clear();
         Ok(())
@@ -261,18 +258,18 @@ impl SessionStore for Arc<MemoryMachine> {
 
     async fn spill_output(&self, call: &str, output: Bytes) -> Result<String, PortError> {
         let path = format!("{OWN}/out/{call}.log");
-        lock(&self.files).write(&path, output)?;
+        self.files.lock().write(&path, output)?;
         Ok(path)
     }
 
     async fn close(&self) -> Result<(), PortError> {
-        for task in &lock(&self.session).background {
+        for task in &self.session.lock().background {
             task.killed.cancel();
         }
-        lock(&self.files).remove(&format!("{OWN}/out"));
-        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        self.files.lock().remove(&format!("{OWN}/out"));
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
-        lock(&self.processes).clear();
+        self.processes.lock().clear();
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{MemoryMachine, OWN, lock};
+use super::{MemoryMachine, OWN};
 use crate::paths;
 use crate::port::{PortError, Searches};
 use crate::search::{
@@ -18,7 +18,7 @@ impl Searches for Arc<MemoryMachine> {
         let matcher = matcher(search)?;
         let mut counted = Counted::default();
         if search.root_is_file {
-            let bytes = lock(&self.files).read(&search.root)?;
+            let bytes = self.files.lock().read(&search.root)?;
             let lines = matching(&matcher, search, &bytes).len() as u64;
             counted.searched = 1;
             if lines > 0 {
@@ -56,7 +56,7 @@ impl Searches for Arc<MemoryMachine> {
         let matcher = matcher(search)?;
         let mut all = Vec::new();
         for path in files {
-            let bytes = lock(&self.files).read(path)?;
+            let bytes = self.files.lock().read(path)?;
             all.push(MatchedFile { path: path.clone(), rows: rows(&matcher, search, &bytes) });
         }
         Ok(all)

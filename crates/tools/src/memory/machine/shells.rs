@@ -1,14 +1,15 @@
 //! Commands of the in-memory machine.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Background, HOME, MemoryMachine, OWN, lock};
+use super::{Background, HOME, MemoryMachine, OWN};
 use crate::memory::parse::parse;
 use crate::memory::shell::{self, Env, Exit, Io, Run, Sink};
 use crate::paths::{self, BasePaths};
@@ -38,7 +39,7 @@ impl Shells for Arc<MemoryMachine> {
             if killed.run_until_cancelled(command(&run, &call, pid, &events)).await.is_none() {
                 let end = ShellEnd {
                     exit_code: 143,
-                    directory: Some(lock(&machine.session).cwd.clone()),
+                    directory: Some(machine.session.lock().cwd.clone()),
                     ..ShellEnd::default()
                 };
                 let _ = events.send(ShellEvent::Ended(end)).await;
@@ -57,7 +58,7 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
         let _ = events.send(event).await;
     };
     let task = call.background.then(|| {
-        let mut session = lock(&machine.session);
+        let mut session = machine.session.lock();
         let id = format!("b{}", session.background.len() + 1);
         let log = format!("{OWN}/bg/{id}.log");
         let killed = run.killed.clone();
@@ -66,7 +67,7 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
     });
     if let Some((id, log)) = &task {
         // A new private directory cannot conflict with a file.
-        let _ = lock(&machine.files).write(log, Bytes::new());
+        let _ = machine.files.lock().write(log, Bytes::new());
         tell(ShellEvent::Task { id: id.clone(), log: log.clone() }).await;
     }
     let (mut env, directory) = environment(machine, call, pid);
@@ -85,7 +86,7 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
         evaluate(run, &call.command, &mut env, &io).await
     };
     if task.is_none() && code < 128 {
-        let mut session = lock(&machine.session);
+        let mut session = machine.session.lock();
         if call.directory.is_none() {
             session.cwd.clone_from(&env.cwd);
         }
@@ -99,12 +100,12 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
 }
 
 fn environment(machine: &MemoryMachine, call: &ShellCall, pid: u32) -> (Env, Started) {
-    let session = lock(&machine.session);
+    let session = machine.session.lock();
     let variables = session.variables.iter().map(|(name, value)| (name.clone(), (value.clone(), true))).collect();
     let mut env = Env { cwd: session.cwd.clone(), variables, status: 0, pid };
     drop(session);
     env.variables.entry("HOME".into()).or_insert_with(|| (HOME.to_owned(), true));
-    let files = lock(&machine.files);
+    let files = machine.files.lock();
     let mut directory = Started::AsAsked;
     if !files.is_directory(&env.cwd) {
         directory = Started::Fallback { gone: std::mem::replace(&mut env.cwd, HOME.to_owned()) };
@@ -136,14 +137,14 @@ async fn evaluate(run: &Arc<Run>, command: &str, env: &mut Env, io: &Io) -> i32 
 
 fn finish(run: &Run, task: Option<&str>, exit_code: i32) -> ShellEnd {
     let machine = &run.machine;
-    let children = lock(&run.children).clone();
-    let processes = lock(&machine.processes);
+    let children = run.children.lock().clone();
+    let processes = machine.processes.lock();
     let survivors = children
         .iter()
         .filter_map(|pid| processes.get(pid).map(|process| Survivor { pid: *pid, command: process.command.clone() }));
     let survivors = survivors.collect();
     drop(processes);
-    let mut session = lock(&machine.session);
+    let mut session = machine.session.lock();
     if let Some(task) = session.background.iter_mut().find(|known| Some(known.id.as_str()) == task) {
         task.ended = Some(exit_code);
     }
@@ -181,7 +182,7 @@ impl Shell for MemoryShell {
             Some(ShellEvent::Task { id, .. }) => self.task = Some(id.clone()),
             // Reading the end of a background task counts as its report.
             Some(ShellEvent::Ended(_)) => {
-                let mut session = lock(&self.machine.session);
+                let mut session = self.machine.session.lock();
                 if let Some(task) = session.background.iter_mut().find(|task| Some(&task.id) == self.task.as_ref()) {
                     task.reported = true;
                 }
@@ -192,11 +193,11 @@ impl Shell for MemoryShell {
     }
 
     async fn kill(&mut self, _grace: Duration) -> Result<usize, PortError> {
-        let count = lock(&self.machine.processes).values().filter(|process| process.call == self.call).count();
+        let count = self.machine.processes.lock().values().filter(|process| process.call == self.call).count();
         self.killed.cancel();
         // The tasks notice when they are scheduled.
         loop {
-            let left = lock(&self.machine.processes).values().filter(|process| process.call == self.call).count();
+            let left = self.machine.processes.lock().values().filter(|process| process.call == self.call).count();
             if left == 0 {
                 return Ok(count);
             }
@@ -211,7 +212,7 @@ impl Shell for MemoryShell {
     async fn detach(self: Box<Self>, so_far: Bytes) -> Result<(String, String), PortError> {
         let Self { machine, mut events, killed, .. } = *self;
         let (id, log) = {
-            let mut session = lock(&machine.session);
+            let mut session = machine.session.lock();
             let id = format!("b{}", session.background.len() + 1);
             let log = format!("{OWN}/bg/{id}.log");
             session.background.push(Background {
@@ -223,18 +224,18 @@ impl Shell for MemoryShell {
             });
             (id, log)
         };
-        lock(&machine.files).write(&log, so_far)?;
+        machine.files.lock().write(&log, so_far)?;
         let (owner, task, path) = (Arc::clone(&machine), id.clone(), log.clone());
         machine.spawn(async move {
             while let Some(event) = events.recv().await {
                 match event {
                     ShellEvent::Output(_, bytes) => {
-                        let mut files = lock(&owner.files);
+                        let mut files = owner.files.lock();
                         let old = files.get(&path).unwrap_or_default();
                         let _ = files.write(&path, [old, bytes].concat().into());
                     }
                     ShellEvent::Ended(end) => {
-                        let mut session = lock(&owner.session);
+                        let mut session = owner.session.lock();
                         if let Some(known) = session.background.iter_mut().find(|known| known.id == task) {
                             known.ended = Some(end.exit_code);
                         }
