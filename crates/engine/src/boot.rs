@@ -51,13 +51,14 @@ pub(crate) const WRITABLE: &str = "up";
 /// What all boots of an engine share.
 #[derive(Debug)]
 pub(crate) struct SandboxBuilder {
+    /// The first field, which is dropped first: spare launchers use the pool.
+    pub(crate) launchers: Launchers,
     pub(crate) runtime: PathBuf,
     pub(crate) pool: Pool,
     pub(crate) groups: Groups,
     pub(crate) privilege: Privilege,
     identity: Identity,
     pub(crate) ranges: Ranges,
-    pub(crate) launchers: Launchers,
     guest: OwnedFd,
 }
 
@@ -228,9 +229,9 @@ impl SandboxBuilder {
         let guest = sealed_file("sandbar-guest", config.guest).map_err(NamespacesError::io("make a memory file"))?;
         let mark = (!privilege.is_root()).then(|| format!("{identity}/"));
         let ranges = Ranges::survey(privilege, identity.0);
-        let launchers = Launchers::new(mark, ranges.clone(), privilege.id_count());
+        let launchers = Launchers::new(mark, ranges.clone(), privilege.id_count(), privilege.on_disk());
         let launchers = launchers.map_err(NamespacesError::io("make a memory file"))?;
-        Ok(Self { runtime, pool, groups, privilege, identity, ranges, launchers, guest })
+        Ok(Self { launchers, runtime, pool, groups, privilege, identity, ranges, guest })
     }
 
     pub(crate) fn socket_of(&self, name: &str) -> PathBuf {
@@ -253,8 +254,9 @@ impl SandboxBuilder {
             .map(|Mount { files, at }| self.open_shared(files.as_str(), at))
             .collect::<Result<_, _>>()?;
         let mut watch = Stopwatch::start();
+        let overlays = overlays_of(template);
         // One that is not a spare prepares while the server does.
-        let mut launcher = self.launchers.take((!self.groups.has_limits()).then_some(limits.pids))?;
+        let mut launcher = self.launchers.take(&name, (!self.groups.has_limits()).then_some(limits.pids), &overlays)?;
         watch.mark("launcher there");
         let limit = u64::from(limits.disk_mb) << 20;
         let existed = self.pool.path_of(&name).is_dir();
@@ -263,7 +265,7 @@ impl SandboxBuilder {
             BootFiles::Create => self.pool.create_volume(&name, limit + MOUNT_RESERVE_BYTES)?,
             BootFiles::Open => self.open_files(&name, limit + MOUNT_RESERVE_BYTES)?,
         };
-        let writable = prepare_volume(&volume, &template, limit, limits.pids)
+        let writable = prepare_volume(&volume, &overlays, limit, limits.pids)
             .map_err(NamespacesError::io(format!("prepare volume {name}")))?;
         watch.mark("volume ready");
         let group = self.groups.create(&name, &limits)?;
@@ -277,7 +279,7 @@ impl SandboxBuilder {
                 id_base: launcher.preparation.id_base,
                 on_disk: self.privilege.on_disk(),
                 writable,
-                overlays: overlays_of(template),
+                overlays,
                 volumes,
             },
             hostname,
@@ -429,7 +431,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64, pids: u32) -> io::Result<PathBuf> {
+fn prepare_volume(volume: &Volume, overlays: &[Overlay], limit_bytes: u64, pids: u32) -> io::Result<PathBuf> {
     let shared_bytes = Record::read(volume.path()).map_or(0, |record| record.shared_bytes);
     if shared_bytes > 0 {
         volume.set_allowance(shared_bytes)?;
@@ -440,12 +442,12 @@ fn prepare_volume(volume: &Volume, template: &Template, limit_bytes: u64, pids: 
     {
         return Err(error);
     }
-    let layers = template.mounts.iter().flat_map(|plan| &plan.lowers).cloned().collect();
+    let layers = overlays.iter().flat_map(|overlay| &overlay.lowers).cloned().collect();
     Record { layers, limit_bytes, shared_bytes, pids: Some(pids) }.write(volume.path())?;
     Ok(writable)
 }
 
-fn overlays_of(template: Template) -> Vec<Overlay> {
+pub(crate) fn overlays_of(template: Template) -> Vec<Overlay> {
     let overlay = |plan: crate::rootfs::MountPlan| {
         let directory = plan.directory();
         Overlay { at: plan.at, lowers: plan.lowers, directory, of_host: plan.of_host }

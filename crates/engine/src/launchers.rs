@@ -5,20 +5,27 @@
 //! server runs.
 //!
 //! A spare one has made the namespaces of a sandbox, with ids and a network device, and waits for
-//! the specification: spawning and preparing take as long as the rest of a boot. Without a spare a
-//! boot sends both messages at once, so there is one way of booting. A spare ends with the server,
-//! whose end of the channel then closes. Spawning never forks this process's memory
-//! (`posix_spawn`), so the server's size and threads do not matter.
+//! the specification: spawning and preparing take as long as the rest of a boot. For a boot that is
+//! expected, from spare files, it has mounted these files, too. Without a spare a boot sends both
+//! messages at once, so there is one way of booting. A spare ends with the server, whose end of the
+//! channel then closes. Spawning never forks this process's memory (`posix_spawn`), so the server's
+//! size and threads do not matter.
+//!
+//! Invariant: files are mounted by one launcher at a time. So a boot waits for a spare that is
+//! mounting its files or ending, and ends one that it cannot use.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use egress::Device;
 use launcher::sealed_file;
-use launcher::spec::{Channel, Preparation, Report};
-use parking_lot::{Mutex, MutexGuard};
+use launcher::spec::{Channel, Files, OnDisk, Overlay, Preparation, Report};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use protocol::SandboxId;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tracing::debug;
@@ -87,10 +94,16 @@ impl Launcher {
         self.process.id().try_into().ok().and_then(Pid::from_raw)
     }
 
-    /// Whether the launcher and the process that will mount the overlays wait for their work.
+    /// Whether the launcher and the process that may mount the overlays wait for their work.
     fn is_alive(&self) -> bool {
         let status = self.group().map(|group| waitid(WaitId::Pgid(Some(group)), PEEK));
         matches!(status, Some(Ok(None)))
+    }
+
+    /// Whether a boot with this limit of processes and these overlays can use it.
+    fn suits(&self, processes: Option<u32>, overlays: &[Overlay]) -> bool {
+        let Preparation { processes: prepared, files, .. } = &self.preparation;
+        *prepared == processes && files.as_ref().is_none_or(|files| files.overlays == overlays) && self.is_alive()
     }
 
     /// Waits until all is prepared, and makes the device. Blocks.
@@ -124,7 +137,7 @@ impl Drop for Launcher {
     }
 }
 
-/// Spawns launchers and keeps a spare one.
+/// Spawns launchers, and keeps spare ones.
 #[derive(Debug)]
 pub(crate) struct Launchers {
     executable: Executable,
@@ -133,70 +146,179 @@ pub(crate) struct Launchers {
     mark: Option<String>,
     ranges: Ranges,
     id_count: u32,
-    spare: Mutex<Spare>,
+    on_disk: OnDisk,
+    spares: Mutex<SpareLaunchers>,
+    /// A launcher is no longer busy.
+    settled: Condvar,
 }
 
-/// What the next boot finds.
+#[derive(Debug, Default)]
+struct SpareLaunchers {
+    /// The limit of processes of the last boot, which the next is expected to have.
+    processes: Option<u32>,
+    /// For every boot; `None`: there is none.
+    general: Option<Spare>,
+    /// Those that have mounted files, by the name of these.
+    mounted: BTreeMap<String, Spare>,
+    /// The names of the files for which there should be one.
+    expected: BTreeSet<String>,
+}
+
 #[derive(Debug)]
 enum Spare {
-    /// Nothing. The last launcher had this limit of processes, which the next is expected to have.
-    Absent {
-        processes: Option<u32>,
-    },
-    /// One is being prepared.
-    Underway,
+    /// It is being prepared, or it is ending.
+    Busy,
     Ready(Box<Launcher>),
 }
 
-impl Launchers {
-    pub(crate) fn new(mark: Option<String>, ranges: Ranges, id_count: u32) -> io::Result<Self> {
-        let spare = Mutex::new(Spare::Absent { processes: None });
-        Ok(Self { executable: Executable::new()?, mark, ranges, id_count, spare })
+/// The spare files of an expected boot, and how they are mounted.
+#[derive(Debug)]
+pub(crate) struct ExpectedFiles {
+    pub(crate) writable: PathBuf,
+    pub(crate) overlays: Vec<Overlay>,
+}
+
+impl SpareLaunchers {
+    fn next_missing(&self) -> Option<String> {
+        self.expected.iter().find(|name| !self.mounted.contains_key(*name)).cloned()
     }
 
-    /// Takes the spare launcher, or spawns one, which then still prepares. `processes`: the limit
-    /// of processes, where no cgroup counts them.
-    pub(crate) fn take(&self, processes: Option<u32>) -> Result<Launcher, NamespacesError> {
+    fn next_unexpected(&self) -> Option<String> {
+        let mut ready = self.mounted.iter().filter(|(_, spare)| matches!(spare, Spare::Ready(_)));
+        ready.find(|(name, _)| !self.expected.contains(*name)).map(|(name, _)| name.clone())
+    }
+}
+
+impl Launchers {
+    pub(crate) fn new(mark: Option<String>, ranges: Ranges, id_count: u32, on_disk: OnDisk) -> io::Result<Self> {
+        let executable = Executable::new()?;
+        Ok(Self { executable, mark, ranges, id_count, on_disk, spares: Mutex::default(), settled: Condvar::new() })
+    }
+
+    /// Takes a spare launcher for the boot of the files `name`, or spawns one, which then still
+    /// prepares. `processes`: the limit of processes, where no cgroup counts them.
+    pub(crate) fn take(
+        &self,
+        name: &str,
+        processes: Option<u32>,
+        overlays: &[Overlay],
+    ) -> Result<Launcher, NamespacesError> {
+        let suits = |spare: &Launcher| spare.suits(processes, overlays);
+        if let Some(spare) = self.take_mounted(name).filter(suits) {
+            return Ok(spare);
+        }
         let spare = {
-            let mut spare = self.lock();
-            match &*spare {
-                Spare::Underway => None,
-                _ => match std::mem::replace(&mut *spare, Spare::Absent { processes }) {
-                    Spare::Ready(launcher) => Some(*launcher),
-                    _ => None,
-                },
-            }
+            let mut spares = self.lock();
+            spares.processes = processes;
+            spares.general.take_if(|spare| matches!(spare, Spare::Ready(_)))
         };
-        match spare.filter(|spare| spare.preparation.processes == processes && spare.is_alive()) {
-            Some(spare) => Ok(spare),
-            None => self.spawn(processes),
+        match spare {
+            Some(Spare::Ready(spare)) if suits(&spare) => Ok(*spare),
+            _ => self.spawn(processes, None),
         }
     }
 
-    /// Prepares a spare launcher if there is none. Without one the next boot is slower, so a
-    /// failure is ignored. Blocks.
-    pub(crate) fn refill(&self) {
+    /// Takes the launcher that has mounted the files `name`. Waits for one that is busy.
+    fn take_mounted(&self, name: &str) -> Option<Launcher> {
+        let mut spares = self.lock();
+        spares.expected.remove(name);
+        loop {
+            match spares.mounted.remove(name)? {
+                Spare::Ready(launcher) => return Some(*launcher),
+                Spare::Busy => {
+                    spares.mounted.insert(name.to_owned(), Spare::Busy);
+                    self.settled.wait(&mut spares);
+                }
+            }
+        }
+    }
+
+    /// Ends the launcher that has mounted the files `name`, which are about to be removed. Blocks.
+    pub(crate) fn forget(&self, name: &str) {
+        drop(self.take_mounted(name));
+    }
+
+    /// Replaces the names of the spare files whose boots are expected; returns whether
+    /// [`Launchers::refill`] has something to do.
+    pub(crate) fn expect(&self, next: &[SandboxId]) -> bool {
+        let mut spares = self.lock();
+        spares.expected = next.iter().map(SandboxId::to_string).collect();
+        spares.next_missing().is_some() || spares.next_unexpected().is_some()
+    }
+
+    /// Ends the spare launchers that are not expected any more, and prepares those that are
+    /// missing. `find` returns what there is of the files of a name. Without a spare the next boot
+    /// is slower, so a failure is ignored. Blocks.
+    pub(crate) fn refill(&self, find: impl Fn(&str) -> Option<ExpectedFiles>) {
+        while let Some((name, launcher)) = self.begin_end() {
+            drop(launcher);
+            self.finish(&name, None);
+        }
+        while let Some((name, processes)) = self.begin_mounted() {
+            let made = find(&name).and_then(|files| self.prepare(processes, Some(files)));
+            self.finish(&name, made);
+        }
         let processes = match &mut *self.lock() {
-            spare @ Spare::Absent { .. } => match std::mem::replace(spare, Spare::Underway) {
-                Spare::Absent { processes } => processes,
-                _ => return,
-            },
-            _ => return,
+            SpareLaunchers { general: Some(_), .. } => return,
+            SpareLaunchers { general, processes, .. } => {
+                *general = Some(Spare::Busy);
+                *processes
+            }
         };
-        let made = self.spawn(processes).ok().and_then(|mut launcher| {
-            launcher.finish_preparation().ok()?;
-            Some(Box::new(launcher))
-        });
-        *self.lock() = made.map_or(Spare::Absent { processes }, Spare::Ready);
+        let made = self.prepare(processes, None);
+        self.lock().general = made.map(Spare::Ready);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Spare> {
-        self.spare.lock()
+    fn prepare(&self, processes: Option<u32>, files: Option<ExpectedFiles>) -> Option<Box<Launcher>> {
+        let mut launcher = self.spawn(processes, files).ok()?;
+        launcher.finish_preparation().ok()?;
+        Some(Box::new(launcher))
     }
 
-    fn spawn(&self, processes: Option<u32>) -> Result<Launcher, NamespacesError> {
+    fn begin_end(&self) -> Option<(String, Box<Launcher>)> {
+        let mut spares = self.lock();
+        let name = spares.next_unexpected()?;
+        match spares.mounted.insert(name.clone(), Spare::Busy)? {
+            Spare::Ready(launcher) => Some((name, launcher)),
+            Spare::Busy => None,
+        }
+    }
+
+    fn begin_mounted(&self) -> Option<(String, Option<u32>)> {
+        let mut spares = self.lock();
+        let name = spares.next_missing()?;
+        spares.mounted.insert(name.clone(), Spare::Busy);
+        Some((name, spares.processes))
+    }
+
+    /// Ends the work on the launcher of the files `name`.
+    fn finish(&self, name: &str, made: Option<Box<Launcher>>) {
+        let mut spares = self.lock();
+        match made {
+            Some(launcher) => drop(spares.mounted.insert(name.to_owned(), Spare::Ready(launcher))),
+            None => {
+                spares.mounted.remove(name);
+                spares.expected.remove(name);
+            }
+        }
+        self.settled.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SpareLaunchers> {
+        self.spares.lock()
+    }
+
+    fn spawn(&self, processes: Option<u32>, files: Option<ExpectedFiles>) -> Result<Launcher, NamespacesError> {
         let ids = self.ranges.take().map_err(NamespacesError::TooMany)?;
-        let preparation = Preparation { id_base: ids.base(), id_count: self.id_count, owner: ids.owner(), processes };
+        let (id_base, owner, on_disk) = (ids.base(), ids.owner(), self.on_disk);
+        let files = files.map(|ExpectedFiles { writable, overlays }| Files {
+            id_base,
+            on_disk,
+            writable,
+            overlays,
+            volumes: Vec::new(),
+        });
+        let preparation = Preparation { id_base, id_count: self.id_count, owner, processes, files };
         self.spawn_with(ids, preparation).map_err(NamespacesError::io("spawn the launcher"))
     }
 
@@ -226,18 +348,19 @@ mod tests {
     fn the_ids_of_an_unused_spare_are_given_back() {
         let privilege = Privilege::detect();
         let ranges = Ranges::survey(privilege, 0);
-        let launchers = Launchers::new(None, ranges.clone(), privilege.id_count()).unwrap();
-        launchers.refill();
-        launchers.refill();
-        let spares = usize::from(matches!(*launchers.lock(), Spare::Ready(_)));
+        let launchers = Launchers::new(None, ranges.clone(), privilege.id_count(), privilege.on_disk()).unwrap();
+        let nothing = |_: &str| None;
+        launchers.refill(nothing);
+        launchers.refill(nothing);
+        let spares = usize::from(matches!(launchers.lock().general, Some(Spare::Ready(_))));
         assert_eq!(ranges.taken(), spares);
         // A spare with another limit of processes cannot be used.
-        let launcher = launchers.take(Some(17)).unwrap();
+        let launcher = launchers.take("files", Some(17), &[]).unwrap();
         assert_eq!((launcher.preparation.processes, ranges.taken()), (Some(17), 1));
         drop(launcher);
         assert_eq!(ranges.taken(), 0);
-        launchers.refill();
-        if let Spare::Ready(spare) = &*launchers.lock() {
+        launchers.refill(nothing);
+        if let Some(Spare::Ready(spare)) = &launchers.lock().general {
             assert_eq!(spare.preparation.processes, Some(17), "as the last boot");
         }
         drop(launchers);

@@ -23,12 +23,12 @@ use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
-use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, start_time_of};
+use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, WRITABLE, overlays_of, start_time_of};
 use crate::delegation;
 use crate::error::NamespacesError;
 use crate::files_id::FilesId;
 use crate::group::Groups;
-use crate::launchers::Launcher;
+use crate::launchers::{ExpectedFiles, Launcher};
 use crate::machine::{Inner, NamespacesMachine, remove_socket};
 use crate::pool::{Pool, PoolError};
 use crate::port::{
@@ -124,7 +124,7 @@ impl Namespaces {
             let base = BaseTemplate::open(layers, privilege).map_err(NamespacesError::io("open the layers"))?;
             fs::create_dir_all(&nothing).map_err(NamespacesError::io("make an empty layer"))?;
             let builder = SandboxBuilder::open(&config, pool, groups, privilege, identity)?;
-            builder.launchers.refill();
+            builder.launchers.refill(|_| None);
             let egress = Arc::new(config.egress);
             Ok(Self(Arc::new(Shared {
                 builder,
@@ -144,19 +144,7 @@ impl Namespaces {
     /// changed.
     pub async fn base_template(&self) -> Result<Template, NamespacesError> {
         let shared = self.0.clone();
-        blocking(move || {
-            let in_use = || {
-                let mut layers = HashSet::new();
-                for name in shared.builder.pool.list()? {
-                    let record = Record::try_read(&shared.builder.pool.path_of(&name));
-                    let record = record.map_err(NamespacesError::io(format!("read the record of volume {name}")))?;
-                    layers.extend(record.into_iter().flat_map(|record| record.layers));
-                }
-                Ok(layers)
-            };
-            shared.base.get(in_use).map_err(NamespacesError::io("build the base template"))
-        })
-        .await
+        blocking(move || shared.base_template()).await
     }
 
     /// The template that the sandbox `id` boots from: an own root if its files are one, else the
@@ -357,9 +345,19 @@ impl Engine for Namespaces {
         self.change("cannot take files made ahead", move |builder| Ok(builder.pool.take_spare(id.as_str())?)).await
     }
 
+    fn expect(&self, next: &[SandboxId]) {
+        if self.0.builder.launchers.expect(next) {
+            tokio::spawn(refill_soon(Arc::downgrade(&self.0), None));
+        }
+    }
+
     async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError> {
         let id = id.clone();
-        self.change("cannot remove files made ahead", move |builder| Ok(builder.pool.remove_spare(id.as_str())?)).await
+        self.change("cannot remove files made ahead", move |builder| {
+            builder.launchers.forget(id.as_str());
+            Ok(builder.pool.remove_spare(id.as_str())?)
+        })
+        .await
     }
 
     async fn settle_spares(&self, keep: &HashSet<FilesId>) -> Result<(), EngineError> {
@@ -463,7 +461,7 @@ async fn refill_soon(engine: Weak<Shared>, used: Option<Launcher>) {
     let refill = move || {
         drop(used);
         if let Some(shared) = engine.upgrade() {
-            shared.builder.launchers.refill();
+            shared.builder.launchers.refill(|name| shared.expected_files(name));
         }
     };
     drop(tokio::task::spawn_blocking(refill));
@@ -562,6 +560,32 @@ async fn write_back(engine: Weak<Shared>) {
 }
 
 impl Shared {
+    /// Blocks.
+    fn base_template(&self) -> Result<Template, NamespacesError> {
+        let in_use = || {
+            let mut layers = HashSet::new();
+            for name in self.builder.pool.list()? {
+                let record = Record::try_read(&self.builder.pool.path_of(&name));
+                let record = record.map_err(NamespacesError::io(format!("read the record of volume {name}")))?;
+                layers.extend(record.into_iter().flat_map(|record| record.layers));
+            }
+            Ok(layers)
+        };
+        self.base.get(in_use).map_err(NamespacesError::io("build the base template"))
+    }
+
+    /// The spare files `name` and their overlays; `None` also while no template can be built.
+    fn expected_files(&self, name: &str) -> Option<ExpectedFiles> {
+        let volume = self.builder.pool.spare_path(name);
+        let writable = volume.join(WRITABLE);
+        if !writable.is_dir() {
+            return None;
+        }
+        let template =
+            if root::is_own(&volume) { root::template(self.nothing.clone()) } else { self.base_template().ok()? };
+        Some(ExpectedFiles { writable, overlays: overlays_of(template) })
+    }
+
     fn find(&self, id: &SandboxId, instance: Instance, egress: Policy) -> Result<Option<Started>, NamespacesError> {
         let name = id.to_string();
         let Some(group) = self.builder.groups.open_existing(&name) else { return Ok(None) };

@@ -231,6 +231,9 @@ pub trait Engine: Trash {
     /// Makes the spare files of `id` its own; returns whether there were any. A crash of the host
     /// may undo this: [`Engine::settle_spares`] repeats it.
     async fn take_spare(&self, id: &SandboxId) -> Result<bool, EngineError>;
+    /// Names the sandboxes that are probably created next, from their spare files, instead of those
+    /// named before. An engine may prepare their boots. Returns at once.
+    fn expect(&self, _next: &[SandboxId]) {}
     /// Removes spare files; succeeds if they are absent.
     async fn remove_spare(&self, id: &SandboxId) -> Result<(), EngineError>;
     /// Takes the spare files of the sandboxes in `keep` and removes all others of an earlier

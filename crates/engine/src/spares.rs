@@ -65,10 +65,16 @@ impl SandboxBuilder {
     }
 }
 
-/// Whether nothing was written to an empty spare. A directory that cannot be read may have content.
+/// Whether no sandbox wrote to an empty spare: it may have been mounted for one. A directory that
+/// cannot be read may have content.
 fn is_untouched(volume: &Path) -> bool {
-    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    let only_writable = fs::read_dir(volume)
-        .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == WRITABLE)));
-    only_writable && (is_empty(volume) || is_empty(&volume.join(WRITABLE)))
+    // Of a mount.
+    let is_unused =
+        |directory: &Path| holds_only(directory, |path| !path.ends_with("upper") || holds_only(path, |_| false));
+    holds_only(volume, |path| path.ends_with(WRITABLE) && holds_only(path, is_unused))
+}
+
+/// Whether it is a directory in which `known` is true of every entry.
+fn holds_only(directory: &Path, known: impl Fn(&Path) -> bool) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| known(&entry.path()))))
 }

@@ -29,7 +29,7 @@ use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
 use crate::spec::{Channel, Files, Preparation, Report, Spec};
 use crate::stopwatch::Stopwatch;
-use crate::sys::namespace::unshare_cgroups;
+use crate::sys::namespace::{SandboxNamespaces, unshare_cgroups};
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
 
 /// Limit of open files per process; the value of Docker and systemd.
@@ -44,9 +44,12 @@ pub(super) struct FirstProcess<'a> {
     pub(super) server: &'a Channel,
     /// From the launcher, which sends a message once the server knows of this process.
     pub(super) known: Channel,
-    /// From the process that mounts the overlays.
-    pub(super) overlays: Channel,
+    /// The mounts of the file tree that exist already.
+    pub(super) mounted: Vec<OwnedFd>,
+    /// From the process that mounts the others, if there are any.
+    pub(super) mounter: Option<Channel>,
     pub(super) devices: pseudo::Devices,
+    pub(super) namespaces: &'a SandboxNamespaces,
     pub(super) preparation: &'a Preparation,
     pub(super) spec: &'a Spec,
     pub(super) handover: &'a Handover,
@@ -63,7 +66,10 @@ pub(super) fn become_guest(first: FirstProcess<'_>) -> Failure {
 }
 
 fn try_become_guest(first: FirstProcess<'_>) -> Result<Infallible, Failure> {
-    let FirstProcess { server, known, overlays, devices, preparation, spec, handover, filter, mut watch } = first;
+    let FirstProcess { server, known, mounted, mounter, devices, namespaces, preparation, spec, handover, .. } = first;
+    let FirstProcess { filter, mut watch, .. } = first;
+    // While the launcher still lives in the namespace that this process leaves.
+    namespaces.enter_mounts().at("enter the mount namespace")?;
     unshare_cgroups().at("make the cgroup namespace")?;
     become_root(preparation.id_count).at("become root of the sandbox")?;
     umask(Mode::empty());
@@ -75,8 +81,10 @@ fn try_become_guest(first: FirstProcess<'_>) -> Result<Infallible, Failure> {
     // Not earlier: until the server has received the pid of this process, it can reap it only as a
     // member of the launcher's process group.
     setsid().at("start a session")?;
-    let mounts = receive_from(&overlays, "wait for the file tree")?;
-    drop(overlays);
+    let mut mounts = mounted;
+    if let Some(mounter) = mounter {
+        mounts.extend(receive_from(&mounter, "wait for the file tree")?);
+    }
     watch.mark("sandbox: file tree received");
     let volumes = enter(mounts, tree, &spec.files)?;
     watch.mark("sandbox: file tree entered");

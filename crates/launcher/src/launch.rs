@@ -84,7 +84,7 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let mut watch = Stopwatch::start();
     let PreparedParts { namespaces, devices, overlays } = stage;
-    overlays.send(&spec.files, &[]).at("order the file tree")?;
+    let (mounted, mounter) = overlays.complete(channel, &spec.files, &namespaces)?;
     let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
     let (launcher, known) = Channel::pair().at("make a channel to the first process")?;
     let unified = join_cgroups(&spec).at("join the cgroup")?;
@@ -96,7 +96,9 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
             let failure = inside::become_guest(FirstProcess {
                 server: channel,
                 known,
-                overlays,
+                mounted,
+                mounter,
+                namespaces: &namespaces,
                 devices,
                 preparation: &preparation,
                 spec: &spec,

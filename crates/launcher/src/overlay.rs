@@ -94,18 +94,17 @@ fn name(descriptor: &OwnedFd) -> String {
 }
 
 fn plan(files: &Files, sources: &Sources, screens: &Screens) -> Vec<Plan> {
-    let writable = name(&sources[&files.writable]);
-    let plan = |overlay: &Overlay| Plan {
-        at: overlay.at.clone(),
-        lowers: match screens.get(&overlay.at) {
-            Some(screen) => vec![name(screen)],
-            None => overlay.lowers.iter().map(|lower| name(&sources[lower])).collect(),
-        },
-        writable: Some(Writable {
-            upper: format!("{writable}/{}/upper", overlay.directory),
-            work: format!("{writable}/{}/work", overlay.directory),
-        }),
-        place: files.writable.join(&overlay.directory),
+    let plan = |overlay: &Overlay| {
+        let writable = format!("{}/{}", name(&sources[&files.writable]), overlay.directory);
+        Plan {
+            at: overlay.at.clone(),
+            lowers: match screens.get(&overlay.at) {
+                Some(screen) => vec![name(screen)],
+                None => overlay.lowers.iter().map(|lower| name(&sources[lower])).collect(),
+            },
+            writable: Some(Writable { upper: format!("{writable}/upper"), work: format!("{writable}/work") }),
+            place: files.writable.join(&overlay.directory),
+        }
     };
     files.overlays.iter().map(plan).collect()
 }
@@ -146,10 +145,15 @@ fn without_rights<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fai
     result
 }
 
+/// The layers and the writable directory, if there are overlays.
+fn directories(files: &Files) -> impl Iterator<Item = &PathBuf> {
+    let writable = (!files.overlays.is_empty()).then_some(&files.writable);
+    files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain(writable)
+}
+
 /// Opens the layers and the writable directory where ids are not mapped.
 fn open_sources(files: &Files) -> Result<Sources, Failure> {
-    let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
-    paths
+    directories(files)
         .map(|path| {
             let opened = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
             Ok((path.clone(), opened.at(&format!("look at the layer {}", path.display()))?))
@@ -205,7 +209,7 @@ fn make_writable_directories(files: &Files, overlay: &Overlay) -> Result<(), Fai
 /// Covers the layers and the writable directory by id-mapped clones of themselves, and returns the
 /// clones.
 fn cover_with_mapped(files: &Files, user_namespace: BorrowedFd<'_>) -> Result<Sources, Failure> {
-    let paths = files.overlays.iter().flat_map(|overlay| &overlay.lowers).chain([&files.writable]);
+    let paths = directories(files);
     // All are cloned before any is covered: a covered path resolves to the mapped mount, which
     // cannot be mapped again.
     let trees = paths

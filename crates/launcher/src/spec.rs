@@ -35,6 +35,8 @@ pub struct Preparation {
     pub owner: u32,
     /// Limit of processes and threads, where no cgroup counts them.
     pub processes: Option<u32>,
+    /// The file tree of the boot, without volumes, if it is known already: it is then mounted.
+    pub files: Option<Files>,
 }
 
 /// What the launcher needs for one boot. Three descriptors are sent with it, in this order: the
@@ -49,6 +51,8 @@ pub struct Spec {
     pub cgroup_tasks: Vec<PathBuf>,
     /// The directory of the cgroup of version 2.
     pub cgroup_unified: Option<PathBuf>,
+    /// If the [`Preparation`] had a file tree, this is the same but for the volumes and the path of
+    /// the writable directory, which may have been renamed.
     pub files: Files,
     pub hostname: String,
     pub boot_id: String,
@@ -59,7 +63,7 @@ pub struct Spec {
 }
 
 /// A sandbox's file tree.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     /// The first host id of the sandbox's id range, which is id 0 in the sandbox.
     pub id_base: u32,
@@ -84,14 +88,14 @@ pub enum OnDisk {
 }
 
 /// A directory of the host that several sandboxes may mount.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     pub at: PathBuf,
     pub source: PathBuf,
 }
 
 /// One mount of the sandbox's file tree: read-only layers, newest first, under a writable one.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlay {
     pub at: PathBuf,
     pub lowers: Vec<PathBuf>,
@@ -106,8 +110,8 @@ pub struct Overlay {
 /// Messages from the processes of a launch to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// The namespaces of a [`Preparation`] exist. One descriptor comes with it: the network
-    /// namespace.
+    /// The namespaces of a [`Preparation`] exist, and its file tree is mounted. One descriptor comes
+    /// with it: the network namespace.
     Prepared,
     /// The sandbox's first process exists, with this pid in the server's pid namespace.
     Made { pid: i32 },

@@ -1,17 +1,18 @@
 //! What is made for a sandbox before its boot is known: namespaces with their ids, `/dev` and
-//! `/sys`, and the process that will mount its overlays.
+//! `/sys`, and the overlays or the process that will mount them.
 //!
 //! ```text
 //! launcher ──clone──▶ furnisher (new namespaces): becomes root, makes /dev and /sys, ends
 //!    └──────clone──▶ mounter (the host's root): waits for the layers, mounts them, ends
 //! ```
 //! The launcher keeps the namespaces open, so that they outlive the furnisher. It enters them at
-//! the boot, to clone process 1 there; the mounter stays outside, where layers can be mounted.
-//! Process 1 is not cloned ahead, because it must begin in the sandbox's cgroup.
+//! the boot, to clone process 1 there; the mounter stays outside, where layers can be mounted. If
+//! the preparation names the layers, the launcher mounts them itself, and a mounter is needed only
+//! for volumes. Process 1 is not cloned ahead, because it must begin in the sandbox's cgroup.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::exit;
 
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -30,8 +31,38 @@ use crate::sys::process::place_descriptor;
 pub(crate) struct PreparedParts {
     pub(crate) namespaces: SandboxNamespaces,
     pub(crate) devices: Devices,
+    pub(crate) overlays: Overlays,
+}
+
+pub(crate) enum Overlays {
     /// To the mounter, which takes [`Files`] and answers with the mounts of [`overlay::build`].
-    pub(crate) overlays: Channel,
+    Awaited(Channel),
+    Mounted(Vec<OwnedFd>),
+}
+
+impl Overlays {
+    /// Orders what is not mounted yet of `files`. Returns the mounts, which are the first ones, and
+    /// the mounter of the others.
+    pub(crate) fn complete(
+        self,
+        server: &Channel,
+        files: &Files,
+        namespaces: &SandboxNamespaces,
+    ) -> Result<(Vec<OwnedFd>, Option<Channel>), Failure> {
+        let step = "order the file tree";
+        match self {
+            Self::Awaited(mounter) => {
+                mounter.send(files, &[]).at(step)?;
+                Ok((Vec::new(), Some(mounter)))
+            }
+            Self::Mounted(mounts) if files.volumes.is_empty() => Ok((mounts, None)),
+            Self::Mounted(mounts) => {
+                let mounter = start_mounter(server, namespaces)?;
+                mounter.send(&Files { overlays: Vec::new(), ..files.clone() }, &[]).at(step)?;
+                Ok((mounts, Some(mounter)))
+            }
+        }
+    }
 }
 
 impl PreparedParts {
@@ -55,8 +86,12 @@ impl PreparedParts {
         let namespaces = SandboxNamespaces::of(furnisher).at("open the namespaces")?;
         map_ids(furnisher, preparation).at("map the ids")?;
         outer.send(&(), &[]).at("wake the furnisher")?;
-        let overlays = start_mounter(server, &namespaces)?;
         watch.mark("launcher: ids mapped");
+        let overlays = match &preparation.files {
+            Some(files) => Overlays::Mounted(overlay::build(files, namespaces.user.as_fd())?),
+            None => Overlays::Awaited(start_mounter(server, &namespaces)?),
+        };
+        watch.mark("launcher: overlays prepared");
         let devices = receive_from(&outer, "wait for the devices")?;
         let devices = Devices::from_descriptors(devices).at("wait for the devices")?;
         waitpid(Some(furnisher), WaitOptions::empty()).at("wait for the furnisher")?;

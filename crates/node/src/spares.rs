@@ -66,6 +66,11 @@ impl Spares {
         index.map(|index| origins.remove(index).ids.into()).unwrap_or_default()
     }
 
+    /// The id that the next [`Spares::take`] of each origin returns.
+    pub(crate) fn next(&self) -> Vec<SandboxId> {
+        self.origins().iter().filter_map(|entry| entry.ids.front().cloned()).collect()
+    }
+
     /// Returns the ids of all spares and stops preparing them.
     pub(crate) fn close(&self) -> Vec<SandboxId> {
         let origins = std::mem::take(&mut *self.origins());
@@ -108,13 +113,19 @@ impl Spares {
     }
 }
 
-/// Prepares spares of `origin` if they run low, in the background of the create call that used one.
+/// Prepares spares of `origin` if they run low, and the boots of the next ones, in the background
+/// of the create call that used one.
 pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
+    make_missing(&node_state, origin).await;
+    node_state.engine.expect(&node_state.spares.next());
+}
+
+async fn make_missing(node_state: &NodeState, origin: Origin) {
     if origin.is_some() && !node_state.engine.capabilities().instant_copies {
         return;
     }
     let Some((missing, dropped)) = node_state.spares.begin_refill(&origin) else { return };
-    remove(&node_state, dropped).await;
+    remove(node_state, dropped).await;
     if missing == 0 || node_state.stop.run_until_cancelled(tokio::time::sleep(REFILL_DELAY)).await.is_none() {
         return;
     }
@@ -129,7 +140,7 @@ pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
         }
     };
     let stale = node_state.spares.end_refill(&origin, ready);
-    remove(&node_state, unused.into_iter().chain(stale)).await;
+    remove(node_state, unused.into_iter().chain(stale)).await;
 }
 
 /// Removes spares. Those that stay are removed at the next start.

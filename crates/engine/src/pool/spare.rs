@@ -53,6 +53,11 @@ impl Pool {
         self.kind != PoolKind::Directory
     }
 
+    /// The path of the spare `name`, whether it exists or not.
+    pub fn spare_path(&self, name: &str) -> PathBuf {
+        self.root.join(DIRECTORY).join(name)
+    }
+
     /// Makes the spare `name` a volume; returns whether there was such a spare.
     /// # Errors
     /// [`PoolError::NoSpace`] when the host is nearly full.
@@ -66,7 +71,7 @@ impl Pool {
     /// [`PoolError::Io`], among others when there is a volume of that name.
     pub fn place_spare(&self, name: &str) -> Result<bool, PoolError> {
         check_name(name)?;
-        match fs::rename(self.root.join(DIRECTORY).join(name), self.root.join(name)) {
+        match fs::rename(self.spare_path(name), self.root.join(name)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(PoolError::io(format!("take the spare volume {name}"))(error)),

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod boot_time;
+mod expected;
 mod guest;
 mod isolation;
 mod life;
@@ -78,8 +79,16 @@ fn main() -> ExitCode {
         .init();
     // Before any thread starts: the pools of the tests are mounted in a private namespace.
     sandbar_engine::enter_private_mounts(std::path::Path::new("/nowhere")).expect("a mount namespace");
-    let all: Vec<Test> =
-        [life::TESTS, work::TESTS, isolation::TESTS, volumes::TESTS, survival::TESTS, boot_time::TESTS].concat();
+    let all: Vec<Test> = [
+        life::TESTS,
+        work::TESTS,
+        isolation::TESTS,
+        volumes::TESTS,
+        expected::TESTS,
+        survival::TESTS,
+        boot_time::TESTS,
+    ]
+    .concat();
     if arguments.iter().any(|argument| argument == "--list") {
         all.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;

@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// First argument of a server that a test kills; its data directory and the names to boot follow.
-/// After `...` it boots forever.
+/// After `...` it boots forever. What begins with `spare` is expected and not booted.
 pub(crate) const SERVE: &str = "serve";
 
 /// Prints a line per sandbox when it runs.
@@ -48,6 +48,11 @@ pub(crate) fn serve(arguments: &[String]) {
         };
         let mut machines = Vec::new();
         for name in names.iter().filter(|name| *name != "...") {
+            if name.starts_with("spare") {
+                engine.make_spares(&[id(name)], None).await.unwrap();
+                engine.expect(&[id(name)]);
+                continue;
+            }
             machines.push(boot(name).await);
         }
         while names.last().is_some_and(|name| name == "...") {
@@ -62,13 +67,13 @@ pub(crate) fn serve(arguments: &[String]) {
 }
 
 /// A server; killed by SIGKILL on drop at the latest.
-struct Server {
-    process: Child,
+pub(crate) struct Server {
+    pub(crate) process: Child,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
-    fn start(place: &TestDirectory, names: &[&str]) -> Self {
+    pub(crate) fn start(place: &TestDirectory, names: &[&str]) -> Self {
         let mut process = Command::new("/proc/self/exe")
             .arg(SERVE)
             .arg(place.at())
@@ -80,14 +85,14 @@ impl Server {
         Self { process, output }
     }
 
-    fn next_instance(&mut self) -> Instance {
+    pub(crate) fn next_instance(&mut self) -> Instance {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         Instance { pid: words[1].parse().unwrap(), start_time: words[2].parse().unwrap() }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
@@ -101,7 +106,7 @@ impl Drop for Server {
 
 /// Sweeps all sandboxes, drops the engine, and checks that nothing is left.
 #[track_caller]
-fn sweep_clean(place: &TestDirectory, engine: Namespaces) {
+pub(crate) fn sweep_clean(place: &TestDirectory, engine: Namespaces) {
     let sweep = || block_on(engine.sweep(&HashSet::new(), &HashSet::new())).unwrap();
     sweep();
     assert_eq!(sweep(), Vec::new(), "a second sweep finds nothing");
@@ -193,18 +198,25 @@ fn a_sweep_ends_unknown_sandboxes() {
 fn spares_that_a_sandbox_may_have_used_go_to_the_trash() {
     let place = TestDirectory::new();
     let engine = block_on(place.engine());
-    block_on(engine.make_spares(&["named", "used", "empty"].map(id), None)).unwrap();
+    block_on(engine.make_spares(&["named", "used", "empty", "mounted"].map(id), None)).unwrap();
     // The pool is mounted in this process's namespace; a rootless engine has directories.
     let pools = ["data/pool", "data/volumes"].map(|pool| place.at().join(pool).join(".spares"));
     let spares = pools.into_iter().find(|spares| spares.is_dir()).expect("the spares");
-    std::fs::write(spares.join("used/up/work"), "of a sandbox").unwrap();
+    // A boot writes the host's name at least.
+    let root = spares.join("used/up/root");
+    std::fs::create_dir_all(root.join("upper/etc")).unwrap();
+    std::fs::write(root.join("upper/etc/hostname"), "of a sandbox").unwrap();
+    // As a launcher leaves them that had mounted them for a boot.
+    for directory in ["upper", "work/work", "empty"] {
+        std::fs::create_dir_all(spares.join("mounted/up/root").join(directory)).unwrap();
+    }
     // The state after a power cut: the records have `named`, the rename of `used` was undone, and
     // its record was removed or is of an older copy.
     std::fs::write(spares.join(".boot_id"), "another kernel").unwrap();
     let (named, used) = (HashSet::from([files("named")]), files("used"));
     block_on(engine.settle_spares(&named)).unwrap();
     let expected = HashSet::from(["named", "used"].map(files));
-    assert_eq!(block_on(engine.files()).unwrap(), expected, "the empty one is removed");
+    assert_eq!(block_on(engine.files()).unwrap(), expected, "the unused ones are removed");
     assert_eq!(block_on(engine.sweep(&HashSet::new(), &named)).unwrap(), std::slice::from_ref(&used));
     assert_eq!(block_on(engine.trash()).unwrap()[0].files, used);
     block_on(engine.take_from_trash(&used)).unwrap();
@@ -259,7 +271,7 @@ fn children() -> HashSet<String> {
     children_of("self")
 }
 
-fn children_of(process: &str) -> HashSet<String> {
+pub(crate) fn children_of(process: &str) -> HashSet<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()

@@ -65,7 +65,8 @@ const OF_SANDBOX: libc::c_int =
 pub(crate) struct SandboxNamespaces {
     pub(crate) user: OwnedFd,
     pub(crate) network: OwnedFd,
-    others: [(LinkNameSpaceType, OwnedFd); 3],
+    mount: OwnedFd,
+    others: [(LinkNameSpaceType, OwnedFd); 2],
 }
 
 impl SandboxNamespaces {
@@ -77,16 +78,16 @@ impl SandboxNamespaces {
         Ok(Self {
             user: open("user")?,
             network: open("net")?,
+            mount: open("mnt")?,
             others: [
-                (LinkNameSpaceType::Mount, open("mnt")?),
                 (LinkNameSpaceType::InterProcessCommunication, open("ipc")?),
                 (LinkNameSpaceType::HostNameAndNISDomainName, open("uts")?),
             ],
         })
     }
 
-    /// Moves the calling process into all of them. It has all capabilities inside and none outside
-    /// then, and keeps its ids, which are not mapped there.
+    /// Moves the calling process into all of them but the mount namespace. It has all capabilities
+    /// inside and none outside then, and keeps its ids, which are not mapped there.
     pub(crate) fn enter(&self) -> io::Result<()> {
         // The user namespace first: the others belong to it.
         move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
@@ -95,6 +96,14 @@ impl SandboxNamespaces {
             move_into_link_name_space(namespace.as_fd(), Some(*kind))?;
         }
         Ok(())
+    }
+
+    /// Moves the calling process, which has entered the others, into the mount namespace.
+    ///
+    /// The last process that leaves a mount namespace waits until the kernel has removed all mounts
+    /// in it.
+    pub(crate) fn enter_mounts(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))?)
     }
 }
 
