@@ -56,7 +56,10 @@ impl Owner {
             Ok(machine) => {
                 self.record.instance = Some(machine.instance());
                 self.machine = Some(machine);
-                let inserted = self.node_state.records.insert(&self.record, idempotency).await;
+                // The record waits for the disk, the description beside the files does not.
+                let description = self.describe();
+                let insert = self.node_state.records.insert(&self.record, idempotency);
+                let (inserted, ()) = tokio::join!(insert, description);
                 if inserted.is_err() {
                     // An insert can fail after its row is stored, which would name files that are
                     // removed below. Fails itself while nothing can be written.
@@ -101,9 +104,7 @@ impl Owner {
                 BootFiles::Open
             }
         };
-        let machine = self.boot(files).await?;
-        self.describe().await;
-        Ok(machine)
+        self.boot(files).await
     }
 
     pub(super) async fn kill(&mut self) -> Result<(), SandboxError> {

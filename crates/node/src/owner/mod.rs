@@ -294,10 +294,10 @@ impl Owner {
     }
 
     /// Writes a description beside the files, in case the record is lost.
-    async fn describe(&mut self) {
+    fn describe(&self) -> impl Future<Output = ()> + use<> {
         let (node_state, files) = (Arc::clone(&self.node_state), FilesId::from(&self.record.id));
         let description = Description::for_sandbox(&self.record);
-        node_state.describe(&files, &description).await;
+        async move { node_state.describe(&files, &description).await }
     }
 
     /// Names the owner of missing files; the engine knows only their name in the pool.
