@@ -143,6 +143,9 @@ impl Namespaces {
     /// The template made of the host itself. Built again at most a few seconds after the host has
     /// changed.
     pub async fn base_template(&self) -> Result<Template, NamespacesError> {
+        if let Some(template) = self.0.base.checked() {
+            return Ok(template);
+        }
         let shared = self.0.clone();
         blocking(move || shared.base_template()).await
     }

@@ -53,6 +53,12 @@ impl BaseTemplate {
         Ok(Self { layers, privilege, current: Mutex::new(None) })
     }
 
+    /// The template, if the host was checked a short time ago. Does not block.
+    pub(crate) fn checked(&self) -> Option<Template> {
+        let current = self.current.try_lock()?;
+        current.as_ref().filter(|(seen, _)| seen.elapsed() < CHECK_INTERVAL).map(|(_, template)| template.clone())
+    }
+
     /// The template for the host as it is. `in_use` lists the skeletons that sandboxes were booted
     /// from.
     /// If it fails, no skeleton is removed.
