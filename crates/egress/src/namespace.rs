@@ -66,7 +66,7 @@ async fn socket_in(netns: &OwnedFd, target: SocketAddr) -> io::Result<OwnedFd> {
     // A visitor that could not return drops its remaining orders; the next one retries them.
     for _ in 0..3 {
         let (reply, answer) = oneshot::channel();
-        order(Order { netns: netns.try_clone()?, family, reply })?;
+        order(VisitOrder { netns: netns.try_clone()?, family, reply })?;
         if let Ok(socket) = answer.await {
             return socket;
         }
@@ -74,7 +74,7 @@ async fn socket_in(netns: &OwnedFd, target: SocketAddr) -> io::Result<OwnedFd> {
     Err(io::Error::other("no thread can visit network namespaces"))
 }
 
-struct Order {
+struct VisitOrder {
     netns: OwnedFd,
     family: AddressFamily,
     reply: oneshot::Sender<io::Result<OwnedFd>>,
@@ -82,12 +82,12 @@ struct Order {
 
 /// The thread that creates sockets in namespaces and returns. That takes microseconds, so all
 /// sandboxes share it.
-static VISITOR: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
+static VISITOR: Mutex<Option<mpsc::Sender<VisitOrder>>> = Mutex::new(None);
 /// A server that is root of a user namespace only may enter the namespaces of sandboxes but not
 /// return to the host's: each visit then takes a thread of its own.
 static NO_RETURN: AtomicBool = AtomicBool::new(false);
 
-fn order(order: Order) -> io::Result<()> {
+fn order(order: VisitOrder) -> io::Result<()> {
     if NO_RETURN.load(Ordering::Relaxed) {
         thread::Builder::new().name("netns".into()).spawn(move || {
             let socket = enter(order.netns.as_fd()).and_then(|()| socket(order.family));
@@ -115,8 +115,8 @@ fn order(order: Order) -> io::Result<()> {
     Ok(())
 }
 
-fn visit(home: &OwnedFd, orders: &mpsc::Receiver<Order>) {
-    while let Ok(Order { netns, family, reply }) = orders.recv() {
+fn visit(home: &OwnedFd, orders: &mpsc::Receiver<VisitOrder>) {
+    while let Ok(VisitOrder { netns, family, reply }) = orders.recv() {
         let socket = enter(netns.as_fd()).and_then(|()| {
             let socket = socket(family);
             // A thread that cannot return must end: it would create other sandboxes' sockets in the

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use egress::{Device, Egress, EgressConfig, Policy};
-use launcher::spec::{Channel, Files, Overlay, Report, Shared, Spec};
+use launcher::spec::{BootSpec, Channel, Files, Overlay, Report, Shared};
 use launcher::{Stopwatch, sealed_file};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
@@ -76,7 +76,7 @@ impl Drop for SandboxBuilder {
 
 /// What a later server must know about a volume, written at each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct BootRecord {
     /// The layers of the last boot.
     pub(crate) layers: BTreeSet<PathBuf>,
     pub(crate) limit_bytes: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Record {
     pub(crate) pids: Option<u32>,
 }
 
-impl Record {
+impl BootRecord {
     /// `None` for a volume that was never booted, or whose record cannot be read.
     pub(crate) fn read(volume: &Path) -> Option<Self> {
         Self::try_read(volume).ok().flatten()
@@ -122,7 +122,7 @@ impl Record {
 
 /// A sandbox whose process 1 has been executed. Dropping it, as when the caller of the boot is
 /// cancelled, ends the sandbox.
-pub(crate) struct Started {
+pub(crate) struct StartedSandbox {
     pub(crate) instance: Instance,
     pub(crate) network: Network,
     pub(crate) volume: Volume,
@@ -243,7 +243,7 @@ impl SandboxBuilder {
         boot: Boot,
         template: Template,
         config: &Arc<EgressConfig>,
-    ) -> Result<Started, NamespacesError> {
+    ) -> Result<StartedSandbox, NamespacesError> {
         let Boot { id, files, resources: limits, egress, volumes, boot_id, hostname, guest_config } = boot;
         let name = id.to_string();
         if !template.is_sound() {
@@ -271,7 +271,7 @@ impl SandboxBuilder {
         let group = self.groups.create(&name, &limits)?;
         watch.mark("cgroup made");
         let socket = self.socket_of(&name);
-        let spec = Spec {
+        let spec = BootSpec {
             mark: (!self.privilege.is_root()).then(|| format!("{MARK}={}/{name}", self.identity)),
             cgroup_tasks: group.tasks_files(),
             cgroup_unified: group.unified().map(Path::to_owned),
@@ -305,7 +305,7 @@ impl SandboxBuilder {
         watch.mark("volume synced");
         debug!(sandbox = resources.name, marks = ?watch.marks, "boot, seen by the server");
         volume.set_limit(limit).map_err(NamespacesError::io(format!("limit volume {}", resources.name)))?;
-        Ok(Started { instance, network, volume, resources, launcher: Some(launcher) })
+        Ok(StartedSandbox { instance, network, volume, resources, launcher: Some(launcher) })
     }
 
     /// Opens the volume of an earlier boot. One without [`WRITABLE`], as a power cut may leave it,
@@ -330,7 +330,7 @@ impl SandboxBuilder {
         &self,
         mut launcher: Launcher,
         resources: &mut BootResources,
-        spec: &Spec,
+        spec: &BootSpec,
         config: &OwnedFd,
         connect: impl FnOnce(NetworkLink) -> io::Result<Network>,
         watch: &mut Stopwatch,
@@ -432,7 +432,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn prepare_volume(volume: &Volume, overlays: &[Overlay], limit_bytes: u64, pids: u32) -> io::Result<PathBuf> {
-    let shared_bytes = Record::read(volume.path()).map_or(0, |record| record.shared_bytes);
+    let shared_bytes = BootRecord::read(volume.path()).map_or(0, |record| record.shared_bytes);
     if shared_bytes > 0 {
         volume.set_allowance(shared_bytes)?;
     }
@@ -443,7 +443,7 @@ fn prepare_volume(volume: &Volume, overlays: &[Overlay], limit_bytes: u64, pids:
         return Err(error);
     }
     let layers = overlays.iter().flat_map(|overlay| &overlay.lowers).cloned().collect();
-    Record { layers, limit_bytes, shared_bytes, pids: Some(pids) }.write(volume.path())?;
+    BootRecord { layers, limit_bytes, shared_bytes, pids: Some(pids) }.write(volume.path())?;
     Ok(writable)
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::boot::{Record, SandboxBuilder};
+use crate::boot::{BootRecord, SandboxBuilder};
 use crate::error::NamespacesError;
 use crate::pool::Pool;
 
@@ -16,13 +16,13 @@ impl SandboxBuilder {
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), NamespacesError> {
         let limit = self.prepare_copy(from)?;
         let copy = self.pool.copy(from, to, limit)?;
-        Record::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {to}")))
+        BootRecord::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {to}")))
     }
 
     /// Raises the allowance of `from` for what a copy will share with it; returns the limit of
     /// both.
     pub(crate) fn prepare_copy(&self, from: &str) -> Result<u64, NamespacesError> {
-        let Some(record) = Record::read(&self.pool.path_of(from)) else { return Ok(0) };
+        let Some(record) = BootRecord::read(&self.pool.path_of(from)) else { return Ok(0) };
         let limit = record.limit_bytes;
         self.allow_for_copies(from, record)
             .map_err(NamespacesError::io(format!("prepare volume {from} for a copy")))?;
@@ -31,7 +31,7 @@ impl SandboxBuilder {
 
     /// The kernel keeps charging to a volume what its copies share with it, so its own limit starts
     /// after that.
-    fn allow_for_copies(&self, name: &str, record: Record) -> io::Result<()> {
+    fn allow_for_copies(&self, name: &str, record: BootRecord) -> io::Result<()> {
         let volume = self.pool.existing(name, record.limit_bytes)?;
         if !volume.is_limit_hard() {
             return Ok(());
@@ -42,11 +42,11 @@ impl SandboxBuilder {
         }
         // The allowance first, since a full volume has no space for the record.
         volume.set_allowance(shared_bytes)?;
-        Record { shared_bytes, ..record }.write(volume.path())
+        BootRecord { shared_bytes, ..record }.write(volume.path())
     }
 }
 
-impl Record {
+impl BootRecord {
     /// Resets the allowance: a copy is not charged what it shares with its source.
     pub(crate) fn start_copy(copy: &Path) -> io::Result<()> {
         match Self::read(copy).filter(|record| record.shared_bytes > 0) {
@@ -63,7 +63,7 @@ impl Record {
 /// 0. Blocks.
 pub fn allow_for_restored(pool: &Pool, name: &str, charged_before: Option<u64>) -> io::Result<()> {
     // Volumes that sandboxes mount have no record, and are not copies.
-    let Some(record) = Record::read(&pool.path_of(name)) else { return Ok(()) };
+    let Some(record) = BootRecord::read(&pool.path_of(name)) else { return Ok(()) };
     let volume = pool.existing(name, record.limit_bytes)?;
     if !volume.is_limit_hard() {
         return Ok(());
@@ -71,7 +71,7 @@ pub fn allow_for_restored(pool: &Pool, name: &str, charged_before: Option<u64>) 
     let more = volume.used_bytes()?.saturating_sub(charged_before.unwrap_or(0));
     if more > 0 {
         let shared_bytes = record.shared_bytes.saturating_add(more).saturating_add(WORTH_NOTING);
-        Record { shared_bytes, ..record }.write(volume.path())?;
+        BootRecord { shared_bytes, ..record }.write(volume.path())?;
     }
     Ok(())
 }

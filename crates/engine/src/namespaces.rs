@@ -23,7 +23,9 @@ use serde_json::Value;
 use tokio::task::AbortHandle;
 use tracing::{error, info, warn};
 
-use crate::boot::{BootResources, Network, Record, SandboxBuilder, Started, WRITABLE, overlays_of, start_time_of};
+use crate::boot::{
+    BootRecord, BootResources, Network, SandboxBuilder, StartedSandbox, WRITABLE, overlays_of, start_time_of,
+};
 use crate::delegation;
 use crate::error::NamespacesError;
 use crate::files_id::FilesId;
@@ -183,8 +185,9 @@ impl Namespaces {
         found.map(|started| self.build_machine(started)).transpose()
     }
 
-    fn build_machine(&self, started: Started) -> Result<NamespacesMachine, NamespacesError> {
-        let Started { instance, network: Network { namespace: network, egress }, volume, mut resources, .. } = started;
+    fn build_machine(&self, started: StartedSandbox) -> Result<NamespacesMachine, NamespacesError> {
+        let StartedSandbox { instance, network: Network { namespace: network, egress }, volume, mut resources, .. } =
+            started;
         let process = watch::readable(resources.process.take().expect("a started sandbox has a process 1"));
         let process = process.map_err(NamespacesError::io("watch process 1"))?;
         resources.keep();
@@ -568,7 +571,7 @@ impl Shared {
         let in_use = || {
             let mut layers = HashSet::new();
             for name in self.builder.pool.list()? {
-                let record = Record::try_read(&self.builder.pool.path_of(&name));
+                let record = BootRecord::try_read(&self.builder.pool.path_of(&name));
                 let record = record.map_err(NamespacesError::io(format!("read the record of volume {name}")))?;
                 layers.extend(record.into_iter().flat_map(|record| record.layers));
             }
@@ -589,7 +592,12 @@ impl Shared {
         Some(ExpectedFiles { writable, overlays: overlays_of(template) })
     }
 
-    fn find(&self, id: &SandboxId, instance: Instance, egress: Policy) -> Result<Option<Started>, NamespacesError> {
+    fn find(
+        &self,
+        id: &SandboxId,
+        instance: Instance,
+        egress: Policy,
+    ) -> Result<Option<StartedSandbox>, NamespacesError> {
         let name = id.to_string();
         let Some(group) = self.builder.groups.open_existing(&name) else { return Ok(None) };
         let Some(process) = open_process(instance.pid) else { return Ok(None) };
@@ -602,7 +610,7 @@ impl Shared {
         let network = Network::connect(instance.pid, &self.egress, egress, &socket)
             .map_err(NamespacesError::io("connect the sandbox to the network"))?;
         let pool = &self.builder.pool;
-        let Some(Record { limit_bytes, shared_bytes, pids, .. }) = Record::read(&pool.path_of(&name)) else {
+        let Some(BootRecord { limit_bytes, shared_bytes, pids, .. }) = BootRecord::read(&pool.path_of(&name)) else {
             return Ok(None);
         };
         let volume = pool.open_volume(&name, limit_bytes)?;
@@ -613,7 +621,7 @@ impl Shared {
         }
         let ids = self.builder.ranges.adopt(instance.pid);
         let resources = BootResources::for_adopted(name, group, socket, ids, process);
-        Ok(Some(Started { instance, network, volume, resources, launcher: None }))
+        Ok(Some(StartedSandbox { instance, network, volume, resources, launcher: None }))
     }
 }
 

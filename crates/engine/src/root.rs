@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use cgroup::{Cgroup, CgroupLimits};
 use tracing::warn;
 
-use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
+use crate::boot::{BootRecord, MOUNT_RESERVE_BYTES, SandboxBuilder, WRITABLE};
 use crate::error::NamespacesError;
 use crate::group::Groups;
 use crate::privilege::Privilege;
@@ -66,7 +66,7 @@ impl SandboxBuilder {
             Err(error) => Ok(Err(error)),
             Ok(()) => {
                 let lacks = rootfs::furnish(&root.path, self.privilege).map_err(failed())?;
-                let record = Record { layers: Default::default(), limit_bytes, shared_bytes: 0, pids: None };
+                let record = BootRecord { layers: Default::default(), limit_bytes, shared_bytes: 0, pids: None };
                 // The mark last: the sweep removes an incomplete root of a killed server, which is
                 // never taken for a complete one.
                 record

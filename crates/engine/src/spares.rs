@@ -7,7 +7,7 @@ use std::path::Path;
 use protocol::SandboxId;
 use tracing::warn;
 
-use crate::boot::{MOUNT_RESERVE_BYTES, Record, SandboxBuilder, WRITABLE};
+use crate::boot::{BootRecord, MOUNT_RESERVE_BYTES, SandboxBuilder, WRITABLE};
 use crate::error::NamespacesError;
 use crate::files_id::FilesId;
 
@@ -42,7 +42,7 @@ impl SandboxBuilder {
     fn copy_to_spare(&self, from: &str, name: &str) -> Result<(), NamespacesError> {
         let limit = self.prepare_copy(from)?;
         let copy = self.pool.copy_to_spare(from, name, limit)?;
-        Record::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {name}")))
+        BootRecord::start_copy(copy.path()).map_err(NamespacesError::io(format!("write the record of volume {name}")))
     }
 
     /// Reconciles the spares of an earlier server. One in `keep` becomes the files of its sandbox.

@@ -12,7 +12,7 @@ const MAX_ENTRIES: usize = 1000;
 const MAX_FIELD_BYTES: usize = 256;
 
 #[derive(Default)]
-pub(crate) struct Log(Mutex<Ring>);
+pub(crate) struct GuestLog(Mutex<Ring>);
 
 #[derive(Default)]
 struct Ring {
@@ -20,7 +20,7 @@ struct Ring {
     entries: VecDeque<LogEntry>,
 }
 
-impl Log {
+impl GuestLog {
     pub(crate) fn add<const N: usize>(&self, level: LogLevel, message: &str, fields: [(&str, String); N]) {
         let fields: BTreeMap<_, _> = fields.map(|(key, value)| (key.to_owned(), truncate(&value))).into();
         let mut ring = self.0.lock();
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_ring_drops_the_oldest_and_keeps_counting() {
-        let log = Log::default();
+        let log = GuestLog::default();
         for number in 0..MAX_ENTRIES + 5 {
             log.add(LogLevel::Info, "tick", [("n", number.to_string())]);
         }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn long_fields_are_truncated_at_characters() {
-        let log = Log::default();
+        let log = GuestLog::default();
         log.add(LogLevel::Info, "start", [("command", "ä".repeat(500))]);
         assert!(log.after(0)[0].fields["command"].len() <= MAX_FIELD_BYTES + 3);
     }

@@ -6,14 +6,14 @@ use crate::users::User;
 
 /// Why a path is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum InvalidPath {
+pub(crate) enum InvalidGuestPath {
     /// `~name`: another user's home.
     ForeignHome(String),
     /// Contains a NUL byte, which no system call accepts.
     Nul,
 }
 
-impl std::fmt::Display for InvalidPath {
+impl std::fmt::Display for InvalidGuestPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ForeignHome(path) => {
@@ -26,9 +26,9 @@ impl std::fmt::Display for InvalidPath {
 
 /// Resolves `path` to an absolute, normalized path for `user`. Relative paths start at the home
 /// directory; an empty path is the working directory, or the home directory without one.
-pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<PathBuf, InvalidPath> {
+pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<PathBuf, InvalidGuestPath> {
     if path.contains('\0') {
-        return Err(InvalidPath::Nul);
+        return Err(InvalidGuestPath::Nul);
     }
     let home = Path::new(&user.home);
     let joined = match path {
@@ -37,7 +37,7 @@ pub(crate) fn resolve(path: &str, user: &User, workdir: Option<&str>) -> Result<
         _ => match path.strip_prefix('~') {
             Some(rest) => match rest.strip_prefix('/') {
                 Some(below) => home.join(below.trim_start_matches('/')),
-                None => return Err(InvalidPath::ForeignHome(path.to_owned())),
+                None => return Err(InvalidGuestPath::ForeignHome(path.to_owned())),
             },
             None => home.join(path),
         },
@@ -77,8 +77,8 @@ mod tests {
             ("a/b", Some("/code"), Ok("/home/user/a/b")),
             ("/etc/../x/./y/", None, Ok("/x/y")),
             ("../../../..", None, Ok("/")),
-            ("~root/x", None, Err(InvalidPath::ForeignHome("~root/x".into()))),
-            ("a\0b", None, Err(InvalidPath::Nul)),
+            ("~root/x", None, Err(InvalidGuestPath::ForeignHome("~root/x".into()))),
+            ("a\0b", None, Err(InvalidGuestPath::Nul)),
         ];
         for (path, workdir, expected) in cases {
             assert_eq!(resolve(path, &user, workdir), expected.map(PathBuf::from), "{path:?}");

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::filesystem::Watchers;
 use crate::interpreter::Interpreter;
 use crate::lease::LeaseEnd;
-use crate::log::Log;
+use crate::log::GuestLog;
 use crate::memory_trim::MemoryTrimmer;
 use crate::metrics::CpuMeter;
 use crate::process::Processes;
@@ -29,7 +29,7 @@ pub(crate) struct Guest {
     pub(crate) processes: Processes,
     pub(crate) watchers: Watchers,
     pub(crate) interpreter: Interpreter,
-    pub(crate) log: Arc<Log>,
+    pub(crate) log: Arc<GuestLog>,
     pub(crate) cpu: CpuMeter,
     pub(crate) memory_trimmer: MemoryTrimmer,
     pub(crate) lease: watch::Sender<LeaseEnd>,
@@ -76,7 +76,7 @@ impl Guest {
             cpu_count,
             disk_limit_bytes,
         } = config;
-        let log = Arc::new(Log::default());
+        let log = Arc::new(GuestLog::default());
         Arc::new(Self {
             path,
             limits: Limits {

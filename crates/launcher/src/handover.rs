@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// The descriptors that come with a [`Spec`](crate::spec::Spec), in this order.
-pub(crate) struct Handover {
+/// The descriptors that come with a [`BootSpec`](crate::spec::BootSpec), in this order.
+pub(crate) struct GuestDescriptors {
     /// Unix listener that becomes the guest's descriptor 3.
     pub(crate) listener: OwnedFd,
     /// The guest executable.
@@ -15,7 +15,7 @@ pub(crate) struct Handover {
     pub(crate) config: OwnedFd,
 }
 
-impl Handover {
+impl GuestDescriptors {
     /// Duplicates them above the numbers that the guest's own descriptors get.
     pub(crate) fn from_descriptors(descriptors: &[OwnedFd]) -> io::Result<Self> {
         let lifted = descriptors.iter().map(lift).collect::<io::Result<Vec<_>>>()?;

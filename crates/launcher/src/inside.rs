@@ -22,12 +22,12 @@ use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread
 
 use crate::capabilities;
 use crate::failure::{At, Failure};
-use crate::handover::{Handover, lift};
+use crate::handover::{GuestDescriptors, lift};
 use crate::landlock;
 use crate::launch::limit_processes;
 use crate::pseudo::{self, attach};
 use crate::seccomp::Program;
-use crate::spec::{Channel, Files, Preparation, Report, Spec};
+use crate::spec::{BootSpec, Channel, Files, Preparation, Report};
 use crate::stopwatch::Stopwatch;
 use crate::sys::namespace::{SandboxNamespaces, unshare_cgroups};
 use crate::sys::process::{close_on_exec_from, exec_descriptor, place_descriptor};
@@ -51,8 +51,8 @@ pub(super) struct FirstProcess<'a> {
     pub(super) devices: pseudo::Devices,
     pub(super) namespaces: &'a SandboxNamespaces,
     pub(super) preparation: &'a Preparation,
-    pub(super) spec: &'a Spec,
-    pub(super) handover: &'a Handover,
+    pub(super) spec: &'a BootSpec,
+    pub(super) handover: &'a GuestDescriptors,
     pub(super) filter: &'a Program,
     pub(super) watch: Stopwatch,
 }
@@ -219,7 +219,7 @@ fn set_resource_limits() -> rustix::io::Result<()> {
 }
 
 /// Assigns descriptors 0 to 4 as the guest expects them; exec closes all others.
-fn place_descriptors(null: &File, handover: &Handover) -> io::Result<()> {
+fn place_descriptors(null: &File, handover: &GuestDescriptors) -> io::Result<()> {
     // A source must not have a number that is about to be assigned.
     let null = lift(null)?;
     let (listener, config) = (&handover.listener, &handover.config);

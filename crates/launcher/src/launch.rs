@@ -9,10 +9,10 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
 
 use crate::failure::{At, Failure};
-use crate::handover::{Handover, lift};
+use crate::handover::{GuestDescriptors, lift};
 use crate::inside::{self, FirstProcess};
 use crate::seccomp::{self, Program};
-use crate::spec::{Channel, Preparation, Report, Spec};
+use crate::spec::{BootSpec, Channel, Preparation, Report};
 use crate::stage::PreparedParts;
 use crate::stopwatch::Stopwatch;
 use crate::sys::namespace::{Side, clone_first, unshare_mounts};
@@ -76,16 +76,16 @@ fn boot(channel: &Channel) -> Result<(), Failure> {
         Err(failure) => {
             report_failure(channel, failure);
             // The server reads reports after it has sent the specification, which must not fail.
-            let _ = channel.receive::<Spec>();
+            let _ = channel.receive::<BootSpec>();
             exit(1)
         }
     };
-    let (spec, descriptors): (Spec, _) =
+    let (spec, descriptors): (BootSpec, _) =
         channel.receive().at("read the specification")?.ok_or(Failure::closed("read the specification"))?;
     let mut watch = Stopwatch::start();
     let PreparedParts { namespaces, devices, overlays } = stage;
     let (mounted, mounter) = overlays.complete(channel, &spec.files, &namespaces)?;
-    let handover = Handover::from_descriptors(&descriptors).at("read the specification")?;
+    let handover = GuestDescriptors::from_descriptors(&descriptors).at("read the specification")?;
     let (launcher, known) = Channel::pair().at("make a channel to the first process")?;
     let unified = join_cgroups(&spec).at("join the cgroup")?;
     watch.mark("launcher: in the cgroup");
@@ -126,7 +126,7 @@ pub(crate) fn offer_to_out_of_memory_killer() -> io::Result<()> {
 
 /// Joins the cgroups of version 1, so that the first process is created in them; opens the
 /// directory of the one of version 2.
-fn join_cgroups(spec: &Spec) -> io::Result<Option<OwnedFd>> {
+fn join_cgroups(spec: &BootSpec) -> io::Result<Option<OwnedFd>> {
     for tasks in &spec.cgroup_tasks {
         File::options().write(true).open(tasks)?.write_all(b"0")?;
     }

@@ -16,7 +16,7 @@ use rustix::mount::{
 };
 
 use crate::failure::{At, Failure};
-use crate::spec::Spec;
+use crate::spec::BootSpec;
 
 /// Files shown as empty: they reveal the host (command line, memory, keys, disks, modules) or the
 /// activity of other sandboxes (interrupts, locks, counters of memory and disks).
@@ -212,7 +212,7 @@ impl Tree {
     /// Adds what depends on the sandbox to the mounts that were made ahead. To be called by process
     /// 1 while the host's tree is still visible: the kernel grants a new `/proc` only to a process
     /// that sees an unmasked one.
-    pub(super) fn assemble(devices: Devices, spec: &Spec) -> Result<Self, Failure> {
+    pub(super) fn assemble(devices: Devices, spec: &BootSpec) -> Result<Self, Failure> {
         let shared_memory = spec.shared_memory_bytes.to_string();
         // A fifth of the memory: the out-of-memory killer cannot free the memory of files, and
         // /dev/shm may use half already.

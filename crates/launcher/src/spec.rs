@@ -24,7 +24,7 @@ pub const MAX_DESCRIPTORS: usize = 253;
 const MAX_MESSAGE: usize = 160 * 1024;
 
 /// What the launcher needs to make the namespaces of a sandbox, which may be long before it gets
-/// the [`Spec`] of the boot that uses them.
+/// the [`BootSpec`] of the boot that uses them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preparation {
     /// The first host id of the sandbox's id range, which is id 0 in the sandbox.
@@ -43,7 +43,7 @@ pub struct Preparation {
 /// unix listener that becomes the guest's descriptor 3, the guest's executable, and the
 /// configuration that becomes its descriptor 4.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Spec {
+pub struct BootSpec {
     /// An argument of process 1 by which the server identifies it, where no cgroup does.
     #[serde(default)]
     pub mark: Option<String>,

@@ -19,7 +19,7 @@ use crate::owner::Owner;
 use crate::owner::change::RootfsSource;
 use crate::sandbox::{Created, IdempotencyKey, NewSandbox, PersistedState, Record};
 use crate::spares;
-use crate::start_command::{self, Guest};
+use crate::start_command::{self, GuestAccess};
 use crate::state::NodeState;
 use crate::template::Resolved;
 
@@ -83,7 +83,7 @@ pub(crate) async fn make(
     owner.start(rootfs, idempotency).await?;
     tasks.spawn(owner.run());
     if let Some(live) = node_state.view(&created.id).and_then(|view| view.live) {
-        let guest = Guest { socket: live.machine.guest_socket(), token: created.access_token.as_ref() };
+        let guest = GuestAccess { socket: live.machine.guest_socket(), token: created.access_token.as_ref() };
         if !start_command::wait_until_ready(guest, &defaults, READY_TIMEOUT).await
             && let Some(handle) = node_state.find(&created.id)
         {

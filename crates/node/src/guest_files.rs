@@ -13,18 +13,18 @@ use tokio::fs::File;
 use tokio_util::io::ReaderStream;
 
 use crate::guest_call::{GuestError, connect};
-use crate::start_command::Guest;
+use crate::start_command::GuestAccess;
 
 /// For a complete file: gigabytes take minutes on a slow disk.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const PIECE: usize = 256 << 10;
 
 /// Writes `file` to `path`, which needs no percent-encoding, owned by root.
-pub(crate) async fn put(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
+pub(crate) async fn put(guest: GuestAccess<'_>, path: &str, file: File) -> Result<(), GuestError> {
     tokio::time::timeout(UPLOAD_TIMEOUT, put_unbounded(guest, path, file)).await.map_err(|_| GuestError::Late)?
 }
 
-async fn put_unbounded(guest: Guest<'_>, path: &str, file: File) -> Result<(), GuestError> {
+async fn put_unbounded(guest: GuestAccess<'_>, path: &str, file: File) -> Result<(), GuestError> {
     let pieces = ReaderStream::with_capacity(file, PIECE).map_ok(Frame::<Bytes>::data);
     // Boxed: the stream's own type would have to be `Sync`.
     let body: StreamBody<futures::stream::BoxStream<'static, io::Result<Frame<Bytes>>>> =

@@ -20,14 +20,14 @@ pub struct Query {
     /// Inclusive.
     pub started_after: Option<Timestamp>,
     pub template_id: Option<String>,
-    pub order: Order,
+    pub order: ListOrder,
     pub limit: usize,
     pub after: Option<Cursor>,
 }
 
 /// By start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum ListOrder {
     OldestFirst,
     NewestFirst,
 }
@@ -80,14 +80,14 @@ fn page(all: Vec<Seen>, query: &Query) -> Page {
     let mut matching: Vec<(Cursor, Seen)> =
         all.into_iter().filter(|seen| matches(seen, query)).map(|seen| (Cursor::for_sandbox(&seen), seen)).collect();
     matching.sort_by(|(one, _), (other, _)| match query.order {
-        Order::OldestFirst => one.cmp(other),
-        Order::NewestFirst => other.cmp(one),
+        ListOrder::OldestFirst => one.cmp(other),
+        ListOrder::NewestFirst => other.cmp(one),
     });
     let total_running = matching.iter().filter(|(_, seen)| seen.standing == PersistedState::Running).count();
     let is_beyond = |cursor: &Cursor| match (&query.after, query.order) {
         (None, _) => true,
-        (Some(after), Order::OldestFirst) => cursor > after,
-        (Some(after), Order::NewestFirst) => cursor < after,
+        (Some(after), ListOrder::OldestFirst) => cursor > after,
+        (Some(after), ListOrder::NewestFirst) => cursor < after,
     };
     let mut rest = matching.into_iter().filter(|(cursor, _)| is_beyond(cursor));
     let taken: Vec<(Cursor, Seen)> = rest.by_ref().take(query.limit).collect();

@@ -26,20 +26,20 @@ pub(crate) const DEFAULT_USER: &str = "user";
 
 /// A guest to run commands in.
 #[derive(Clone, Copy)]
-pub(crate) struct Guest<'a> {
+pub(crate) struct GuestAccess<'a> {
     pub(crate) socket: &'a Path,
     pub(crate) token: Option<&'a Token>,
 }
 
 /// Starts the start command, if there is one, and leaves it running.
-pub(crate) async fn launch(guest: Guest<'_>, defaults: &Defaults) -> Result<(), GuestError> {
+pub(crate) async fn launch(guest: GuestAccess<'_>, defaults: &Defaults) -> Result<(), GuestError> {
     let Some(line) = defaults.start_command.as_deref() else { return Ok(()) };
     guest_process::start(guest.socket, guest.token, script(line, defaults)).await.map(drop)
 }
 
 /// Waits until the ready command succeeds and returns whether it did. A ready command that only
 /// sleeps was meant for the build and is skipped.
-pub(crate) async fn wait_until_ready(guest: Guest<'_>, defaults: &Defaults, timeout: Duration) -> bool {
+pub(crate) async fn wait_until_ready(guest: GuestAccess<'_>, defaults: &Defaults, timeout: Duration) -> bool {
     let (Some(_), Some(line)) = (&defaults.start_command, defaults.ready_command.as_deref()) else { return true };
     if line.trim_start().starts_with("sleep ") {
         return true;
@@ -49,7 +49,7 @@ pub(crate) async fn wait_until_ready(guest: Guest<'_>, defaults: &Defaults, time
 }
 
 /// Runs `script` until it succeeds, with backoff and without a timeout.
-pub(crate) async fn retry(guest: Guest<'_>, script: Script<'_>, longest: Duration) {
+pub(crate) async fn retry(guest: GuestAccess<'_>, script: Script<'_>, longest: Duration) {
     let mut backoff = FIRST_BACKOFF;
     loop {
         let began = Instant::now();
@@ -62,7 +62,7 @@ pub(crate) async fn retry(guest: Guest<'_>, script: Script<'_>, longest: Duratio
 }
 
 /// Runs `script` to its end, ignores its output and returns its exit code.
-pub(crate) async fn run(guest: Guest<'_>, script: Script<'_>) -> Result<i32, GuestError> {
+pub(crate) async fn run(guest: GuestAccess<'_>, script: Script<'_>) -> Result<i32, GuestError> {
     let mut process = guest_process::start(guest.socket, guest.token, script).await?;
     while let Some(output) = process.next().await? {
         if let Output::Ended { exit_code, .. } = output {

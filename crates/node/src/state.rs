@@ -56,7 +56,7 @@ pub(crate) struct NodeState {
 pub(crate) struct Handle {
     pub commands: mpsc::Sender<Command>,
     pub view: watch::Receiver<View>,
-    pub notes: Arc<Notes>,
+    pub notes: Arc<SandboxNotes>,
 }
 
 /// The published state of a sandbox.
@@ -79,13 +79,13 @@ pub struct RunningSandbox {
 
 /// Metrics and logs of a sandbox, in memory.
 #[derive(Default)]
-pub(crate) struct Notes {
+pub(crate) struct SandboxNotes {
     readings: Mutex<Readings>,
     log: Mutex<Log>,
     egress: Mutex<EgressLog>,
 }
 
-impl Notes {
+impl SandboxNotes {
     pub(crate) fn readings(&self) -> MutexGuard<'_, Readings> {
         self.readings.lock()
     }

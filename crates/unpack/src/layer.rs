@@ -44,7 +44,7 @@ fn decompressed<'a>(source: impl Read + 'a, name: &str) -> Result<Box<dyn Read +
 
 /// What may still be unpacked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Budget {
+pub(crate) struct UnpackBudget {
     pub(crate) left: u64,
     pub(crate) all: u64,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Budget {
 struct Content<'a> {
     source: Box<dyn Read + 'a>,
     hash: Sha256,
-    budget: Budget,
+    budget: UnpackBudget,
 }
 
 impl Read for Content<'_> {

@@ -23,7 +23,7 @@ use tar::EntryType;
 
 use self::entry::{Entry, normalized};
 use crate::error::ImageError;
-use crate::layer::Budget;
+use crate::layer::UnpackBudget;
 use crate::remove::{FOLLOW_NOTHING, names, remove_all};
 
 /// What is in the way of a bomb.
@@ -65,7 +65,7 @@ pub(crate) struct Tree {
     root: OwnedFd,
     owners: Owners,
     limits: Limits,
-    budget: Budget,
+    budget: UnpackBudget,
     done: Unpacked,
     /// Paths that the present layer has brought, with the directories above them.
     brought: HashSet<Vec<u8>>,
@@ -76,15 +76,15 @@ pub(crate) struct Tree {
 impl Tree {
     /// `root` is an empty directory, which this process may write.
     pub(crate) fn new(root: OwnedFd, owners: Owners, limits: Limits) -> Self {
-        let budget = Budget { left: limits.bytes, all: limits.bytes };
+        let budget = UnpackBudget { left: limits.bytes, all: limits.bytes };
         Self { root, owners, limits, budget, done: Unpacked::default(), brought: HashSet::new(), recent: None }
     }
 
-    pub(crate) fn budget(&self) -> Budget {
+    pub(crate) fn budget(&self) -> UnpackBudget {
         self.budget
     }
 
-    pub(crate) fn spend(&mut self, budget: &Budget) {
+    pub(crate) fn spend(&mut self, budget: &UnpackBudget) {
         self.budget = *budget;
     }
 

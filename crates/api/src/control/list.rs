@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use jiff::Timestamp;
-use node::list::{Cursor, Order, Page, Query};
+use node::list::{Cursor, ListOrder, Page, Query};
 use protocol::headers::{NEXT_TOKEN, TOTAL_RUNNING};
 use protocol::rest::ListedSandbox;
 
@@ -70,7 +70,7 @@ fn everything() -> Query {
         metadata: Default::default(),
         started_after: None,
         template_id: None,
-        order: Order::NewestFirst,
+        order: ListOrder::NewestFirst,
         limit: MOST_ROWS,
         after: None,
     }
@@ -98,8 +98,8 @@ fn parse(app: &App, pairs: &[(String, String)]) -> Result<Option<Query>, Failure
         query.paused = states.contains(&"paused");
     }
     query.order = match query::first(pairs, "order") {
-        None | Some("" | "desc") => Order::NewestFirst,
-        Some("asc") => Order::OldestFirst,
+        None | Some("" | "desc") => ListOrder::NewestFirst,
+        Some("asc") => ListOrder::OldestFirst,
         Some(other) => return Err(Failure::bad_request(format!("order '{other}' is neither asc nor desc"))),
     };
     if let Some(text) = query::first(pairs, "startedAfter") {

@@ -51,7 +51,7 @@ impl Reserve {
     /// size. Without it only the time until the next call after the kernel has added a chunk is
     /// unguarded, so a failure is logged.
     pub(super) fn enlarge_metadata(&self, pool: &File) {
-        let is_small = |chunks: Vec<btrfs::Chunk>| {
+        let is_small = |chunks: Vec<btrfs::BtrfsChunk>| {
             let metadata = chunks.into_iter().filter(|chunk| chunk.holds_metadata);
             metadata.map(|chunk| chunk.length).sum::<u64>() < SMALLEST_METADATA
         };

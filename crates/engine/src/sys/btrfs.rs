@@ -361,7 +361,7 @@ unsafe impl Argument for TreeSearch {}
 
 /// A range of the disk that btrfs has allocated for one kind of content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chunk {
+pub(crate) struct BtrfsChunk {
     pub(crate) holds_metadata: bool,
     /// In the file system's own address space, in bytes.
     pub(crate) logical: u64,
@@ -425,7 +425,7 @@ fn split_item(found: &[u8]) -> Option<(u64, &[u8], &[u8])> {
 }
 
 /// The chunks of a file system with one disk and one copy of everything, as the pool's image has.
-pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
+pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<BtrfsChunk>> {
     const CHUNK_TREE: u64 = 3;
     const CHUNK_ITEM: u32 = 228;
     let mut chunks = Vec::new();
@@ -436,13 +436,13 @@ pub(crate) fn chunks(fd: impl AsFd) -> io::Result<Vec<Chunk>> {
     Ok(chunks)
 }
 
-fn parse_chunk(logical: u64, content: &[u8]) -> Option<Chunk> {
+fn parse_chunk(logical: u64, content: &[u8]) -> Option<BtrfsChunk> {
     /// Bits of a chunk's type.
     const DATA: u64 = 1;
     // struct btrfs_chunk: length, owner, stripe_len, type, 16 bytes of geometry; then the stripes:
     // devid, offset.
     let (length, kind, start) = (word(content, 0)?, word(content, 24)?, word(content, 56)?);
-    Some(Chunk { holds_metadata: kind & DATA == 0, logical, start, length })
+    Some(BtrfsChunk { holds_metadata: kind & DATA == 0, logical, start, length })
 }
 
 /// A subvolume directly below another one.

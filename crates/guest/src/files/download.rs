@@ -25,12 +25,12 @@ use protocol::signature::Operation;
 use super::accept::{self, Encoding};
 use super::range::{self, Selection};
 use super::{BATCH, kind, resolve, user_from_query};
-use crate::http::{HttpError, Query, Reply, bytes, check_files, empty};
+use crate::http::{HttpError, QueryString, Reply, bytes, check_files, empty};
 use crate::state::Guest;
 use crate::thread_pool;
 
 pub(crate) async fn download(guest: &Guest, request: &Request<Incoming>) -> Result<Reply, HttpError> {
-    let query = Query::from_uri(request.uri());
+    let query = QueryString::from_uri(request.uri());
     check_files(guest, request.headers(), &query, Operation::Read)?;
     let user = user_from_query(guest, &query)?;
     let path = resolve(guest, &user, query.get("path").unwrap_or_default())?;

@@ -23,7 +23,7 @@ pub(crate) use self::compose::compose;
 pub(crate) use self::download::download;
 pub(crate) use self::upload::upload;
 pub(crate) use self::writer::make_directories;
-use crate::http::{HttpError, Query};
+use crate::http::{HttpError, QueryString};
 use crate::paths;
 use crate::state::{Guest, UnknownUser};
 use crate::users::User;
@@ -38,7 +38,7 @@ fn user(guest: &Guest, name: Option<&str>) -> Result<User, HttpError> {
     })
 }
 
-fn user_from_query(guest: &Guest, query: &Query) -> Result<User, HttpError> {
+fn user_from_query(guest: &Guest, query: &QueryString) -> Result<User, HttpError> {
     user(guest, query.non_empty("username"))
 }
 

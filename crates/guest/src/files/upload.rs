@@ -28,7 +28,7 @@ use super::multipart::{self, FormEvent, Malformed, Multipart};
 use super::replace::{Condition, Draft};
 use super::writer::FileWriter;
 use super::{BATCH, resolve, user_from_query};
-use crate::http::{HttpError, Query, Reply, check_files, json};
+use crate::http::{HttpError, QueryString, Reply, check_files, json};
 use crate::state::Guest;
 use crate::thread_pool;
 use crate::users::User;
@@ -41,7 +41,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn upload(guest: &Arc<Guest>, request: Request<Incoming>) -> Result<Reply, HttpError> {
     let (head, mut body) = request.into_parts();
-    let query = Query::from_uri(&head.uri);
+    let query = QueryString::from_uri(&head.uri);
     let plan = check_files(guest, &head.headers, &query, Operation::Write)
         .and_then(|()| Upload::plan(guest, &head.method, &head.headers, &query));
     let written = match plan {
@@ -104,7 +104,7 @@ enum Upload {
 }
 
 impl Upload {
-    fn plan(guest: &Arc<Guest>, method: &Method, headers: &HeaderMap, query: &Query) -> Result<Self, HttpError> {
+    fn plan(guest: &Arc<Guest>, method: &Method, headers: &HeaderMap, query: &QueryString) -> Result<Self, HttpError> {
         let condition = if method == Method::PUT { Some(Condition::from_headers(headers)?) } else { None };
         let user = user_from_query(guest, query)?;
         let metadata = metadata::from_headers(headers)?;

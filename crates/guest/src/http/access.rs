@@ -6,7 +6,7 @@ use http::HeaderMap;
 use protocol::headers;
 use protocol::signature::{Claim, Operation};
 
-use super::query::Query;
+use super::query::QueryString;
 use super::reply::HttpError;
 use crate::state::{Guest, secrets_equal};
 
@@ -23,7 +23,7 @@ pub(crate) fn check_token(guest: &Guest, headers: &HeaderMap) -> Result<(), Http
 pub(crate) fn check_files(
     guest: &Guest,
     headers: &HeaderMap,
-    query: &Query,
+    query: &QueryString,
     operation: Operation,
 ) -> Result<(), HttpError> {
     let Some(token) = guest.access_token() else { return Ok(()) };

@@ -8,7 +8,7 @@ use protocol::guest::{ENVD_VERSION, INIT_PATH, LEASE_PATH, LOG_PATH, Lease};
 use protocol::headers;
 use serde::de::DeserializeOwned;
 
-use super::{HttpError, Query, Reply, empty, json, no_route};
+use super::{HttpError, QueryString, Reply, empty, json, no_route};
 use crate::lease::LeaseEnd;
 use crate::state::{Guest, WrongToken};
 
@@ -32,7 +32,7 @@ pub(super) async fn handle(guest: &Guest, request: Request<Incoming>) -> Result<
             Ok(empty(StatusCode::NO_CONTENT))
         }
         (&Method::GET, LOG_PATH) => {
-            let after = Query::from_uri(request.uri()).non_empty("after").map_or(Ok(0), str::parse);
+            let after = QueryString::from_uri(request.uri()).non_empty("after").map_or(Ok(0), str::parse);
             let after = after.map_err(|_| HttpError::bad_request("'after' is a number"))?;
             Ok(json(StatusCode::OK, &guest.log.after(after)))
         }

@@ -32,7 +32,7 @@ use tower::Service;
 
 pub(crate) use self::access::{check_files, check_token};
 pub(crate) use self::control::read as read_json;
-pub(crate) use self::query::Query;
+pub(crate) use self::query::QueryString;
 use self::reply::never;
 pub(crate) use self::reply::{Body, HttpError, Reply, bytes, empty, json};
 use crate::filesystem::FilesystemService;

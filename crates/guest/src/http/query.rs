@@ -2,9 +2,9 @@
 
 use percent_encoding::percent_decode;
 
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct QueryString(Vec<(String, String)>);
 
-impl Query {
+impl QueryString {
     pub(crate) fn from_uri(uri: &http::Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         Self(
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn values_use_form_encoding() {
-        let query = Query::from_uri(&"/files?path=%2Fa+b%2Bc&username=&x".parse().expect("a URI"));
+        let query = QueryString::from_uri(&"/files?path=%2Fa+b%2Bc&username=&x".parse().expect("a URI"));
         assert_eq!(query.get("path"), Some("/a b+c"));
         assert_eq!((query.get("username"), query.non_empty("username")), (Some(""), None));
         assert_eq!((query.get("x"), query.get("y")), (Some(""), None));

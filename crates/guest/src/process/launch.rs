@@ -22,15 +22,15 @@ use tokio::sync::Mutex;
 use super::inflate::InflateWriter;
 use super::input::{Input, window};
 use super::output::Source;
-use crate::paths::{self, InvalidPath};
+use crate::paths::{self, InvalidGuestPath};
 use crate::state::Guest;
-use crate::sys::{self, Identity, Image, SpawnError, Stdio};
+use crate::sys::{self, Image, ProcessIdentity, ProcessSpawnError, Stdio};
 use crate::users::User;
 
 /// Why a process did not start.
 #[derive(Debug)]
 pub(crate) enum LaunchError {
-    InvalidPath(InvalidPath),
+    InvalidPath(InvalidGuestPath),
     NoDirectory(PathBuf),
     NotFound(String),
     /// A NUL byte in the command, an argument or a variable.
@@ -244,16 +244,16 @@ impl Plan {
             environment: &self.environment,
             directory: &self.directory,
         };
-        let identity = Identity { uid: self.user.uid, gid: self.user.gid, groups: &self.user.groups };
+        let identity = ProcessIdentity { uid: self.user.uid, gid: self.user.gid, groups: &self.user.groups };
         sys::spawn(&image, &identity, stdio).map_err(|error| match error {
-            SpawnError::Clone(source) if source.raw_os_error() == Some(libc::EAGAIN) => LaunchError::AtLimit,
-            SpawnError::Clone(source) | SpawnError::Streams(source) | SpawnError::Identity(source) => {
-                LaunchError::Guest(source)
-            }
-            SpawnError::Directory(source) => {
+            ProcessSpawnError::Clone(source) if source.raw_os_error() == Some(libc::EAGAIN) => LaunchError::AtLimit,
+            ProcessSpawnError::Clone(source)
+            | ProcessSpawnError::Streams(source)
+            | ProcessSpawnError::Identity(source) => LaunchError::Guest(source),
+            ProcessSpawnError::Directory(source) => {
                 LaunchError::Directory { directory: self.directory.to_string_lossy().into_owned(), source }
             }
-            SpawnError::Execute(source) => {
+            ProcessSpawnError::Execute(source) => {
                 LaunchError::Command { command: self.program.to_string_lossy().into_owned(), source }
             }
         })

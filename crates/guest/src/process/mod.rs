@@ -31,7 +31,7 @@ use self::output::Source;
 pub(crate) use self::reaper::reap;
 use self::running::{Event, ProcessEnd, Running};
 pub(crate) use self::service::ProcessService;
-use crate::log::Log;
+use crate::log::GuestLog;
 use crate::state::Guest;
 use crate::users::User;
 
@@ -42,7 +42,7 @@ const MAX_ENDED: usize = 4096;
 
 pub(crate) struct Processes {
     table: Mutex<Table>,
-    log: Arc<Log>,
+    log: Arc<GuestLog>,
 }
 
 #[derive(Default)]
@@ -73,7 +73,7 @@ enum SelectedProcess {
 }
 
 impl Processes {
-    pub(crate) fn new(log: Arc<Log>) -> Self {
+    pub(crate) fn new(log: Arc<GuestLog>) -> Self {
         Self { table: Mutex::default(), log }
     }
 

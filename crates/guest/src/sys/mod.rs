@@ -14,4 +14,4 @@ pub(crate) use memory::return_memory;
 pub(crate) use readiness::watch_readiness;
 pub(crate) use signals::block_signals;
 pub use signals::unblock_signals;
-pub(crate) use spawn::{Identity, Image, SpawnError, Stdio, spawn};
+pub(crate) use spawn::{Image, ProcessIdentity, ProcessSpawnError, Stdio, spawn};

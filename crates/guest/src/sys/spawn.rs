@@ -24,7 +24,7 @@ pub(crate) struct Image<'a> {
 }
 
 /// User and groups of the process.
-pub(crate) struct Identity<'a> {
+pub(crate) struct ProcessIdentity<'a> {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: &'a [u32],
@@ -45,7 +45,7 @@ pub(crate) enum Stdio<'a> {
 
 /// The step of the child that failed.
 #[derive(Debug)]
-pub(crate) enum SpawnError {
+pub(crate) enum ProcessSpawnError {
     Clone(io::Error),
     Streams(io::Error),
     Identity(io::Error),
@@ -85,7 +85,11 @@ const STACK: usize = 32 * 1024;
 const OOM_SCORE: &[u8] = b"100";
 
 /// Starts a process that leads its own session. Returns once it executes or has failed.
-pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_>) -> Result<Pid, SpawnError> {
+pub(crate) fn spawn(
+    image: &Image<'_>,
+    identity: &ProcessIdentity<'_>,
+    stdio: &Stdio<'_>,
+) -> Result<Pid, ProcessSpawnError> {
     let arguments = pointers(image.arguments);
     let environment = pointers(image.environment);
     let (streams, stream_count, terminal) = match stdio {
@@ -129,17 +133,17 @@ pub(crate) fn spawn(image: &Image<'_>, identity: &Identity<'_>, stdio: &Stdio<'_
     drop(blocked);
 
     let Some(pid) = (if pid > 0 { Pid::from_raw(pid) } else { None }) else {
-        return Err(SpawnError::Clone(clone_error));
+        return Err(ProcessSpawnError::Clone(clone_error));
     };
     match child.failure {
         None => Ok(pid),
         Some((step, errno)) => {
             let source = io::Error::from_raw_os_error(errno);
             Err(match step {
-                Step::Streams => SpawnError::Streams(source),
-                Step::Identity => SpawnError::Identity(source),
-                Step::Directory => SpawnError::Directory(source),
-                Step::Execute => SpawnError::Execute(source),
+                Step::Streams => ProcessSpawnError::Streams(source),
+                Step::Identity => ProcessSpawnError::Identity(source),
+                Step::Directory => ProcessSpawnError::Directory(source),
+                Step::Execute => ProcessSpawnError::Execute(source),
             })
         }
     }

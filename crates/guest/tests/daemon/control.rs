@@ -4,13 +4,13 @@ use std::io::{BufReader, Write};
 
 use serde_json::json;
 
-use crate::common::{Guest, Response, eventually, head};
+use crate::common::{Response, TestGuest, eventually, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[test]
 fn the_token_protects_all_routes_but_health() {
-    let guest = Guest::start_with(|config| config.access_token = Some("t0ken".into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some("t0ken".into()));
     let health = guest.get("/health");
     assert_eq!((health.status, health.header("cache-control")), (204, Some("no-store")));
     for (method, path) in [
@@ -36,7 +36,7 @@ fn the_token_protects_all_routes_but_health() {
 
 #[test]
 fn init_changes_settings_but_not_the_token() {
-    let guest = Guest::start_with(|config| config.access_token = Some("one".into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some("one".into()));
     let init = |body: serde_json::Value| guest.request("POST", "/init", &[JSON], body.to_string().as_bytes());
     assert_eq!(init(json!({"accessToken": "two", "envVars": {"A": "1"}})).status, 401);
     let done = init(json!({
@@ -56,7 +56,7 @@ fn init_changes_settings_but_not_the_token() {
 
 #[test]
 fn metrics_stay_within_the_limits() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let first = guest.get("/metrics").json();
     assert_eq!((&first["cpu_count"], &first["mem_total"]), (&json!(2), &json!(512 << 20)));
     assert_eq!((&first["mem_total_mib"], &first["disk_total"]), (&json!(512), &json!(1 << 30)));
@@ -73,7 +73,7 @@ fn metrics_stay_within_the_limits() {
 
 #[test]
 fn cors_permits_any_origin() {
-    let guest = Guest::start_with(|config| config.access_token = Some("t".into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some("t".into()));
     let headers = [
         ("origin", "https://example.org"),
         ("access-control-request-method", "POST"),
@@ -93,7 +93,7 @@ fn cors_permits_any_origin() {
 
 #[test]
 fn the_log_names_commands_and_no_secrets() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let run = guest.run_with("exit 5 # argument-secret", &json!({"process": {"envs": {"K": "value-secret"}}}), &[]);
     let entries = guest.log(0);
     let of = |message: &str| {
@@ -114,7 +114,7 @@ fn the_log_names_commands_and_no_secrets() {
 
 #[test]
 fn the_inside_port_serves_no_control_routes() {
-    let guest = Guest::start_with(|config| config.access_token = Some("t".into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some("t".into()));
     let token = [("x-access-token", "t")];
     let ask = |request: &str| {
         let script = format!(
@@ -137,7 +137,7 @@ fn the_inside_port_serves_no_control_routes() {
 
 #[test]
 fn a_connection_serves_many_requests() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let mut stream = guest.connect();
     let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));
     for _ in 0..3 {

@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use protocol::signature::{Claim, Operation};
 use serde_json::json;
 
-use crate::common::{Guest, Response, encode, eventually, head, write_chunk};
+use crate::common::{Response, TestGuest, encode, eventually, head, write_chunk};
 
 const PLAIN: (&str, &str) = ("content-type", "application/octet-stream");
 
@@ -32,7 +32,7 @@ fn form(parts: &[(&str, &str, &[u8])]) -> (String, Vec<u8>) {
     (format!("multipart/form-data; boundary={boundary}"), body)
 }
 
-fn post(guest: &Guest, target: &str, headers: &[(&str, &str)], parts: &[(&str, &str, &[u8])]) -> Response {
+fn post(guest: &TestGuest, target: &str, headers: &[(&str, &str)], parts: &[(&str, &str, &[u8])]) -> Response {
     let (kind, body) = form(parts);
     let headers = [&[("content-type", kind.as_str())], headers].concat();
     guest.request("POST", target, &headers, &body)
@@ -66,7 +66,7 @@ fn refused(response: &Response, status: u16, message: &str) {
 
 #[test]
 fn a_form_writes_every_file_part_to_its_path() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home().display().to_string();
     let parts: [(&str, &str, &[u8]); 4] =
         [("file", "a/b c.txt", b"one"), ("other", "ignored", b"x"), ("file", "~/empty", b""), ("file", "", b"")];
@@ -100,7 +100,7 @@ fn a_form_writes_every_file_part_to_its_path() {
 
 #[test]
 fn large_files_upload_and_download_in_all_formats() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let content = pattern(5_000_011);
     // Compression is slow in debug builds.
     let short = &content[..600_011];
@@ -147,7 +147,7 @@ fn large_files_upload_and_download_in_all_formats() {
 
 #[test]
 fn ranges_and_conditions_are_honoured() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.upload("n.txt", b"0123456789");
     let get = |headers: &[(&str, &str)]| guest.request("GET", "/files?path=n.txt", headers, b"");
     let whole = get(&[]);
@@ -175,7 +175,7 @@ fn ranges_and_conditions_are_honoured() {
 
 #[test]
 fn procfs_files_are_read_completely() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let boot_id = guest.get("/files?path=/proc/sys/kernel/random/boot_id");
     assert_eq!(boot_id.body.len(), 37, "{}", boot_id.text());
     assert!(guest.get("/files?path=/proc/self/status").text().contains("sandbar-guest"));
@@ -186,7 +186,7 @@ fn procfs_files_are_read_completely() {
 
 #[test]
 fn hostile_paths_are_refused() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let base = guest.base().display().to_string();
     let setup = "mkfifo ~/fifo; ln -s loop ~/loop; ln -s fifo ~/to-fifo; mkdir ~/dir; echo x > ~/file";
     assert_eq!(guest.run(setup).end()["status"], "exit status 0");
@@ -223,7 +223,7 @@ fn hostile_paths_are_refused() {
 }
 
 /// Sends a part of an upload and closes the connection.
-fn break_off(guest: &Guest, path: &str, content: &[u8]) {
+fn break_off(guest: &TestGuest, path: &str, content: &[u8]) {
     let mut stream = guest.connect();
     let target = format!("/files?path={}", encode(path));
     stream.write_all(&head("POST", &target, &[PLAIN], Some(content.len() * 2))).expect("written");
@@ -232,7 +232,7 @@ fn break_off(guest: &Guest, path: &str, content: &[u8]) {
 
 #[test]
 fn an_aborted_upload_keeps_the_existing_file() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home();
     let hidden = || {
         let names = fs::read_dir(&home).expect("a home").map(|entry| entry.expect("an entry").file_name());
@@ -252,7 +252,7 @@ fn an_aborted_upload_keeps_the_existing_file() {
 
 #[test]
 fn overwriting_preserves_mode_symlinks_and_hard_links() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home();
     for size in [1000, 3_000_000] {
         let content = pattern(size);
@@ -281,7 +281,7 @@ fn overwriting_preserves_mode_symlinks_and_hard_links() {
 
 #[test]
 fn a_full_disk_is_507_after_the_whole_upload() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let small = guest.base().join("small").display().to_string();
     // Larger than the disk and all buffers on the path: the client must be able to read the
     // response.
@@ -295,7 +295,7 @@ fn a_full_disk_is_507_after_the_whole_upload() {
 
 #[test]
 fn a_full_disk_keeps_the_existing_file() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     // A file system that only the guest sees.
     let small = guest.base().join("small").display().to_string();
     let run = |line: &str| {
@@ -327,7 +327,7 @@ fn a_full_disk_keeps_the_existing_file() {
 
 #[test]
 fn metadata_is_stored_replaced_and_reported() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let target = "/files?path=noted";
     let set = guest.request("POST", target, &[PLAIN, ("X-Metadata-Author", "ann"), ("x-metadata-b", "2")], b"x");
     assert_eq!(set.json()[0]["metadata"], json!({"author": "ann", "b": "2"}));
@@ -356,7 +356,7 @@ fn metadata_is_stored_replaced_and_reported() {
 #[test]
 fn signatures_authorize_files_and_reject_exactly() {
     let token = "envdtok";
-    let guest = Guest::start_with(|config| config.access_token = Some(token.into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some(token.into()));
     let with_token = [("x-access-token", token), PLAIN];
     assert_eq!(guest.request("POST", "/files?path=s.txt", &with_token, b"secret").status, 200);
 
@@ -392,7 +392,7 @@ fn signatures_authorize_files_and_reject_exactly() {
 
 #[test]
 fn compose_concatenates_and_removes_sources() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.upload("p1", b"one ");
     guest.upload("p2", b"two");
     let order = |sources: &[&str], destination: &str| {
@@ -411,7 +411,7 @@ fn compose_concatenates_and_removes_sources() {
 
 #[test]
 fn transfers_use_constant_memory() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let peak = || {
         let status = guest.get("/files?path=/proc/1/status").text();
         let line = status.lines().find(|line| line.starts_with("VmHWM")).expect("a peak").to_owned();

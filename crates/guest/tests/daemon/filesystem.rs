@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use crate::common::{EventStream, Guest, eventually};
+use crate::common::{EventStream, TestGuest, eventually};
 
-fn call(guest: &Guest, method: &str, request: &Value) -> Result<Value, String> {
+fn call(guest: &TestGuest, method: &str, request: &Value) -> Result<Value, String> {
     guest.call(&format!("filesystem.Filesystem/{method}"), request).map_err(|error| {
         assert_eq!(error.status, status(&error.code), "{method}: {}", error.message);
         error.code
@@ -27,7 +27,7 @@ fn status(code: &str) -> u16 {
 
 #[test]
 fn stat_reports_all_metadata() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home().display().to_string();
     guest.upload("f.txt", b"12345");
     let entry = call(&guest, "Stat", &json!({"path": "f.txt"})).expect("a stat")["entry"].clone();
@@ -53,7 +53,7 @@ fn stat_reports_all_metadata() {
 
 #[test]
 fn stat_describes_symlinks_and_their_targets() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home().display().to_string();
     let made = "mkdir d; echo x > d/t; chmod 600 d/t; ln -s d/t l; ln -s l l2; ln -s nowhere dangling; ln -s self self";
     assert_eq!(guest.run(made).end()["status"], "exit status 0");
@@ -71,7 +71,7 @@ fn stat_describes_symlinks_and_their_targets() {
 
 #[test]
 fn listings_are_sorted_and_limited_in_depth() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home().display().to_string();
     let made = "mkdir -p b/c/d a; touch b/z b/c/y b/c/d/x top; ln -s b link; ln -s loop loop";
     assert_eq!(guest.run(made).end()["status"], "exit status 0");
@@ -103,7 +103,7 @@ fn listings_are_sorted_and_limited_in_depth() {
 
 #[test]
 fn tree_operations_return_their_error_codes() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.upload("file", b"x");
     let code = |method: &str, request: Value| call(&guest, method, &request).map(drop);
     let fails = |with: &str| Err(with.to_owned());
@@ -155,7 +155,7 @@ fn watch_until(stream: &mut EventStream, last: (&str, &str)) -> Vec<(String, Str
     }
 }
 
-fn watch(guest: &Guest, request: &Value) -> EventStream {
+fn watch(guest: &TestGuest, request: &Value) -> EventStream {
     let mut stream = guest.stream("filesystem.Filesystem/WatchDir", request, &[]);
     assert_eq!(stream.frame(), (0, br#"{"start":{}}"#.to_vec()));
     stream
@@ -167,7 +167,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn an_upload_emits_exactly_create_chmod_write() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.run("mkdir w");
     let mut stream = watch(&guest, &json!({"path": "w"}));
     let home = guest.home().display().to_string();
@@ -192,7 +192,7 @@ fn an_upload_emits_exactly_create_chmod_write() {
 
 #[test]
 fn a_recursive_watch_follows_new_directories() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.run("mkdir -p w/old");
     let mut deep = watch(&guest, &json!({"path": "w", "recursive": true}));
     let mut flat = watch(&guest, &json!({"path": "w"}));
@@ -214,7 +214,7 @@ fn a_recursive_watch_follows_new_directories() {
 
 #[test]
 fn a_watch_reports_entries_and_sends_keepalives() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.run("mkdir w");
     let headers = [("keepalive-ping-interval", "1"), ("connect-timeout-ms", "2600")];
     let request = json!({"path": "w", "includeEntry": true});
@@ -243,7 +243,7 @@ fn a_watch_reports_entries_and_sends_keepalives() {
 
 #[test]
 fn polled_watchers_collect_and_drain() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.run("mkdir w");
     let id = call(&guest, "CreateWatcher", &json!({"path": "w", "recursive": true})).expect("created");
     let id = id["watcherId"].as_str().expect("an id").to_owned();

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use protocol::guest::INTERPRETER_PREFIX;
 use serde_json::{Value, json};
 
-use crate::common::{Guest, eventually, head};
+use crate::common::{TestGuest, eventually, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -53,7 +53,7 @@ impl Ran {
     }
 }
 
-impl Guest {
+impl TestGuest {
     fn interpreter(&self, method: &str, path: &str, body: &Value) -> crate::common::Response {
         self.request(method, &format!("{INTERPRETER_PREFIX}{path}"), &[JSON], body.to_string().as_bytes())
     }
@@ -75,7 +75,7 @@ impl Guest {
 
 #[test]
 fn python_keeps_state_and_returns_values_in_all_formats() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let ran = guest.python("x = 41\nprint('hello')\nimport sys; print('oops', file=sys.stderr)\nx + 1");
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), ran.count), ("hello\n", "oops\n", Some(1)));
     assert_eq!(ran.main("text"), "42");
@@ -100,7 +100,7 @@ fn python_keeps_state_and_returns_values_in_all_formats() {
 
 #[test]
 fn errors_have_tracebacks_and_keep_the_state() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let ran = guest.python("kept = 1\ndef f():\n  return 1 / 0\nprint('before')\nf()");
     assert_eq!((ran.error(), ran.stdout.as_str()), (("ZeroDivisionError", "division by zero"), "before\n"));
     let traceback = ran.error.as_ref().expect("an error")["traceback"].as_str().expect("text").to_owned();
@@ -121,7 +121,7 @@ fn errors_have_tracebacks_and_keep_the_state() {
 
 #[test]
 fn javascript_and_bash_keep_their_state() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let js = |code: &str| guest.in_language("js", code);
     assert_eq!(js("const a = 20; let b = 1; console.log('out'); console.error('err')").stdout, "out\n");
     assert_eq!(js("b += 21; a + b").main("text"), "42");
@@ -143,7 +143,7 @@ fn javascript_and_bash_keep_their_state() {
 
 #[test]
 fn variables_of_a_run_do_not_persist() {
-    let guest = Guest::start_with(|config| {
+    let guest = TestGuest::start_with(|config| {
         config.env_vars.insert("GIVEN".into(), "sandbox".into());
     });
     for (language, code) in [
@@ -162,7 +162,7 @@ fn variables_of_a_run_do_not_persist() {
 
 #[test]
 fn contexts_are_isolated_restarted_and_removed() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let made = guest.interpreter("POST", "/contexts", &json!({"cwd": "/usr"})).json();
     assert_eq!((made["language"].as_str(), made["cwd"].as_str()), (Some("python"), Some("/usr")));
     let id = made["id"].as_str().expect("an id");
@@ -190,7 +190,7 @@ fn contexts_are_isolated_restarted_and_removed() {
 }
 
 /// Starts code, waits until it has printed `ready`, and disconnects.
-fn leave(guest: &Guest, language: &str, code: &str) {
+fn leave(guest: &TestGuest, language: &str, code: &str) {
     let body = json!({"code": code, "language": language}).to_string();
     let mut stream = guest.connect();
     let head = head("POST", &format!("{INTERPRETER_PREFIX}/execute"), &[JSON], Some(body.len()));
@@ -201,7 +201,7 @@ fn leave(guest: &Guest, language: &str, code: &str) {
 
 #[test]
 fn code_is_interrupted_when_its_client_disconnects() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     for (language, code, after, expected) in [
         ("python", "x = 1\nprint('ready')\nimport time\ntime.sleep(600)", "print(x)", "1\n"),
         ("javascript", "var x = 1; console.log('ready'); while (true) {}", "console.log(x)", "1\n"),
@@ -220,7 +220,7 @@ fn code_is_interrupted_when_its_client_disconnects() {
 /// commands.
 #[test]
 fn a_shell_keeps_its_state_whenever_it_is_interrupted() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let rounds = if std::env::var_os("SANDBAR_SOAK").is_some() { 1000 } else { 3 };
     let cells = [
         "echo ready; sleep 600; echo never",
@@ -240,7 +240,7 @@ fn a_shell_keeps_its_state_whenever_it_is_interrupted() {
 
 #[test]
 fn code_runs_with_a_token_only_and_never_from_inside() {
-    let guest = Guest::start_with(|config| config.access_token = Some("secret".into()));
+    let guest = TestGuest::start_with(|config| config.access_token = Some("secret".into()));
     let code = json!({"code": "6 * 7"}).to_string();
     let refused = guest.interpreter("POST", "/execute", &json!({"code": "1"}));
     assert_eq!((refused.status, refused.text().contains("X-Access-Token")), (401, true));
@@ -263,7 +263,7 @@ fn code_runs_with_a_token_only_and_never_from_inside() {
 
 #[test]
 fn large_output_arrives_complete_and_in_order() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let ran = guest.python("for i in range(20000): print(i)\ndisplay('middle')\nprint('x' * 1000000)\n'y' * 3000000");
     let expected: String = (0..20000).map(|i| format!("{i}\n")).collect::<String>() + &"x".repeat(1_000_000) + "\n";
     assert!(ran.stdout == expected, "{} bytes instead of {}", ran.stdout.len(), expected.len());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::common::{Guest, eventually};
+use crate::common::{TestGuest, eventually};
 
 /// A cgroup that limits processes; removed on drop, after its processes have ended.
 struct Pids(PathBuf);
@@ -46,7 +46,7 @@ impl Drop for Pids {
 #[test]
 fn a_guest_at_its_process_limit_serves_files() {
     let pids = Pids::new("sandbar-guest-limit");
-    let mut guest = Guest::start();
+    let mut guest = TestGuest::start();
     assert_eq!(guest.upload("before", b"x").status, 200);
     let pid = guest.host_pid();
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("it lives").count();

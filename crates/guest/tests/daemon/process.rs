@@ -15,11 +15,11 @@ use protocol::rpc::process::{ListResponse, ProcessConfig, StartRequest, StartRes
 use serde_json::json;
 use sha2::Digest as _;
 
-use crate::common::{EventStream, Guest, Message, envelope, eventually, head, write_chunk};
+use crate::common::{EventStream, Message, TestGuest, envelope, eventually, head, write_chunk};
 
 #[test]
 fn events_of_a_command_are_ordered() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let run = guest.run("echo out; echo err >&2; exit 3");
     assert_eq!((run.stdout.as_slice(), run.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
     let end = json!({"exitCode": 3, "exited": true, "status": "exit status 3", "error": "exit status 3"});
@@ -30,7 +30,7 @@ fn events_of_a_command_are_ordered() {
 
 #[test]
 fn binary_output_passes_unchanged() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let run = guest.run("head -c 3000000 /dev/zero; printf '\\xff\\xfe'");
     assert_eq!(run.stdout.len(), 3_000_002);
     assert_eq!(run.stdout[2_999_999..], [0, 0xff, 0xfe]);
@@ -39,7 +39,7 @@ fn binary_output_passes_unchanged() {
 
 #[test]
 fn environment_and_directory_follow_the_rules() {
-    let guest = Guest::start_with(|config| {
+    let guest = TestGuest::start_with(|config| {
         config.env_vars.insert("FROM_CREATE".into(), "1".into());
         config.env_vars.insert("E2B_SANDBOX".into(), "overridden".into());
         config.env_vars.insert("HOME".into(), "/create".into());
@@ -66,7 +66,7 @@ fn environment_and_directory_follow_the_rules() {
 
 #[test]
 fn processes_have_user_groups_and_their_own_session() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let command = "id -u; id -G; cat /proc/self/oom_score_adj; ps -o sid= -p $$ | tr -d ' '; echo $$; umask";
     let run = guest.run(command);
     let lines: Vec<String> = run.out().lines().map(str::to_owned).collect();
@@ -88,14 +88,14 @@ fn processes_have_user_groups_and_their_own_session() {
 
 #[test]
 fn guest_descriptors_do_not_leak() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let run = guest.run("i=0; while [ $i -lt 200 ]; do [ -e /proc/$$/fd/$i ] && echo $i; i=$((i+1)); done");
     assert_eq!(run.out(), "0\n1\n2\n");
 }
 
 #[test]
 fn unstartable_commands_are_invalid_arguments() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     for cmd in ["/no/such/program", "no-such-program", "", "/etc/passwd", "/", "a\u{0}b"] {
         let run = guest.run_with("", &json!({"process": {"cmd": cmd, "args": []}}), &[]);
         assert_eq!(run.error_code(), "invalid_argument", "{cmd:?}");
@@ -107,7 +107,7 @@ fn unstartable_commands_are_invalid_arguments() {
 
 #[test]
 fn fatal_signals_end_the_stream_despite_open_pipes() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     for (signal, status) in [("SIGNAL_SIGKILL", "signal: killed"), ("SIGNAL_SIGTERM", "signal: terminated")] {
         let (pid, mut stream) = guest.start_process("sleep 300 & echo ready; sleep 300", &json!({}), &[]);
         stream.until("ready");
@@ -128,7 +128,7 @@ fn fatal_signals_end_the_stream_despite_open_pipes() {
 
 #[test]
 fn the_stream_ends_after_the_last_writer() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let fifo = guest.base().join("go");
     let command = format!("mkfifo -m 666 {0}; (read x < {0}; echo late) & echo early", fifo.display());
     fs::set_permissions(guest.base(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("permissions");
@@ -145,7 +145,7 @@ fn the_stream_ends_after_the_last_writer() {
 
 #[test]
 fn stdin_is_delivered_and_closing_it_is_eof() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let (pid, mut stream) = guest.start_process("cat", &json!({"tag": "echo"}), &[]);
     let send = |text: &str| {
         let input = json!({"process": {"pid": pid}, "input": {"stdin": STANDARD.encode(text)}});
@@ -189,7 +189,7 @@ fn compressed_stdin_is_inflated() {
         encoder.write_all(bytes).expect("memory");
         encoder.finish().expect("memory")
     };
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let start = |line: &str| {
         let config = json!({"cmd": "/bin/bash", "args": ["-c", line], "envs": {"SANDBAR_STDIN_ENCODING": "gzip"}});
         guest.start_process(line, &json!({"process": config}), &[])
@@ -218,7 +218,7 @@ fn compressed_stdin_is_inflated() {
 
 #[test]
 fn stdin_streams_in_many_chunks() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let (pid, stream) = guest.start_process("head -c 200000 | md5sum", &json!({}), &[]);
     let mut call = guest.connect();
     let headers = [("content-type", "application/connect+json")];
@@ -239,7 +239,7 @@ fn stdin_streams_in_many_chunks() {
 
 #[test]
 fn a_terminal_is_resized_and_rejoined() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let terminal = json!({
         "process": {"cmd": "/bin/bash", "args": ["-i"], "envs": {"TERM": "xterm-256color", "PS1": "", "HISTFILE": ""}},
         "pty": {"size": {"cols": 77, "rows": 33}}
@@ -275,7 +275,7 @@ fn a_terminal_is_resized_and_rejoined() {
 
 #[test]
 fn the_deadline_kills_the_process_and_its_group() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let begun = Instant::now();
     let run = guest.run_with("sleep 4321 & echo started; sleep 4321", &json!({}), &[("connect-timeout-ms", "700")]);
     assert_eq!((run.out().as_str(), run.error_code()), ("started\n", "deadline_exceeded"));
@@ -299,7 +299,7 @@ fn the_deadline_kills_the_process_and_its_group() {
 
 #[test]
 fn silent_streams_send_keepalives() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let run = guest.run_with("sleep 2.5", &json!({}), &[("keepalive-ping-interval", "1")]);
     assert_eq!(run.keepalives, 2);
     let busy = "for i in 1 2 3 4; do echo $i; sleep 0.6; done";
@@ -308,7 +308,7 @@ fn silent_streams_send_keepalives() {
 
 #[test]
 fn disconnects_do_not_kill_and_all_listeners_get_events() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let (pid, first) = guest.start_process("while read line; do echo \"got $line\"; done", &json!({"tag": "t"}), &[]);
     drop(first);
     let mut joined: Vec<EventStream> = [json!({"pid": pid}), json!({"tag": "t"}), json!({"pid": pid})]
@@ -349,7 +349,7 @@ fn disconnects_do_not_kill_and_all_listeners_get_events() {
 
 #[test]
 fn a_slow_listener_applies_backpressure() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let counter = guest.home().join("count");
     let command = format!("for i in $(seq 1000); do head -c 32768 /dev/zero; echo $i > {}; done", counter.display());
     let (_, stream) = guest.start_process(&command, &json!({}), &[]);
@@ -370,7 +370,7 @@ fn a_slow_listener_applies_backpressure() {
 
 #[test]
 fn orphans_are_reaped() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.run("for i in $(seq 20); do (sleep 0.05 &) ; done");
     let zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z'; ps -e | grep -c '[s]leep'";
     eventually("no sleeper and no zombie is left", || (guest.run(zombies).out() == "0\n0\n").then_some(()));
@@ -380,7 +380,7 @@ fn orphans_are_reaped() {
 
 #[test]
 fn process_1_ignores_signals_from_inside() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let root = format!("Basic {}", STANDARD.encode("root:"));
     let command = "kill -TERM 1; kill -INT 1; kill -KILL 1; kill -HUP 1; cat /proc/1/comm";
     let run = guest.run_with(command, &json!({}), &[("authorization", &root)]);
@@ -401,7 +401,7 @@ fn process_1_ignores_signals_from_inside() {
 
 #[test]
 fn the_binary_codec_matches_json() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let request = StartRequest {
         process: ProcessConfig {
             cmd: "/bin/sh".into(),
@@ -442,7 +442,7 @@ fn the_binary_codec_matches_json() {
 
 #[test]
 fn lenient_json_and_identity_encoding_are_accepted() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let dir = guest.home().display().to_string();
     let request = json!({"path": dir, "include_entry": true, "allow_network_mounts": true, "unknown": [1]});
     let headers = [("content-encoding", "identity"), ("accept-encoding", "zstd,gzip,br"), ("connect-timeout-ms", "0")];
@@ -461,7 +461,7 @@ fn lenient_json_and_identity_encoding_are_accepted() {
 
 #[test]
 fn an_inaccessible_directory_is_named() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let closed = guest.base().join("closed");
     fs::create_dir(&closed).expect("a directory");
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("permissions");

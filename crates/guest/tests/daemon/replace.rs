@@ -5,20 +5,20 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use sha2::{Digest, Sha256};
 
-use crate::common::{Guest, Response};
+use crate::common::{Response, TestGuest};
 
 fn tag(content: &[u8]) -> String {
     let digest: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digest}\"")
 }
 
-fn put(guest: &Guest, path: &str, condition: (&str, &str), content: &[u8]) -> Response {
+fn put(guest: &TestGuest, path: &str, condition: (&str, &str), content: &[u8]) -> Response {
     let headers = [("content-type", "application/octet-stream"), condition];
     guest.request("PUT", &format!("/files?path={path}"), &headers, content)
 }
 
 #[track_caller]
-fn names(guest: &Guest) -> Vec<String> {
+fn names(guest: &TestGuest) -> Vec<String> {
     let listed = fs::read_dir(guest.home()).expect("a home");
     let mut names: Vec<String> =
         listed.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
@@ -28,7 +28,7 @@ fn names(guest: &Guest) -> Vec<String> {
 
 #[test]
 fn a_file_is_replaced_only_if_its_content_matches() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     let home = guest.home();
     let made = put(&guest, "a.txt", ("if-none-match", "*"), b"one");
     assert_eq!(made.status, 200, "{}", made.text());
@@ -57,7 +57,7 @@ fn a_file_is_replaced_only_if_its_content_matches() {
 
 #[test]
 fn refused_replacements_leave_no_draft() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.upload("a.txt", b"one");
     fs::create_dir(guest.home().join("directory")).expect("a directory");
     let before = names(&guest);
@@ -78,7 +78,7 @@ fn refused_replacements_leave_no_draft() {
 /// lost.
 #[test]
 fn concurrent_replacements_lose_no_update() {
-    let guest = Guest::start();
+    let guest = TestGuest::start();
     guest.upload("lines", b"");
     std::thread::scope(|scope| {
         for number in 0..4 {

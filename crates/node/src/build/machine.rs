@@ -20,7 +20,7 @@ use crate::guest_files;
 use crate::guest_process::{self, Output, Script};
 use crate::id::{Token, new_build_sandbox_id, new_files_id};
 use crate::log::LogLevel;
-use crate::start_command::{DEFAULT_USER, Guest};
+use crate::start_command::{DEFAULT_USER, GuestAccess};
 use crate::state::NodeState;
 
 const MIB: u64 = 1 << 20;
@@ -98,8 +98,8 @@ impl BuildMachine {
         }
     }
 
-    pub(super) fn guest(&self) -> Guest<'_> {
-        Guest { socket: self.machine.guest_socket(), token: Some(&self.token) }
+    pub(super) fn guest(&self) -> GuestAccess<'_> {
+        GuestAccess { socket: self.machine.guest_socket(), token: Some(&self.token) }
     }
 
     /// Writes an archive to the path where [`super::scripts::copy`] reads it.

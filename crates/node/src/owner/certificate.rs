@@ -12,7 +12,7 @@ use super::{Owner, chain, with_timeout};
 use crate::guest_process::Script;
 use crate::log::LogLevel;
 use crate::sandbox::Record;
-use crate::start_command::{self, Guest};
+use crate::start_command::{self, GuestAccess};
 
 /// The script takes milliseconds; a starved sandbox must not delay its own start.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -81,7 +81,7 @@ impl Owner {
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
-        let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
+        let guest = GuestAccess { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         let script = Script { user: "root", line: SCRIPT, workdir: Some("/"), env: &env };
         match tokio::time::timeout(SCRIPT_TIMEOUT, start_command::run(guest, script)).await {
             Ok(Ok(0)) => self.note(LogLevel::Info, "programs inside trust the egress, since rules set headers"),

@@ -33,8 +33,8 @@ use crate::lifecycle::{self, Event, PauseMode, State};
 use crate::log::LogLevel;
 use crate::metrics::SAMPLE_INTERVAL;
 use crate::sandbox::{OnTimeout, Record};
-use crate::start_command::{self, Guest};
-use crate::state::{Handle, NodeState, Notes, RunningSandbox, View};
+use crate::start_command::{self, GuestAccess};
+use crate::state::{Handle, NodeState, RunningSandbox, SandboxNotes, View};
 use crate::volume::VolumeMount;
 
 /// Longest wait for one call of the engine. A boot or a kill takes milliseconds; only a machine in
@@ -126,7 +126,7 @@ pub(crate) struct Owner {
     node_state: Arc<NodeState>,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<View>,
-    notes: Arc<Notes>,
+    notes: Arc<SandboxNotes>,
     record: Record,
     state: State,
     machine: Option<Arc<dyn Machine>>,
@@ -148,7 +148,7 @@ impl Owner {
     pub(crate) fn new(node_state: &Arc<NodeState>, record: Record, state: State) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(COMMAND_CAPACITY);
         let (view, seen) = watch::channel(View { record: Arc::new(record.clone()), state, live: None, frozen: None });
-        let notes = Arc::new(Notes::default());
+        let notes = Arc::new(SandboxNotes::default());
         let handle = Handle { commands: sender, view: seen, notes: Arc::clone(&notes) };
         // A clock that was set back does not extend a lease beyond its length.
         let left = clock::until(node_state.clock.now(), record.end_at).min(record.lease);
@@ -285,7 +285,7 @@ impl Owner {
         if !rootless_limitations.is_empty() {
             self.note(LogLevel::Warn, &format!("this server is not root: {}", rootless_limitations.join("; ")));
         }
-        let guest = Guest { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
+        let guest = GuestAccess { socket: machine.guest_socket(), token: self.record.access_token.as_ref() };
         if let Err(error) = start_command::launch(guest, &self.record.defaults).await {
             warn!(sandbox = %self.record.id, error = %chain(&error), "the template's start command was not started");
             self.note(LogLevel::Error, "the template's start command could not be started");

@@ -21,12 +21,12 @@ use tempfile::TempDir;
 /// Timeout of every read; a hanging guest fails the test instead of blocking it.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(crate) struct Guest {
+pub(crate) struct TestGuest {
     child: Child,
     directory: TempDir,
 }
 
-impl Guest {
+impl TestGuest {
     pub(crate) fn start() -> Self {
         Self::start_with(|_| {})
     }
@@ -173,7 +173,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for TestGuest {
     fn drop(&mut self) {
         // `--kill-child` kills the guest, and with process 1 its whole pid namespace.
         let _gone = self.child.kill();
