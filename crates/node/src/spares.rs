@@ -116,8 +116,11 @@ impl Spares {
 /// Prepares spares of `origin` if they run low, and the boots of the next ones, in the background
 /// of the create call that used one.
 pub(crate) async fn refill(node_state: Arc<NodeState>, origin: Origin) {
+    let expect_next = || node_state.engine.expect(&node_state.spares.next());
+    // The next ones may be there already, and making others waits for the disk.
+    expect_next();
     make_missing(&node_state, origin).await;
-    node_state.engine.expect(&node_state.spares.next());
+    expect_next();
 }
 
 async fn make_missing(node_state: &NodeState, origin: Origin) {
