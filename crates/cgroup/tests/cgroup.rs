@@ -315,15 +315,22 @@ fn all_groups_together_are_limited_also_while_they_run() {
 #[test]
 fn v2_limits_of_all_are_written_and_never_below_what_is_used() {
     let tree = FakeTree::new("cpu memory pids");
-    for (file, content) in
-        [("memory.max", "max\n"), ("memory.current", "8000\n"), ("pids.max", "max\n"), ("cpu.weight", "100\n")]
-    {
+    for (file, content) in [
+        ("memory.max", "max\n"),
+        ("memory.current", "8000\n"),
+        ("pids.max", "max\n"),
+        ("cpu.weight", "100\n"),
+        ("io.weight", "default 100\n"),
+        ("io.bfq.weight", "100\n"),
+    ] {
         tree.put(&format!("server/{file}"), content);
     }
     let hierarchy = Hierarchy::with_mounts("server", &tree.mounts()).unwrap();
     hierarchy.limit_together(Ceiling { memory: 100_000, pids: 70 }).unwrap();
-    let written = || ["memory.max", "pids.max", "cpu.weight"].map(|file| tree.get(&format!("server/{file}")));
+    let read = |file: &str| tree.get(&format!("server/{file}"));
+    let written = || ["memory.max", "pids.max", "cpu.weight"].map(read);
     assert_eq!(written(), ["100000", "70", "80"]);
+    assert_eq!(["io.weight", "io.bfq.weight"].map(read), ["80", "80"], "below other programs' default");
     hierarchy.limit_together(Ceiling { memory: 1000, pids: 70 }).unwrap();
     assert_eq!(written()[0], "9000", "more than is used");
     fs::remove_file(tree.path("server/cpu.weight")).unwrap();

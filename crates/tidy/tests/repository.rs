@@ -125,3 +125,13 @@ fn commit_subjects_follow_the_rule() {
         .collect();
     expect_none(&findings);
 }
+
+#[test]
+fn the_attacks_of_the_suite_stand_in_the_security_document() {
+    let document = std::fs::read_to_string(files::root().join("docs/security.md")).expect("it can be read");
+    let suite = std::fs::read_to_string(files::root().join("crates/sandbar/tests/system/attack/mod.rs"));
+    let suite = suite.expect("it can be read");
+    let modules = suite.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let missing: Vec<&str> = modules.filter(|name| !document.contains(&format!("`attack/{name}.rs`"))).collect();
+    assert!(missing.is_empty(), "not in docs/security.md: {missing:?}");
+}

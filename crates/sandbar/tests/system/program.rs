@@ -12,6 +12,22 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The layers of defence of `docs/security.md`, in the order of the report.
+const LAYERS: [&str; 12] = [
+    "user namespace",
+    "seccomp",
+    "socket protocols",
+    "landlock",
+    "host files",
+    "masked /proc and /sys",
+    "guest memory",
+    "core dumps",
+    "limits of all sandboxes",
+    "budget of flows",
+    "image unpacker",
+    "browser root",
+];
+
 #[test]
 fn doctor_succeeds_here_and_prints_json() {
     let done = run(&["doctor", "--json"]);
@@ -26,6 +42,10 @@ fn doctor_succeeds_here_and_prints_json() {
         assert!(check.get("fix").is_some(), "{check}");
     }
     assert_eq!(unpacker_layer(&report)["on"], true, "{report:#}");
+    let layers = report["layers"].as_array().expect("a list");
+    let names: Vec<&str> = layers.iter().filter_map(|layer| layer["name"].as_str()).collect();
+    assert_eq!(names, LAYERS, "{report:#}");
+    assert!(layers.iter().all(|layer| layer["on"].is_boolean() && layer["found"].is_string()), "{report:#}");
     let readable = text(&run(&["doctor"]).stdout);
     assert!(readable.contains(&format!("isolation: {isolation}")) && !readable.contains('\x1b'), "{readable}");
 }

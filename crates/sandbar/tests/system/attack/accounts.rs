@@ -160,6 +160,18 @@ fn a_dashboard_host_is_the_only_host_of_the_dashboard() {
 }
 
 #[test]
+fn a_domain_that_previews_and_dashboard_share_is_warned_of() {
+    let warnings = |own: &[&str]| {
+        let flags = ["--ephemeral", "--builds", "0", "--domain", "sandbox.test"];
+        let server = Server::with(&[&flags, own].concat());
+        let log = server.log();
+        log.iter().filter(|line| line.contains("--dashboard-host names another one for it")).count()
+    };
+    assert_eq!(warnings(&[]), 1);
+    assert_eq!(warnings(&["--dashboard-host", "dash.example"]), 0, "the control");
+}
+
+#[test]
 fn keys_are_printed_to_terminals_only() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let none = data.path().join("none");
