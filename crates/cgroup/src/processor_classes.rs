@@ -286,11 +286,6 @@ fn groups(hierarchy: &Hierarchy) -> impl Iterator<Item = Cgroup> {
 }
 
 impl Cgroup {
-    /// Puts the group into the background, or takes it out. Kernels before 5.15 have one class.
-    fn set_background(&self, background: bool) -> Result<(), CgroupError> {
-        files::write_if_present(&self.places().cpu.path().join("cpu.idle"), if background { "1" } else { "0" })
-    }
-
     /// Takes most of the group's processor quota, or gives it back. A whole quota is at least one
     /// period, so a smaller one is a ration: also a later server tells and restores it.
     pub(super) fn set_rationed(&self, rationed: bool) -> Result<(), CgroupError> {

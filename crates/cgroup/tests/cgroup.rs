@@ -364,6 +364,7 @@ impl FakeTree {
             ("cgroup.kill", ""),
             ("cgroup.events", "populated 0\nfrozen 0\n"),
             ("cpu.max", "max 100000\n"),
+            ("cpu.weight", "100\n"),
             ("cpu.stat", "usage_usec 1234567\nuser_usec 1000000\n"),
             ("memory.max", "max\n"),
             ("memory.swap.max", "max\n"),
@@ -454,9 +455,9 @@ fn v2_controllers_are_handed_down_and_limits_written() {
     for file in ["cgroup.subtree_control", "server/cgroup.subtree_control"] {
         assert_eq!(tree.get(file), "+memory +cpu +pids");
     }
-    let written = ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max"]
+    let written = ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "cpu.weight", "pids.max"]
         .map(|file| tree.get(&format!("server/box/{file}")));
-    assert_eq!(written, ["67108864", "0", "0", "100000 100000", "20"]);
+    assert_eq!(written, ["67108864", "0", "0", "100000 100000", "10", "20"]);
     assert_eq!(group.procs_files(), [tree.path("server/box/cgroup.procs")]);
     group.add(4711).unwrap();
     assert_eq!(tree.get("server/box/cgroup.procs"), "4711");
@@ -557,6 +558,14 @@ fn is_in_background(group: &Cgroup) -> bool {
     files[0].trim() == "1"
 }
 
+/// The group's processor weight, which the kernel changes with the class.
+fn weight(group: &Cgroup) -> u64 {
+    let directories = group.procs_files().into_iter().filter_map(|file| file.parent().map(Path::to_owned));
+    let mut files = directories.flat_map(|directory| ["cpu.shares", "cpu.weight"].map(|file| directory.join(file)));
+    let text = files.find_map(|file| fs::read_to_string(file).ok()).expect("a weight");
+    text.trim().parse().expect("a number")
+}
+
 #[test]
 fn a_sandbox_that_only_computes_gives_way_to_those_called() {
     on_every_machine(|scene| {
@@ -570,8 +579,10 @@ fn a_sandbox_that_only_computes_gives_way_to_those_called() {
             assert!(!is_in_background(&called), "its calls account for its half of two processors");
             is_in_background(&computing)
         });
+        assert!([102, 10].contains(&weight(&called)), "a tenth of the kernel's default");
         let mut never = classes(1000);
         assert!(!is_in_background(&computing), "a new server has no accounts yet");
+        assert_eq!(weight(&computing), weight(&called), "it weighs again what all do");
         never.balance(&calls).unwrap();
         never.balance(&calls).unwrap();
         assert!(!is_in_background(&computing), "the machine is not busy");
