@@ -32,6 +32,13 @@ const BATCH: usize = 64;
 /// Limit of refused packets that get a reply, per second and as a burst: more are dropped, as the
 /// kernel does with ICMP.
 const REFUSALS: (f64, f64) = (1000.0, 2000.0);
+/// Limit of packets that lead nowhere, per second and as a burst: refused, malformed, of no flow.
+/// Beyond it the task reads the device only as fast as this, and the kernel drops what does not
+/// fit into the device's queue. Every packet costs the server processor time that no limit of the
+/// sandbox counts.
+const FUTILE: (f64, f64) = (5000.0, 10_000.0);
+/// How long a device is not read whose sandbox is beyond [`FUTILE`].
+const FLOOD_PAUSE: Duration = Duration::from_millis(20);
 /// How often the log reports that a sandbox has its share of the budget.
 const SHARE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a connection could not be accepted, most likely for lack of descriptors.
@@ -85,6 +92,8 @@ impl Egress {
             udp: udp::Flows::default(),
             account,
             refusals: Bucket::new(REFUSALS.0, REFUSALS.1),
+            futile: Bucket::new(FUTILE.0, FUTILE.1),
+            delivered: 0,
             share_logged: None,
             tasks: JoinSet::new(),
             next_sweep: None,
@@ -143,6 +152,8 @@ enum Drained {
     Empty,
     /// The batch is full, and more packets may wait.
     Full,
+    /// The sandbox floods.
+    Flooded,
 }
 
 /// State that only the task uses. Dropping it ends all tasks it has started.
@@ -157,6 +168,9 @@ struct Server {
     udp: udp::Flows,
     account: Account,
     refusals: Bucket,
+    futile: Bucket,
+    /// Counts the packets that led somewhere.
+    delivered: u64,
     /// When the log last reported that the sandbox has its share.
     share_logged: Option<Instant>,
     tasks: JoinSet<FlowOutcome>,
@@ -167,10 +181,15 @@ impl Server {
     async fn run(mut self) {
         let mut sweep = pin!(tokio::time::sleep(Duration::ZERO));
         let mut changes = self.guard.changes();
+        let (mut pause, mut paused) = (pin!(tokio::time::sleep(Duration::ZERO)), false);
         loop {
             let tun = Arc::clone(&self.tun);
             tokio::select! {
-                ready = tun.readable() => {
+                () = pause.as_mut(), if paused => {
+                    paused = false;
+                    continue;
+                }
+                ready = tun.readable(), if !paused => {
                     let done = match ready {
                         Ok(mut ready) => self.drain(&mut ready),
                         Err(error) => Err(error),
@@ -180,6 +199,10 @@ impl Server {
                         // thousands of them.
                         Ok(Drained::Full) => tokio::task::yield_now().await,
                         Ok(Drained::Empty) => {}
+                        Ok(Drained::Flooded) => {
+                            arm(pause.as_mut(), Some(Instant::now() + FLOOD_PAUSE));
+                            paused = true;
+                        }
                         Err(error) => {
                         // Root in the sandbox can remove the device, which ends the sandbox's own
                         // network only.
@@ -221,7 +244,14 @@ impl Server {
         FRAME.with_borrow_mut(|frame| {
             for _ in 0..BATCH {
                 match self.tun.receive(frame) {
-                    Ok(length) => self.handle(&mut frame[..length]),
+                    Ok(length) => {
+                        let before = self.delivered;
+                        self.handle(&mut frame[..length]);
+                        if self.delivered == before && !self.futile.take(Instant::now()) {
+                            ready.retain_ready();
+                            return Ok(Drained::Flooded);
+                        }
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         ready.clear_ready();
                         return Ok(Drained::Empty);
@@ -253,7 +283,7 @@ impl Server {
     /// Handles a segment of a program in the sandbox.
     fn outbound(&mut self, segment: &Segment, frame: &mut [u8]) {
         match self.tcp.outbound(segment, frame.len()) {
-            Outbound::Forward(port) => self.to_listener(frame, port, segment.source),
+            Outbound::Forward(port) => self.forward_to_listener(frame, port, segment.source),
             Outbound::Open => self.open(segment, frame),
             Outbound::Reset => self.reset(segment),
             Outbound::Ignore => {}
@@ -268,6 +298,7 @@ impl Server {
         match flow.filter(|flow| ours && flow.client.is_ipv4() == segment.source.is_ipv4()) {
             Some(flow) => {
                 packet::readdress(frame, flow.target, flow.client);
+                self.delivered += 1;
                 self.tun.send(frame);
             }
             None => self.reset(segment),
@@ -283,7 +314,7 @@ impl Server {
             let Some(permit) = self.tcp_permit(segment) else { return };
             let state = State::Ready { target: Target::Resolver, since: Instant::now() };
             match self.tcp.open(segment, permit, |_, _| state) {
-                Some(port) => self.to_listener(frame, port, segment.source),
+                Some(port) => self.forward_to_listener(frame, port, segment.source),
                 None => self.reset(segment),
             }
             return;
@@ -292,6 +323,7 @@ impl Server {
             return self.reset(segment);
         }
         let Some(permit) = self.tcp_permit(segment) else { return };
+        self.delivered += 1;
         let (tasks, syn, forwarder) = (&mut self.tasks, frame.to_vec(), Arc::clone(&self.forwarder));
         let opened = self.tcp.open(segment, permit, |port, id| {
             let task =
@@ -363,7 +395,7 @@ impl Server {
                 let state = State::Ready { target: Target::Outside(reached), since: Instant::now() };
                 if let Some((State::Dialling { mut syn, .. }, flow)) = self.tcp.advance(port, id, state) {
                     let client = flow.client;
-                    self.to_listener(&mut syn, port, client);
+                    self.forward_to_listener(&mut syn, port, client);
                 }
             }
             Ok((_, FlowOutcome::Dial { port, id, result: Err(failure) })) => {
@@ -452,6 +484,7 @@ impl Server {
 
     fn send(&mut self, flow: &udp::Flow, target: SocketAddr, frame: &[u8], payload: std::ops::Range<usize>) {
         if flow.may_carry(&frame[payload.clone()]) {
+            self.delivered += 1;
             return flow.send(&frame[payload], &self.tun);
         }
         let reason = "QUIC hides which name it is for, and only a name allows this address".to_owned();
@@ -463,6 +496,7 @@ impl Server {
         let Some(place) = self.resolver.place() else { return };
         // Clients retry when no answer arrives.
         let Ok(permit) = self.account.take(UDP_FLOW) else { return };
+        self.delivered += 1;
         let (resolver, tun) = (Arc::clone(&self.resolver), Arc::clone(&self.tun));
         self.tasks.spawn(async move {
             if let Some(answer) = resolver.answer(&question, Transport::Udp).await {
@@ -481,8 +515,9 @@ impl Server {
         if like.is_ipv4() { Some(self.listener_v4.address) } else { self.listener_v6.as_ref().map(|v6| v6.address) }
     }
 
-    fn to_listener(&self, frame: &mut [u8], port: u16, client: SocketAddr) {
+    fn forward_to_listener(&mut self, frame: &mut [u8], port: u16, client: SocketAddr) {
         let Some(listener) = self.listener(client) else { return };
+        self.delivered += 1;
         packet::readdress(frame, SocketAddr::new(gateway(client.ip()), port), listener);
         self.tun.send(frame);
     }

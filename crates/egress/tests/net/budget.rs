@@ -114,3 +114,31 @@ fn connections_beyond_the_rate_wait_and_then_succeed() {
     assert_eq!(fill(&neighbour, target, 10).len(), 10, "the control");
     assert!(begun.elapsed() < TIMEOUT);
 }
+
+/// The packets that the outer end of the sandbox's device has handed out.
+fn handed_out() -> u64 {
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let counters = devices.lines().find_map(|line| line.trim_start().strip_prefix("tun0:")).expect("the device");
+    counters.split_ascii_whitespace().nth(9).and_then(|sent| sent.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_flood_of_refused_packets_is_dropped_by_the_kernel() {
+    let world = World::new();
+    let target = echo(&world);
+    let flooding = world.sandbox(EgressConfig::default());
+    let (begun, before) = (Instant::now(), flooding.run(handed_out));
+    let sent = flooding.run(|| {
+        let refused = SocketAddr::from(([10, 213, 99, 9], 9));
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // The refusal of an earlier datagram is an error of a later one.
+        let send = || drop(socket.send_to(b"x", refused));
+        (0_u64..).take_while(|_| begun.elapsed() < Duration::from_secs(2)).map(|_| send()).count()
+    });
+    let read = flooding.run(handed_out) - before;
+    // The burst, the rate, and what had been read when the burst was used up.
+    let most = 10_000 + 5000 * (begun.elapsed().as_secs() + 1) + 64;
+    eprintln!("the server read {read} of {sent} datagrams in {:?}", begun.elapsed());
+    assert!(read <= most, "the server read {read} of {sent} datagrams; at most {most} were expected");
+    assert_eq!(fill(&flooding, target, 3).len(), 3, "the control: its connections go on");
+}
