@@ -4,6 +4,7 @@
 mod bash;
 mod edit_file;
 mod fixture;
+mod golden;
 mod read_file;
 mod search;
 mod sessions;
