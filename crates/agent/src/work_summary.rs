@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
-use serde_json::Value;
-use tools::ToolResult;
+use tools::{ReadContent, ReadFileOutput, ToolOutput, ToolResult};
 
 use crate::change::Fact;
 use crate::message::ToolUse;
@@ -33,53 +32,60 @@ struct FileReads {
 
 /// The facts that a result shows.
 pub(crate) fn extract_facts(call: &ToolUse, result: &ToolResult) -> Vec<Fact> {
-    let structured = &result.structured;
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let path = text(&structured["path"]).or_else(|| text(&call.input["path"]));
-    let command = text(&call.input["command"]).unwrap_or_default();
-    let subject = path.clone().unwrap_or_else(|| shorten(if command.is_empty() { &call.name } else { &command }));
+    let input = |name: &str| call.input[name].as_str().map(str::to_owned);
+    let path = result.structured.path().map(str::to_owned).or_else(|| input("path"));
+    let command = input("command").unwrap_or_default();
+    let subject = path.unwrap_or_else(|| shorten(if command.is_empty() { &call.name } else { &command }));
     let mut facts = Vec::new();
-    match (call.name.as_str(), &path) {
-        ("read_file", Some(path)) if !result.is_error && structured["kind"] == "text" => facts.push(Fact::Read {
+    match &result.structured.output {
+        ToolOutput::ReadFile(ReadFileOutput { path, content: ReadContent::Text(page), .. }) => facts.push(Fact::Read {
             path: path.clone(),
-            sha256: text(&structured["sha256"]),
-            first: number(&structured["start_line"]),
-            last: number(&structured["end_line"]),
+            sha256: page.sha256.clone(),
+            first: page.start_line as u64,
+            last: page.end_line as u64,
         }),
-        ("write_file" | "edit_file", Some(path)) if !result.is_error && structured["unchanged"] != true => {
-            let (added, removed) = match structured["diff"].as_str() {
-                Some(diff) => count_diff_lines(diff),
-                None => (number(&structured["lines"]), 0),
-            };
-            facts.push(Fact::Changed { path: path.clone(), added, removed });
+        ToolOutput::WriteFile(written) if !written.unchanged => {
+            facts.push(describe_change(&written.path, written.diff.as_deref(), written.lines as u64));
         }
-        ("bash", _) => {
-            let background = &structured["background"];
-            match text(&background["task_id"]) {
-                Some(task) if background["running"] == true => facts.push(Fact::TaskBegun {
-                    task,
+        ToolOutput::EditFile(edited) => facts.push(describe_change(&edited.path, edited.diff.as_deref(), 0)),
+        ToolOutput::Bash(run) => {
+            match &run.background {
+                Some(task) if task.running => facts.push(Fact::TaskBegun {
+                    task: task.task_id.clone(),
                     command: shorten(&command),
-                    output: text(&background["output_path"]).unwrap_or_default(),
+                    output: task.output_path.clone(),
                 }),
-                _ => facts.push(Fact::Ran { command: shorten(&command), exit_code: structured["exit_code"].as_i64() }),
+                _ => facts.push(Fact::Ran { command: shorten(&command), exit_code: run.exit_code.map(i64::from) }),
             }
-            facts.extend(text(&structured["cwd"]).map(|path| Fact::Directory { path }));
-            for ended in structured["finished_tasks"].as_array().into_iter().flatten() {
-                facts.extend(text(&ended["task_id"]).map(|task| Fact::TaskEnded {
-                    task,
-                    exit_code: ended["exit_code"].as_i64().unwrap_or(-1),
-                    output: text(&ended["output_path"]),
-                }));
-            }
+            let directory = run.foreground.as_ref().and_then(|end| end.cwd.clone());
+            facts.extend(directory.map(|path| Fact::Directory { path }));
         }
+        ToolOutput::ShellRestarted(restarted) => {
+            facts.push(Fact::Ran { command: shorten(&command), exit_code: Some(restarted.exit_code.into()) });
+        }
+        _ if call.name == "bash" => facts.push(Fact::Ran { command: shorten(&command), exit_code: None }),
         _ => {}
+    }
+    if call.name == "bash" {
+        for ended in result.structured.call.finished_tasks.iter().flatten() {
+            facts.push(Fact::TaskEnded {
+                task: ended.task_id.clone(),
+                exit_code: ended.exit_code.map_or(-1, i64::from),
+                output: Some(ended.output_path.clone()),
+            });
+        }
     }
     facts.push(match result.code.filter(|_| result.is_error) {
         Some(code) => Fact::Failed { tool: call.name.clone(), code: code.as_str().to_owned(), subject },
         None => Fact::Worked { tool: call.name.clone(), subject },
     });
     facts
+}
+
+/// A change of a file. Without a diff, all `lines` count as added.
+fn describe_change(path: &str, diff: Option<&str>, lines: u64) -> Fact {
+    let (added, removed) = diff.map_or((lines, 0), count_diff_lines);
+    Fact::Changed { path: path.to_owned(), added, removed }
 }
 
 fn count_diff_lines(diff: &str) -> (u64, u64) {

@@ -1,8 +1,8 @@
 //! Converts tool results to MCP responses.
 
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
-use serde_json::{Value, json};
-use tools::{Block, ToolResult};
+use serde_json::json;
+use tools::{Block, StructuredResult, ToolResult};
 
 use crate::resource;
 use crate::size;
@@ -17,15 +17,12 @@ pub(crate) struct ResponseContext<'a> {
 
 /// Converts a result. Also returns links to output that did not fit into the response.
 pub(crate) fn from_tool_result(result: &ToolResult, context: ResponseContext<'_>) -> (CallToolResult, Vec<Resource>) {
-    let mut structured = result.structured.clone();
-    if !structured.is_object() {
-        structured = json!({});
-    }
+    let mut structured = result.structured.to_value();
     structured["sandbox_id"] = json!(context.sandbox);
     if let Some(session) = context.session {
         structured["session_id"] = json!(session);
     }
-    let links = links(context.sandbox, &structured);
+    let links = links(context.sandbox, &result.structured);
 
     // The notice comes first: clients expect the exit code in the last line.
     let mut content: Vec<ContentBlock> = context.notice.into_iter().map(ContentBlock::text).collect();
@@ -50,33 +47,48 @@ pub(crate) fn from_error(code: &str, text: &str) -> CallToolResult {
 }
 
 /// Links to the files that hold the full output.
-fn links(sandbox: &str, structured: &Value) -> Vec<Resource> {
-    let paths = [&structured["output_path"], &structured["background"]["output_path"]];
-    let mut paths: Vec<&str> =
-        paths.into_iter().filter_map(Value::as_str).filter(|path| path.starts_with('/')).collect();
-    paths.dedup();
-    paths.into_iter().map(|path| resource::link(sandbox, path)).collect()
+fn links(sandbox: &str, structured: &StructuredResult) -> Vec<Resource> {
+    let Some(run) = structured.as_bash() else { return Vec::new() };
+    let kept = run.foreground.as_ref().and_then(|end| end.output_path.as_deref());
+    let log = run.background.as_ref().map(|task| task.output_path.as_str());
+    let paths = kept.into_iter().chain(log).filter(|path| path.starts_with('/'));
+    paths.map(|path| resource::link(sandbox, path)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use tools::Image;
+    use tools::{BackgroundTask, BashOutput, CallFacts, ForegroundEnd, Image, Survivor, ToolOutput};
 
     fn context(notice: Option<&str>) -> ResponseContext<'_> {
         ResponseContext { sandbox: "ifoo", session: None, notice: notice.map(str::to_owned) }
     }
 
-    fn result(structured: Value, content: Vec<Block>) -> ToolResult {
+    fn result(output: ToolOutput, content: Vec<Block>) -> ToolResult {
+        let structured = StructuredResult { call: CallFacts::default(), output };
         ToolResult { is_error: false, code: None, content, structured }
     }
 
     #[test]
     fn exit_code_is_last_text_and_spilled_output_is_linked() {
-        let structured = json!({ "exit_code": 0, "output_path": "/tmp/.agent/out/c1.log", "background": { "output_path": "/x/b1.log" } });
+        let foreground = ForegroundEnd {
+            signal: None,
+            cwd: None,
+            output_lines: 1,
+            output_path: Some("/tmp/.agent/out/c1.log".into()),
+            still_running: Vec::new(),
+        };
+        let background = BackgroundTask {
+            task_id: "b1".into(),
+            pid: None,
+            pgid: None,
+            output_path: "/x/b1.log".into(),
+            running: true,
+        };
+        let run = BashOutput { foreground: Some(foreground), background: Some(background), ..BashOutput::default() };
         let (answer, links) = from_tool_result(
-            &result(structured, vec![Block::Text("hi\n[exit 0]".into())]),
+            &result(ToolOutput::Bash(run), vec![Block::Text("hi\n[exit 0]".into())]),
             context(Some("[In ifoo.]")),
         );
         let wire = serde_json::to_value(&answer).expect("serialises");
@@ -92,10 +104,23 @@ mod tests {
     #[test]
     fn response_fits_its_limit_without_counting_images() {
         let dirt = "\u{1}".repeat(50_000);
-        let structured = json!({ "stdout": dirt, "stderr": dirt, "matches": vec![dirt.clone(); 20] });
+        let survivor = Survivor { pid: 1, command: dirt.clone() };
+        let foreground = ForegroundEnd {
+            signal: None,
+            cwd: None,
+            output_lines: 1,
+            output_path: None,
+            still_running: vec![survivor; 20],
+        };
+        let run = BashOutput {
+            stdout: dirt.clone(),
+            stderr: dirt.clone(),
+            foreground: Some(foreground),
+            ..BashOutput::default()
+        };
         let image = Image { media_type: "image/webp", bytes: Bytes::from(vec![7; 3 << 20]) };
         let content = vec![Block::Text(dirt), Block::Image(image)];
-        let (answer, _) = from_tool_result(&result(structured, content), context(None));
+        let (answer, _) = from_tool_result(&result(ToolOutput::Bash(run), content), context(None));
         let wire = serde_json::to_value(&answer).expect("serialises");
         let image = wire["content"][1]["data"].as_str().expect("an image").len();
         assert_eq!(image, (3 << 20) / 3 * 4);

@@ -22,7 +22,9 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tools::{Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolResult, Watch};
+use tools::{
+    Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolOutput, ToolResult, Watch,
+};
 use workspace::WorkspaceName;
 
 /// Metadata key of sandboxes that this command created. Its value is the session's name.
@@ -237,7 +239,10 @@ fn save(result: &ToolResult, tool: &str, directory: &Path) -> anyhow::Result<Vec
 
 /// The name of an image's file: its name in the store, if it is stored.
 fn name(result: &ToolResult, tool: &str, number: usize, image: &Image) -> String {
-    let key = result.structured["screenshots"][number]["key"].as_str();
+    let key = match &result.structured.output {
+        ToolOutput::TakeScreenshot(taken) => taken.screenshots.get(number).map(|shot| shot.key.as_str()),
+        _ => None,
+    };
     let stored = key.and_then(|key| key.rsplit('/').next()).filter(|name| name.ends_with(".webp"));
     match stored {
         Some(name) => name.to_owned(),

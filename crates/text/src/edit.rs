@@ -12,26 +12,21 @@
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::encoding::{Encoding, LineEnding, Unencodable};
 
 /// The tier that found the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Tier {
     Exact,
+    #[serde(rename = "eol")]
     LineEnding,
     LinePrefix,
+    #[serde(rename = "trailing_ws")]
     TrailingBlanks,
-}
-
-impl Tier {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::LineEnding => "eol",
-            Self::LinePrefix => "line_prefix",
-            Self::TrailingBlanks => "trailing_ws",
-        }
-    }
 }
 
 /// One edit.

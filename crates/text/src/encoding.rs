@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use encoding_rs::WINDOWS_1252;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
@@ -20,14 +22,14 @@ pub enum Encoding {
     Windows1252,
 }
 
-/// Line endings of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Line endings of a file; `None` if its text has no line end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum LineEnding {
     Lf,
     Crlf,
     Cr,
     Mixed,
-    /// The text has no line end.
     None,
 }
 
@@ -58,16 +60,6 @@ impl fmt::Display for Encoding {
 }
 
 impl LineEnding {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Lf => "lf",
-            Self::Crlf => "crlf",
-            Self::Cr => "cr",
-            Self::Mixed => "mixed",
-            Self::None => "none",
-        }
-    }
-
     /// Detects the line endings of a text.
     pub fn detect(text: &str) -> Self {
         // Most files have no carriage return, which one scan shows.
@@ -184,14 +176,14 @@ mod tests {
     #[test]
     fn line_endings_are_detected() {
         for (text, expected) in [
-            ("a", "none"),
-            ("a\nb\n", "lf"),
-            ("a\r\nb\r\n", "crlf"),
-            ("a\rb", "cr"),
-            ("a\r\nb\n", "mixed"),
-            ("a\rb\n", "mixed"),
+            ("a", LineEnding::None),
+            ("a\nb\n", LineEnding::Lf),
+            ("a\r\nb\r\n", LineEnding::Crlf),
+            ("a\rb", LineEnding::Cr),
+            ("a\r\nb\n", LineEnding::Mixed),
+            ("a\rb\n", LineEnding::Mixed),
         ] {
-            assert_eq!(LineEnding::detect(text).as_str(), expected, "{text:?}");
+            assert_eq!(LineEnding::detect(text), expected, "{text:?}");
         }
     }
 

@@ -2,6 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::structured::{
+    BashOutput, EditFileOutput, GlobOutput, GrepOutput, ReadFileOutput, TakeScreenshotOutput, WriteFileOutput, schema,
+};
+
 /// The tools in their fixed order: a stable order keeps prompt caches valid.
 pub const NAMES: [&str; 7] = ["read_file", "write_file", "edit_file", "bash", "grep", "glob", "take_screenshot"];
 
@@ -64,22 +68,6 @@ fn object(required: &[&str], properties: Value) -> Value {
     schema
 }
 
-/// Adds the fields that every output may have; on an error it may have only these.
-fn output(properties: Value) -> Value {
-    let mut all = json!({
-        "error": { "type": "object", "properties": { "code": { "type": "string" } }, "required": ["code"] },
-        "ignored_inputs": { "type": "array", "items": { "type": "string" } },
-        "sandbox_resumed": { "type": "boolean" },
-        "sandbox_waited_ms": { "type": "integer" },
-        "notices": { "type": "array", "items": { "type": "string" } },
-        "finished_tasks": { "type": "array", "items": { "type": "object" } },
-    });
-    if let (Value::Object(all), Value::Object(own)) = (&mut all, properties) {
-        all.extend(own);
-    }
-    json!({ "type": "object", "properties": all })
-}
-
 fn read_file() -> Definition {
     Definition {
         name: "read_file",
@@ -95,33 +83,7 @@ fn read_file() -> Definition {
                 "limit": { "type": "integer", "minimum": 1, "maximum": 10000, "default": 2000, "description": "Maximum number of lines." },
             }),
         ),
-        output_schema: output(json!({
-            "path": { "type": "string" },
-            "kind": { "enum": ["text", "image", "directory"] },
-            "total_lines": { "type": ["integer", "null"] },
-            "start_line": { "type": "integer" },
-            "end_line": { "type": "integer" },
-            "truncated": { "type": "boolean" },
-            "next_offset": { "type": ["integer", "null"] },
-            "line_ending": { "enum": ["lf", "crlf", "cr", "mixed", "none"] },
-            "encoding": { "type": "string" },
-            "bom": { "type": "boolean" },
-            "size": { "type": "integer" },
-            "sha256": { "type": ["string", "null"] },
-            "mime": { "type": "string" },
-            "width": { "type": "integer" },
-            "height": { "type": "integer" },
-            "shown": {
-                "type": "object",
-                "properties": {
-                    "mime": { "type": "string" }, "width": { "type": "integer" }, "height": { "type": "integer" },
-                    "size": { "type": "integer" },
-                },
-            },
-            "entries": { "type": "array", "items": { "type": "string" } },
-            "total_entries": { "type": "integer" },
-            "suggestions": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<ReadFileOutput>(&["suggestions"]),
         annotations: READS,
     }
 }
@@ -139,19 +101,7 @@ fn write_file() -> Definition {
                 "content": { "type": "string", "description": "Complete new content. Never abbreviate with placeholders such as '... rest unchanged'." },
             }),
         ),
-        output_schema: output(json!({
-            "path": { "type": "string" },
-            "created": { "type": "boolean" },
-            "unchanged": { "type": "boolean" },
-            "bytes": { "type": "integer" },
-            "lines": { "type": "integer" },
-            "old_sha256": { "type": ["string", "null"] },
-            "sha256": { "type": "string" },
-            "diff": { "type": ["string", "null"] },
-            "line_ending": { "type": "string" },
-            "warnings": { "type": "array", "items": { "type": "string" } },
-            "notes": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<WriteFileOutput>(&[]),
         annotations: Annotations {
             read_only: false,
             destructive: Some(true),
@@ -176,18 +126,7 @@ fn edit_file() -> Definition {
                 "replace_all": { "type": "boolean", "default": false, "description": "Replace every occurrence." },
             }),
         ),
-        output_schema: output(json!({
-            "path": { "type": "string" },
-            "replacements": { "type": "integer" },
-            "lines": { "type": "array", "items": { "type": "integer" } },
-            "tier": { "enum": ["exact", "eol", "line_prefix", "trailing_ws"] },
-            "stale": { "type": "boolean" },
-            "created": { "type": "boolean" },
-            "sha256": { "type": ["string", "null"] },
-            "diff": { "type": ["string", "null"] },
-            "size": { "type": "integer" },
-            "suggestions": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<EditFileOutput>(&["size", "suggestions"]),
         annotations: Annotations {
             read_only: false,
             destructive: Some(true),
@@ -216,32 +155,7 @@ fn bash() -> Definition {
                 "restart": { "type": "boolean", "default": false, "description": "Forget carried directory and variables. command may be empty." },
             }),
         ),
-        output_schema: output(json!({
-            "exit_code": { "type": ["integer", "null"] },
-            "signal": { "type": ["string", "null"] },
-            "timed_out": { "type": "boolean" },
-            "cancelled": { "type": "boolean" },
-            "duration_ms": { "type": "integer" },
-            "cwd": { "type": ["string", "null"] },
-            "stdout": { "type": "string" },
-            "stderr": { "type": "string" },
-            "output_bytes": { "type": "integer" },
-            "output_lines": { "type": "integer" },
-            "bytes_dropped": { "type": "integer" },
-            "truncated": { "type": "boolean" },
-            "output_path": { "type": ["string", "null"] },
-            "restarted": { "type": "boolean" },
-            "workdir": { "type": "string" },
-            "still_running": { "type": "array", "items": { "type": "object" } },
-            "finished_tasks": { "type": "array", "items": { "type": "object" } },
-            "background": {
-                "type": ["object", "null"],
-                "properties": {
-                    "task_id": { "type": "string" }, "pid": { "type": ["integer", "null"] }, "pgid": { "type": ["integer", "null"] },
-                    "output_path": { "type": "string" }, "running": { "type": "boolean" },
-                },
-            },
-        })),
+        output_schema: schema::<BashOutput>(&["restarted", "workdir"]),
         annotations: Annotations {
             read_only: false,
             destructive: Some(true),
@@ -278,24 +192,7 @@ fn grep() -> Definition {
                 "include_ignored": { "type": "boolean", "default": false },
             }),
         ),
-        output_schema: output(json!({
-            "mode": { "enum": ["content", "files_with_matches", "count"] },
-            "path": { "type": "string" },
-            "total_matches": { "type": "integer" },
-            "total_files": { "type": "integer" },
-            "files_searched": { "type": "integer" },
-            "skipped": {
-                "type": "object",
-                "properties": { "ignored": { "type": "integer" }, "binary": { "type": "integer" }, "unreadable": { "type": "integer" } },
-            },
-            "timed_out": { "type": "boolean" },
-            "truncated": { "type": "boolean" },
-            "next_offset": { "type": ["integer", "null"] },
-            "files": { "type": "array", "items": { "type": "string" } },
-            "matches": { "type": "array", "items": { "type": "object" } },
-            "counts": { "type": "object" },
-            "suggestions": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<GrepOutput>(&["suggestions"]),
         annotations: READS,
     }
 }
@@ -315,16 +212,7 @@ fn glob() -> Definition {
                 "include_ignored": { "type": "boolean", "default": false },
             }),
         ),
-        output_schema: output(json!({
-            "path": { "type": "string" },
-            "files": { "type": "array", "items": { "type": "string" } },
-            "total": { "type": "integer" },
-            "ignored": { "type": "integer" },
-            "deeper": { "type": "integer" },
-            "truncated": { "type": "boolean" },
-            "timed_out": { "type": "boolean" },
-            "suggestions": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<GlobOutput>(&["suggestions"]),
         annotations: READS,
     }
 }
@@ -343,23 +231,7 @@ fn take_screenshot() -> Definition {
                 "full_page": { "type": "boolean", "default": false, "description": "Capture the whole page, not only what is visible at first." },
             }),
         ),
-        output_schema: output(json!({
-            "port": { "type": "integer" },
-            "url_path": { "type": "string" },
-            "title": { "type": ["string", "null"] },
-            "screenshots": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "viewport": { "enum": ["desktop", "mobile"] }, "width": { "type": "integer" }, "height": { "type": "integer" },
-                        "key": { "type": "string" }, "url": { "type": ["string", "null"] }, "bytes": { "type": "integer" }, "blank": { "type": "boolean" },
-                    },
-                },
-            },
-            "blocked": { "type": "array", "items": { "type": "string" } },
-            "console_errors": { "type": "array", "items": { "type": "string" } },
-        })),
+        output_schema: schema::<TakeScreenshotOutput>(&[]),
         annotations: Annotations { open_world: true, ..READS },
     }
 }

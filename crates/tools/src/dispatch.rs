@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,7 @@ use crate::notice::Provenance;
 use crate::port::{Machine, MachineSource};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::ScreenshotProvider;
+use crate::structured::FailureFacts;
 use crate::tools::{self, BUDGET};
 use text::{ExitKind, Truncation, truncate};
 
@@ -172,8 +173,9 @@ impl Core {
             Err(failure) => return conclude(Err(failure), &[]),
         };
         if !NAMES.contains(&tool_name) {
+            let facts = FailureFacts { tools: Some(NAMES.map(str::to_owned).to_vec()), ..FailureFacts::default() };
             let failure = Failure::new(ErrorCode::UnknownTool, format!("[{tool_name}: unknown tool]"));
-            return conclude(Err(failure.with(json!({ "tools": NAMES }))), &[]);
+            return conclude(Err(failure.with(facts)), &[]);
         }
         // The lock comes before the sandbox: a waiting call must not block the replacement of a
         // sandbox.

@@ -22,6 +22,7 @@ mod file_cache;
 mod image;
 mod input;
 mod live_output;
+mod mask;
 mod memory;
 mod notice;
 mod output_buffer;
@@ -32,6 +33,7 @@ mod result;
 mod sandbox;
 mod screenshots;
 mod search;
+mod structured;
 mod tools;
 
 pub use definitions::{Annotations, Definition, NAMES, definitions};
@@ -39,7 +41,13 @@ pub use dispatch::{OverwriteGuard, Progress, ToolDispatcher, Watch};
 pub use live_output::OutputChunk;
 pub use memory::{InMemoryToolDispatcher, Step};
 pub use notice::{Producer, Provenance, Saved};
-pub use port::Stream;
+pub use port::{Stream, Survivor};
 pub use result::{Block, ErrorCode, Image, ToolResult};
 pub use sandbox::{AcquireError, LeaseGuard, SandboxLease, SandboxSource, SandboxToolDispatcher};
 pub use screenshots::{Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};
+pub use structured::{
+    BackgroundTask, BashOutput, CallFacts, CapturedOutput, DirectoryPage, EditFileOutput, EndedTask, ErrorFact,
+    FailureFacts, ForegroundEnd, GlobOutput, GrepMatch, GrepMode, GrepOutput, ImageFacts, ReadContent, ReadFileOutput,
+    ScreenshotFacts, ShellRestarted, ShownImage, SkippedFiles, StructuredResult, TakeScreenshotOutput, TextPage,
+    ToolOutput, WriteFileOutput,
+};

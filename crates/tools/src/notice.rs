@@ -2,8 +2,6 @@
 //! that wrote it. One pure function over [`Provenance`], so that no combination of cut, killed and
 //! saved makes a false claim.
 
-use serde_json::Value;
-
 use crate::result::{ErrorCode, ToolResult};
 
 /// Where a text comes from and how much of it is stored.
@@ -64,23 +62,27 @@ impl<'a> Provenance<'a> {
         let structured = &result.structured;
         match tool_name {
             "bash" => {
-                let (producer, path) = match structured["background"]["running"].as_bool() {
-                    Some(running) => {
-                        let producer = if running { Producer::Running } else { Producer::Exited };
-                        (producer, &structured["background"]["output_path"])
+                let run = structured.as_bash();
+                let (producer, path) = match run.and_then(|run| run.background.as_ref()) {
+                    Some(task) => {
+                        let producer = if task.running { Producer::Running } else { Producer::Exited };
+                        (producer, Some(task.output_path.as_str()))
                     }
-                    None => (Producer::from_code(result.code, &structured["exit_code"]), &structured["output_path"]),
+                    None => {
+                        let end = run.and_then(|run| run.foreground.as_ref());
+                        let producer = Producer::from_code(result.code, run.and_then(|run| run.exit_code));
+                        (producer, end.and_then(|end| end.output_path.as_deref()))
+                    }
                 };
-                let saved = match (path.as_str(), structured["bytes_dropped"].as_u64().unwrap_or(0)) {
+                let dropped = run.and_then(|run| run.captured.as_ref()).map_or(0, |captured| captured.bytes_dropped);
+                let saved = match (path, dropped) {
                     (None, _) => Saved::Nowhere,
                     (Some(path), 0) => Saved::Whole { path },
                     (Some(path), missing) => Saved::Ends { path, missing },
                 };
                 Self { producer, saved, one_stream: false }
             }
-            "read_file" => {
-                Self::document(structured["path"].as_str().map_or(Saved::Nowhere, |path| Saved::Whole { path }))
-            }
+            "read_file" => Self::document(structured.path().map_or(Saved::Nowhere, |path| Saved::Whole { path })),
             _ => Self::UNSAVED_DOCUMENT,
         }
     }
@@ -136,11 +138,11 @@ impl<'a> Provenance<'a> {
 }
 
 impl Producer {
-    /// For a command in the foreground, by the code of its result and the exit code, which is null
+    /// For a command in the foreground, by the code of its result and the exit code, which is `None`
     /// if unknown.
-    pub(crate) fn from_code(code: Option<ErrorCode>, exit_code: &Value) -> Self {
+    pub(crate) fn from_code(code: Option<ErrorCode>, exit_code: Option<i32>) -> Self {
         match code {
-            Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) if exit_code.is_null() => {
+            Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) if exit_code.is_none() => {
                 Self::NotKilled
             }
             Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) => Self::Killed,

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::paths::BasePaths;
 use crate::result::ToolResult;
@@ -253,10 +255,11 @@ pub(crate) struct ShellEnd {
     pub(crate) finished: Vec<FinishedTask>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Survivor {
-    pub(crate) pid: u32,
-    pub(crate) command: String,
+/// A process that outlived its command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Survivor {
+    pub pid: u32,
+    pub command: String,
 }
 
 /// A background task that ended or was lost.

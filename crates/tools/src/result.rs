@@ -5,7 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::structured::{CallFacts, EndedTask, ErrorFact, FailureFacts, StructuredResult, ToolOutput};
 
 /// The result of one tool call. It serialises to `{"is_error", "code", "content", "structured"}`,
 /// where `content` goes unchanged into the `content` of an Anthropic `tool_result`.
@@ -16,7 +18,7 @@ pub struct ToolResult {
     pub code: Option<ErrorCode>,
     pub content: Vec<Block>,
     /// Conforms to the tool's output schema, on success and on failure.
-    pub structured: Value,
+    pub structured: StructuredResult,
 }
 
 /// One block of content.
@@ -162,15 +164,21 @@ impl Serialize for Block {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) content: Vec<Block>,
-    pub(crate) structured: Value,
+    pub(crate) output: ToolOutput,
+    /// The background tasks that a command in the foreground reports.
+    pub(crate) finished_tasks: Option<Vec<EndedTask>>,
     /// Set if the call worked but its effect is a failure to the model: a command that failed, for
     /// example.
     pub(crate) code: Option<ErrorCode>,
 }
 
 impl Done {
-    pub(crate) fn text(text: String, structured: Value) -> Self {
-        Self { content: vec![Block::Text(text)], structured, code: None }
+    pub(crate) fn new(content: Vec<Block>, output: ToolOutput) -> Self {
+        Self { content, output, finished_tasks: None, code: None }
+    }
+
+    pub(crate) fn text(text: String, output: ToolOutput) -> Self {
+        Self::new(vec![Block::Text(text)], output)
     }
 
     pub(crate) fn failing(self, code: Option<ErrorCode>) -> Self {
@@ -183,17 +191,17 @@ impl Done {
 pub(crate) struct Failure {
     pub(crate) code: ErrorCode,
     pub(crate) message: String,
-    pub(crate) structured: Value,
+    pub(crate) facts: Option<Box<FailureFacts>>,
 }
 
 impl Failure {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), structured: json!({}) }
+        Self { code, message: message.into(), facts: None }
     }
 
     /// Adds facts for programs.
-    pub(crate) fn with(self, structured: Value) -> Self {
-        Self { structured, ..self }
+    pub(crate) fn with(self, facts: FailureFacts) -> Self {
+        Self { facts: Some(Box::new(facts)), ..self }
     }
 }
 
@@ -201,44 +209,44 @@ pub(crate) type Outcome = Result<Done, Failure>;
 
 /// Converts an outcome to a result. `ignored` are inputs that no tool knows.
 pub(crate) fn conclude(outcome: Outcome, ignored: &[String]) -> ToolResult {
-    let mut result = match outcome {
-        Ok(Done { content, structured, code }) => ToolResult { is_error: code.is_some(), code, content, structured },
-        Err(Failure { code, message, structured }) => {
-            ToolResult { is_error: true, code: Some(code), content: vec![Block::Text(message)], structured }
+    let (code, content, output, finished_tasks) = match outcome {
+        Ok(Done { content, output, finished_tasks, code }) => (code, content, output, finished_tasks),
+        Err(Failure { code, message, facts }) => {
+            let output = facts.map_or(ToolOutput::None, |facts| ToolOutput::Failure(*facts));
+            (Some(code), vec![Block::Text(message)], output, None)
         }
     };
-    if let Value::Object(fields) = &mut result.structured {
-        if let (true, Some(code)) = (result.is_error, result.code) {
-            fields.entry("error").or_insert_with(|| json!({ "code": code.as_str() }));
-        }
-        if !ignored.is_empty() {
-            fields.insert("ignored_inputs".into(), json!(ignored));
-        }
-    }
-    result
+    let call = CallFacts {
+        error: code.map(|code| ErrorFact { code }),
+        ignored_inputs: (!ignored.is_empty()).then(|| ignored.to_vec()),
+        finished_tasks,
+        ..CallFacts::default()
+    };
+    ToolResult { is_error: code.is_some(), code, content, structured: StructuredResult { call, output } }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::structured::{DirectoryPage, ReadContent, ReadFileOutput};
 
     #[test]
     fn result_serialises_as_anthropic_tool_result() {
         let image = Image { media_type: "image/webp", bytes: Bytes::from_static(b"RIFF") };
-        let done = Done {
-            content: vec![Block::Text("hi".into()), Block::Image(image)],
-            structured: json!({ "path": "/x" }),
-            code: None,
-        };
+        let output = ToolOutput::ReadFile(ReadFileOutput {
+            path: "/x".into(),
+            truncated: false,
+            content: ReadContent::Directory(DirectoryPage { entries: Vec::new(), total_entries: 0 }),
+        });
+        let done = Done::new(vec![Block::Text("hi".into()), Block::Image(image)], output);
         let wire = serde_json::to_value(conclude(Ok(done), &[])).expect("a result serialises");
         let content = json!([
             { "type": "text", "text": "hi" },
             { "type": "image", "source": { "type": "base64", "media_type": "image/webp", "data": "UklGRg==" } }
         ]);
-        assert_eq!(
-            wire,
-            json!({ "is_error": false, "code": null, "content": content, "structured": { "path": "/x" } })
-        );
+        let structured =
+            json!({ "path": "/x", "kind": "directory", "entries": [], "total_entries": 0, "truncated": false });
+        assert_eq!(wire, json!({ "is_error": false, "code": null, "content": content, "structured": structured }));
     }
 
     #[test]

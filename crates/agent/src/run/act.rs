@@ -201,7 +201,7 @@ impl Run {
             content.push(Part::Text("(no text)".into()));
         }
         let mut provenance = Provenance::for_result(&call.name, result);
-        let is_whole = result.structured["truncated"] != true && provenance.saved == Saved::Nowhere;
+        let is_whole = !result.structured.is_truncated() && provenance.saved == Saved::Nowhere;
         let kept = if call.name == "bash" && is_whole { self.spill_text(call, &content).await } else { None };
         if let Some(path) = &kept {
             provenance.saved = Saved::Whole { path };
@@ -209,7 +209,7 @@ impl Run {
         let budget = self.plan.settings.result_budget;
         let TruncatedResult { content, truncated } =
             observe::truncate_result(call, content, result.is_error, provenance, budget);
-        let truncated = truncated || result.structured["truncated"] == true;
+        let truncated = truncated || result.structured.is_truncated();
         let code = result.code.map(|code| code.as_str().to_owned());
         for fact in &facts {
             if let Fact::TaskEnded { task, exit_code, output } = fact {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use tokio::time::timeout;
-use tools::{ErrorCode, OutputChunk, ToolDispatcher, ToolResult, Watch};
+use tools::{ErrorCode, OutputChunk, StructuredResult, ToolDispatcher, ToolResult, Watch};
 
 use super::journal::DeltaSender;
 use crate::event::Event;
@@ -59,6 +59,6 @@ fn failure(code: ErrorCode, text: &str) -> ToolResult {
         is_error: true,
         code: Some(code),
         content: vec![tools::Block::Text(text.into())],
-        structured: serde_json::json!({ "error": { "code": code.as_str() } }),
+        structured: StructuredResult::from_code(code),
     }
 }

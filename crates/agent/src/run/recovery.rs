@@ -4,6 +4,7 @@
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tools::{ReadContent, ReadFileOutput, ToolOutput};
 
 use super::Run;
 use super::act::is_read_only;
@@ -44,7 +45,11 @@ impl Run {
         let content = call.input["content"].as_str().unwrap_or_default();
         let wanted: String = Sha256::digest(content.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         let read = self.call_internally("read_file", json!({ "path": path, "limit": 1 })).await;
-        match read.structured["sha256"].as_str() {
+        let found = match &read.structured.output {
+            ToolOutput::ReadFile(ReadFileOutput { content: ReadContent::Text(page), .. }) => page.sha256.as_deref(),
+            _ => None,
+        };
+        match found {
             Some(found) if found == wanted => format!("Checked: {path} has exactly this content now."),
             Some(_) => format!("Checked: {path} exists with other content. Look with read_file before you repeat it."),
             None => format!("Checked: {}", read.text().lines().next().unwrap_or_default()),

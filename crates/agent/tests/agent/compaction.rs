@@ -7,7 +7,7 @@ use base64::Engine as _;
 use sandbar_agent::model::Purpose;
 use sandbar_agent::{Block, Event, Happened, Message, Settings, StopReason};
 use serde_json::{Value, json};
-use tools::{Step, ToolDispatcher, ToolResult, Watch};
+use tools::{Step, StructuredResult, ToolDispatcher, ToolResult, Watch};
 
 use crate::support::{FakeModel, Rig, bash, call, done, plan, quick, results, says};
 
@@ -158,7 +158,7 @@ impl ToolDispatcher for ImageTools {
         let bytes = base64::engine::general_purpose::STANDARD.decode("UklGRg==").expect("base64").into();
         let image = tools::Block::Image(tools::Image { media_type: "image/webp", bytes });
         let content = vec![tools::Block::Text("two pictures".into()), image.clone(), image];
-        ToolResult { is_error: false, code: None, content, structured: json!({}) }
+        ToolResult { is_error: false, code: None, content, structured: StructuredResult::default() }
     }
 
     async fn close(&self) {}

@@ -12,7 +12,7 @@ use sandbar_agent::{
     RunId, Settings, StopReason,
 };
 use serde_json::{Value, json};
-use tools::{ErrorCode, Step, ToolDispatcher, ToolResult, Watch};
+use tools::{ErrorCode, Step, StructuredResult, ToolDispatcher, ToolResult, Watch};
 
 use crate::support::{FakeModel, Rig, bash, call, check_ended, done, plan, quick, results, says, script};
 
@@ -72,7 +72,12 @@ impl ToolDispatcher for Busy {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
         self.now.lock().retain(|other| *other != id);
-        ToolResult { is_error: false, code: None, content: vec![tools::Block::Text(id)], structured: json!({}) }
+        ToolResult {
+            is_error: false,
+            code: None,
+            content: vec![tools::Block::Text(id)],
+            structured: StructuredResult::default(),
+        }
     }
 
     async fn close(&self) {}
@@ -218,7 +223,7 @@ impl ToolDispatcher for Gone {
             is_error: true,
             code: Some(code),
             content: vec![tools::Block::Text("gone".into())],
-            structured: json!({}),
+            structured: StructuredResult::default(),
         }
     }
 

@@ -103,7 +103,7 @@ async fn session_moves_with_its_workspace() {
     fixture.ok("bash", json!({ "command": "cd src; export A=1" })).await;
     fixture.ok("read_file", json!({ "path": "/home/user/project/notes/first.txt" })).await;
     let task = fixture.call("bash", json!({ "command": "echo up; sleep 1000", "run_in_background": true })).await;
-    assert_eq!(task.structured["background"]["task_id"], "b1", "{task:?}");
+    assert_eq!(task.structured.to_value()["background"]["task_id"], "b1", "{task:?}");
 
     let other = workspace_tools(fixture.workspace.clone()).session("other");
     other.dispatch("bash", json!({ "command": "true" })).await;
@@ -115,8 +115,8 @@ async fn session_moves_with_its_workspace() {
     assert!(text.starts_with("[This workspace continues in a new sandbox"), "{text}");
     assert_eq!(text.matches("did not survive: the sandbox was paused or replaced").count(), 1, "{text}");
     assert!(text.ends_with("/home/user/project/notes/first.txt"), "{text}");
-    assert_eq!(first.structured["notices"].as_array().map(Vec::len), Some(1), "{first:?}");
-    let lost = &first.structured["finished_tasks"][0];
+    assert_eq!(first.structured.to_value()["notices"].as_array().map(Vec::len), Some(1), "{first:?}");
+    let lost = &first.structured.to_value()["finished_tasks"][0];
     assert_eq!((&lost["task_id"], &lost["survived"], &lost["exit_code"]), (&json!("b1"), &json!(false), &Value::Null));
 
     // Notices are tracked per session.
@@ -162,10 +162,10 @@ async fn calls_wait_for_rotation_and_resume_a_pause() {
 
     fixture.workspace.pause().await.expect("it is paused");
     let resumed = fixture.call("read_file", json!({ "path": "/home/user/project/log" })).await;
-    assert_eq!(resumed.structured["sandbox_resumed"], true, "{resumed:?}");
-    assert!(resumed.structured["sandbox_waited_ms"].is_u64(), "{resumed:?}");
+    assert_eq!(resumed.structured.to_value()["sandbox_resumed"], true, "{resumed:?}");
+    assert!(resumed.structured.to_value()["sandbox_waited_ms"].is_u64(), "{resumed:?}");
     let again = fixture.call("read_file", json!({ "path": "/home/user/project/log" })).await;
-    assert!(again.structured.get("sandbox_resumed").is_none(), "{again:?}");
+    assert!(again.structured.to_value().get("sandbox_resumed").is_none(), "{again:?}");
 
     // Paused behind the workspace's back: a call notices and resumes it.
     let pass = fixture.workspace.enter().await.expect("it runs");
@@ -174,7 +174,7 @@ async fn calls_wait_for_rotation_and_resume_a_pause() {
     sandbox.client().pause(sandbox.id(), sdk::Pause::default()).await.expect("it pauses");
     let resumed = fixture.call("bash", json!({ "command": "echo here" })).await;
     assert!(resumed.text().ends_with("here\n[exit 0]"), "{resumed:?}");
-    assert_eq!(resumed.structured["sandbox_resumed"], true, "{resumed:?}");
+    assert_eq!(resumed.structured.to_value()["sandbox_resumed"], true, "{resumed:?}");
     fixture.tools.close().await;
 }
 
@@ -188,7 +188,7 @@ async fn workspace_secrets_are_masked_everywhere() {
     let command = json!({ "command": "echo \"<$TOKEN>\"; echo \"$TOKEN\" >seen.txt; sleep 1.5" });
     let run = fixture.tools.dispatch_watched("bash", command, watch).await;
     assert_eq!(run.text(), "<***>\n[exit 0]");
-    assert_eq!(run.structured["stdout"], "<***>\n");
+    assert_eq!(run.structured.to_value()["stdout"], "<***>\n");
     let read = fixture.call("read_file", json!({ "path": "seen.txt" })).await;
     assert_eq!(read.text(), "1\t***");
     let found = fixture.call("grep", json!({ "pattern": "hidden", "path": "/home/user/project" })).await;

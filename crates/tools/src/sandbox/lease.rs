@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
 
 use super::machine::SandboxMachine;
 use super::source::SandboxLease;
 use crate::port::{FinishedTask, Machine, MachineLease, PortError, SessionStore};
 use crate::result::{Block, ErrorCode, ToolResult};
-use crate::tools::bash::{finished_fact, finished_note};
+use crate::structured::EndedTask;
+use crate::tools::bash::finished_note;
 
 /// Shorter waits are not reported.
 const MIN_REPORTED_WAIT: Duration = Duration::from_millis(20);
@@ -55,23 +55,18 @@ impl MachineLease for SandboxMachineLease {
         let resumed = self.machine.was_resumed();
         let tasks = if resumed || self.lease.resumed || self.replaced { self.tasks().await } else { Vec::new() };
         let notices: Vec<String> = self.lease.notices.iter().map(|notice| format!("[{notice}]")).collect();
-        if let Value::Object(fields) = &mut result.structured {
-            if resumed || self.lease.resumed {
-                fields.insert("sandbox_resumed".into(), Value::Bool(true));
-            }
-            if self.lease.resumed || self.lease.waited >= MIN_REPORTED_WAIT {
-                fields.insert("sandbox_waited_ms".into(), json!(self.lease.waited.as_millis() as u64));
-            }
-            if !self.lease.notices.is_empty() {
-                fields.insert("notices".into(), json!(self.lease.notices));
-            }
-            if !tasks.is_empty() {
-                let facts = tasks.iter().map(finished_fact);
-                match fields.get_mut("finished_tasks").and_then(Value::as_array_mut) {
-                    Some(known) => known.extend(facts),
-                    None => drop(fields.insert("finished_tasks".into(), facts.collect())),
-                }
-            }
+        let call = &mut result.structured.call;
+        if resumed || self.lease.resumed {
+            call.sandbox_resumed = Some(true);
+        }
+        if self.lease.resumed || self.lease.waited >= MIN_REPORTED_WAIT {
+            call.sandbox_waited_ms = Some(self.lease.waited.as_millis() as u64);
+        }
+        if !self.lease.notices.is_empty() {
+            call.notices = Some(self.lease.notices.clone());
+        }
+        if !tasks.is_empty() {
+            call.finished_tasks.get_or_insert_default().extend(tasks.iter().map(EndedTask::from));
         }
         prepend_notes(result, notices.into_iter().chain(tasks.iter().map(finished_note)));
         if result.code == Some(ErrorCode::SandboxUnavailable) {

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::dispatch::{Core, Ids, OverwriteGuard, Progress, ToolDispatcher, Watch};
 use crate::live_output::OutputChunk;
+use crate::mask::mask_result;
 use crate::port::{MachineLease, MachineSource, PortError};
 use crate::result::ToolResult;
 use crate::screenshots::ScreenshotProvider;
@@ -159,7 +160,7 @@ impl MachineSource for SandboxToolDispatcher {
 impl ToolDispatcher for SandboxToolDispatcher {
     async fn dispatch_watched(&self, tool_name: &str, tool_input: Value, watch: Watch) -> ToolResult {
         let mut result = self.core.dispatch(self, tool_name, tool_input, self.mask_watch(watch)).await;
-        source::mask_result(self.source.as_ref(), &mut result);
+        mask_result(&mut result, &mut |text| self.source.mask(text));
         result
     }
 

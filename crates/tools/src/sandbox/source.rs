@@ -7,9 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use sdk::{Connect, Sandbox};
-use serde_json::Value;
-
-use crate::result::{Block, ToolResult};
 
 /// Lifetime of a sandbox after it was resumed.
 const RESUMED_LIFETIME: Duration = Duration::from_secs(3600);
@@ -114,23 +111,4 @@ impl SandboxSource for SingleSandbox {
     }
 
     fn mask(&self, _text: &mut String) {}
-}
-
-/// Masks secrets in everything that a result shows.
-pub(super) fn mask_result(source: &dyn SandboxSource, result: &mut ToolResult) {
-    for block in &mut result.content {
-        if let Block::Text(text) = block {
-            source.mask(text);
-        }
-    }
-    mask_value(source, &mut result.structured);
-}
-
-fn mask_value(source: &dyn SandboxSource, value: &mut Value) {
-    match value {
-        Value::String(text) => source.mask(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| mask_value(source, item)),
-        Value::Object(fields) => fields.values_mut().for_each(|item| mask_value(source, item)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }

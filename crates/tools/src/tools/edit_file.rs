@@ -2,15 +2,15 @@
 //! so a change elsewhere in the file is no reason to refuse.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 
 use super::read_file::check_changeable;
-use super::{count, failed, line_count, locate, not_found, write_file};
+use super::{about, count, failed, line_count, locate, not_found, write_file};
 use crate::diagnosis;
 use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
 use crate::port::{Basis, Fetch, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
+use crate::structured::{EditFileOutput, FailureFacts, ToolOutput};
 use text::diff;
 use text::edit::{self, Edit, EditError, Edited, Tier};
 use text::encoding::{decode, is_binary};
@@ -38,40 +38,42 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     let path = locate(machine, &path).await?;
     if old == new {
         let text = format!("old_string and new_string are the same, so there is nothing to change in {path}.");
-        return Err(Failure::new(ErrorCode::NoChange, text).with(json!({ "path": path })));
+        return Err(Failure::new(ErrorCode::NoChange, text).with(about(&path)));
     }
     let request = Request { path, old, new, replace_all };
     if request.old.is_empty() {
         return create(machine, &request).await;
     }
     match attempt(machine, &request).await? {
-        Attempt::Done(done) => Ok(done),
+        Some(done) => Ok(done),
         // Lost a race against another writer: the text is searched again in what it wrote.
-        Attempt::Raced => match attempt(machine, &request).await? {
-            Attempt::Done(done) => Ok(done),
-            Attempt::Raced => Err(failed("edit", &request.path, &PortError::Conflict)),
+        None => match attempt(machine, &request).await? {
+            Some(done) => Ok(done),
+            None => Err(failed("edit", &request.path, &PortError::Conflict)),
         },
     }
 }
 
 async fn create(machine: &dyn Machine, request: &Request) -> Outcome {
     let path = &request.path;
-    let made = write_file::create(machine, path, &request.new).await?;
+    let sha256 = write_file::create(machine, path, &request.new).await?;
     let lines = line_count(&request.new);
     let text = format!("Created {path} ({}, {}).", count(lines, "line"), count(request.new.len(), "byte"));
-    let structured = json!({
-        "path": path, "replacements": 0, "lines": [], "tier": Tier::Exact.as_str(), "stale": false, "created": true,
-        "sha256": made["sha256"], "diff": Value::Null,
-    });
-    Ok(Done::text(text, structured))
+    let output = EditFileOutput {
+        path: path.clone(),
+        replacements: 0,
+        lines: Vec::new(),
+        tier: Tier::Exact,
+        stale: false,
+        created: true,
+        sha256: Some(sha256),
+        diff: None,
+    };
+    Ok(Done::text(text, ToolOutput::EditFile(output)))
 }
 
-enum Attempt {
-    Done(Done),
-    Raced,
-}
-
-async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Failure> {
+/// [`None`] if it lost a race against another writer.
+async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Option<Done>, Failure> {
     let Request { path, old, new, replace_all } = request;
     let (fetched, seen) = tokio::join!(machine.fetch(path, MAX_BYTES), file_cache::load(machine, path));
     let fetch = match fetched {
@@ -83,7 +85,8 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     let Fetch { bytes, sha256: before, .. } = &fetch;
     if is_binary(bytes) {
         let text = format!("{path} is binary ({} bytes). Use bash to change it.", bytes.len());
-        return Err(Failure::new(ErrorCode::BinaryFile, text).with(json!({ "path": path, "size": bytes.len() })));
+        return Err(Failure::new(ErrorCode::BinaryFile, text)
+            .with(FailureFacts { size: Some(bytes.len() as u64), ..about(path) }));
     }
     let decoded = decode(bytes);
     let stale = seen.as_ref().is_some_and(|seen| seen.sha256 != *before);
@@ -97,7 +100,9 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
              read_file, then edit.",
             shown.unwrap_or_default()
         );
-        return Err(Failure::new(ErrorCode::Stale, text).with(json!({ "path": path, "sha256": before })));
+        return Err(
+            Failure::new(ErrorCode::Stale, text).with(FailureFacts { sha256: Some(before.clone()), ..about(path) })
+        );
     }
     let edit = Edit { old, new, replace_all: *replace_all };
     let mut edited = match edit::apply(bytes, edit) {
@@ -117,7 +122,7 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     );
     match replaced {
         Ok(_) => {}
-        Err(PortError::Conflict) => return Ok(Attempt::Raced),
+        Err(PortError::Conflict) => return Ok(None),
         Err(error) => return Err(failed("edit", path, &error)),
     }
 
@@ -130,11 +135,17 @@ async fn attempt(machine: &dyn Machine, request: &Request) -> Result<Attempt, Fa
     }
     text.push('\n');
     text.push_str(&snippet(&after.text, &edited));
-    let structured = json!({
-        "path": path, "replacements": edited.lines.len(), "lines": edited.lines, "tier": edited.tier.as_str(), "stale": stale,
-        "created": false, "sha256": sha256, "diff": Some(difference).filter(|text| text.len() <= 16 * 1024),
-    });
-    Ok(Attempt::Done(Done::text(text, structured)))
+    let output = EditFileOutput {
+        path: path.clone(),
+        replacements: edited.lines.len(),
+        lines: edited.lines,
+        tier: edited.tier,
+        stale,
+        created: false,
+        sha256: Some(sha256),
+        diff: Some(difference).filter(|text| text.len() <= 16 * 1024),
+    };
+    Ok(Some(Done::text(text, ToolOutput::EditFile(output))))
 }
 
 fn summary(path: &str, edited: &Edited) -> String {
@@ -198,7 +209,7 @@ fn explain(request: &Request, text: &str, seen: Option<&CachedFile>, unedited: E
             } else {
                 message.push_str(&format!(" {explanation}\nCopy the text exactly as it stands in the file."));
             }
-            Failure::new(ErrorCode::NoMatch, message).with(json!({ "path": path, "replacements": 0 }))
+            Failure::new(ErrorCode::NoMatch, message).with(FailureFacts { replacements: Some(0), ..about(path) })
         }
         EditError::Ambiguous { lines } => {
             let all: Vec<&str> = text.lines().collect();
@@ -209,18 +220,18 @@ fn explain(request: &Request, text: &str, seen: Option<&CachedFile>, unedited: E
                 places(&lines),
                 context.join("\n…\n")
             );
-            let structured = json!({ "path": path, "replacements": 0, "lines": lines });
-            Failure::new(ErrorCode::NotUnique, message).with(structured)
+            let facts = FailureFacts { replacements: Some(0), lines: Some(lines), ..about(path) };
+            Failure::new(ErrorCode::NotUnique, message).with(facts)
         }
         EditError::Unencodable { letter, encoding } => invalid(format!(
             "{path} is written in {encoding}, which has no {letter:?} (U+{:04X}). Use another character, or convert the file with \
              iconv in bash.",
             u32::from(letter)
         ))
-        .with(json!({ "path": path })),
+        .with(about(path)),
         EditError::Same => {
             let message = format!("The replacement is what {path} has already, so nothing was changed.");
-            Failure::new(ErrorCode::NoChange, message).with(json!({ "path": path }))
+            Failure::new(ErrorCode::NoChange, message).with(about(path))
         }
     }
 }

@@ -3,15 +3,14 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use serde_json::json;
-
-use super::{BUDGET, broken, failed, locate, not_found};
+use super::{BUDGET, about, broken, failed, locate, not_found};
 use crate::input::Input;
 use crate::notice::Provenance;
 use crate::paths;
 use crate::port::{Kind, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{Find, Found, FoundFile, GlobPattern, InvalidGlob, unnameable_note};
+use crate::structured::{GlobOutput, ToolOutput};
 use text::{ExitKind, Truncation, truncate};
 
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +33,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         Ok(stat) if stat.kind == Kind::Directory => {}
         Ok(_) => {
             let text = format!("{root} is not a directory. Set path to the directory that holds it.");
-            return Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": root })));
+            return Err(Failure::new(ErrorCode::NotAFile, text).with(about(&root)));
         }
         Err(PortError::NotFound | PortError::NotADirectory) => return Err(not_found(machine, &root).await),
         Err(error) => return Err(failed("search", &root, &error)),
@@ -92,9 +91,14 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     let text = lines.join("\n");
     let explanation = Provenance::UNSAVED_DOCUMENT.explain();
     let text = truncate(&text, Truncation { budget: BUDGET, exit: ExitKind::Success, explanation: &explanation }).text;
-    let structured = json!({
-        "path": root, "files": shown, "total": total, "ignored": ignored_count, "truncated": total > shown.len() || timed_out,
-        "timed_out": timed_out, "deeper": deeper,
-    });
-    Ok(Done::text(text, structured))
+    let output = GlobOutput {
+        path: root,
+        truncated: total > shown.len() || timed_out,
+        files: shown.into_iter().map(str::to_owned).collect(),
+        total,
+        ignored: ignored_count,
+        timed_out,
+        deeper,
+    };
+    Ok(Done::text(text, ToolOutput::Glob(output)))
 }

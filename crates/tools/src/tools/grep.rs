@@ -2,9 +2,8 @@
 //! was skipped.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
-
-use serde_json::{Value, json};
 
 use super::{BUDGET, broken, count, failed, locate, not_found};
 use crate::input::{Input, invalid};
@@ -15,6 +14,7 @@ use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::search::{
     Counted, CountedFile, InvalidGlob, InvalidPattern, MatchedFile, Matcher, Row, Search, Selector, unnameable_note,
 };
+use crate::structured::{GrepMatch, GrepMode, GrepOutput, SkippedFiles, ToolOutput};
 use text::{ExitKind, Truncation, truncate};
 
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,16 +22,9 @@ const DEFAULT_ROWS: u64 = 250;
 /// Maximum width of a line; longer ones are cut around the match.
 const WIDTH: usize = 500;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Content,
-    Files,
-    Count,
-}
-
 struct Request {
     search: Search,
-    mode: Mode,
+    mode: GrepMode,
     numbers: bool,
     limit: usize,
     offset: usize,
@@ -51,9 +44,9 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
         return Ok(no_matches(&request, &counted));
     }
     let answer = match request.mode {
-        Mode::Content => content(machine, &request, &files).await?,
-        Mode::Files => names(&request, &files, |file| paths::display(&file.path).into_owned()),
-        Mode::Count => names(&request, &files, |file| format!("{}:{}", paths::display(&file.path), file.lines)),
+        GrepMode::Content => content(machine, &request, &files).await?,
+        GrepMode::FilesWithMatches => names(&request, &files, |file| paths::display(&file.path).into_owned()),
+        GrepMode::Count => names(&request, &files, |file| format!("{}:{}", paths::display(&file.path), file.lines)),
     };
     let ResultPage { body, units, shown, missing, details } = answer;
     let (first, last) = (request.offset + 1, request.offset + shown);
@@ -79,13 +72,15 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     }
     let explanation = Provenance::UNSAVED_DOCUMENT.explain();
     let text = truncate(&text, Truncation { budget: BUDGET, exit: ExitKind::Success, explanation: &explanation }).text;
-    let mut structured = facts(&request, &counted, total_lines, files.len());
-    structured["truncated"] = json!(next.is_some() || counted.timed_out);
-    structured["next_offset"] = json!(next);
-    if let (Value::Object(fields), Value::Object(details)) = (&mut structured, details) {
-        fields.extend(details);
+    let mut output = facts(&request, &counted, total_lines, files.len());
+    output.truncated |= next.is_some();
+    output.next_offset = next;
+    match details {
+        Details::Matches(matches) => output.matches = Some(matches),
+        Details::Files(files) => output.files = Some(files),
+        Details::Counts(counts) => output.counts = Some(counts),
     }
-    Ok(Done::text(text, structured))
+    Ok(Done::text(text, ToolOutput::Grep(output)))
 }
 
 async fn read(machine: &dyn Machine, input: &mut Input) -> Result<Request, Failure> {
@@ -94,9 +89,9 @@ async fn read(machine: &dyn Machine, input: &mut Input) -> Result<Request, Failu
     let globs = input.texts("glob")?;
     let file_type = input.optional_text("type")?;
     let mode = match input.optional_text("output_mode")?.as_deref() {
-        None | Some("content") => Mode::Content,
-        Some("files_with_matches" | "files") => Mode::Files,
-        Some("count") => Mode::Count,
+        None | Some("content") => GrepMode::Content,
+        Some("files_with_matches" | "files") => GrepMode::FilesWithMatches,
+        Some("count") => GrepMode::Count,
         Some(other) => {
             return Err(invalid(format!(
                 "`output_mode` is {other:?}; it must be content, files_with_matches or count."
@@ -160,19 +155,22 @@ struct ResultPage {
     shown: usize,
     /// Rows of this page that were counted and then not found.
     missing: usize,
-    details: Value,
+    details: Details,
+}
+
+/// The page for programs.
+enum Details {
+    Matches(Vec<GrepMatch>),
+    Files(Vec<String>),
+    Counts(BTreeMap<String, u64>),
 }
 
 fn names(request: &Request, files: &[CountedFile], line: impl Fn(&CountedFile) -> String) -> ResultPage {
     let page: Vec<&CountedFile> = files.iter().skip(request.offset).take(request.limit).collect();
     let body = page.iter().map(|file| line(file)).collect::<Vec<_>>().join("\n");
     let details = match request.mode {
-        Mode::Count => {
-            let counts: serde_json::Map<String, Value> =
-                page.iter().map(|file| (file.path.clone(), json!(file.lines))).collect();
-            json!({ "counts": counts })
-        }
-        _ => json!({ "files": page.iter().map(|file| &file.path).collect::<Vec<_>>() }),
+        GrepMode::Count => Details::Counts(page.iter().map(|file| (file.path.clone(), file.lines)).collect()),
+        _ => Details::Files(page.iter().map(|file| file.path.clone()).collect()),
     };
     ResultPage { body, units: files.len(), shown: page.len(), missing: 0, details }
 }
@@ -208,7 +206,7 @@ async fn content(machine: &dyn Machine, request: &Request, files: &[CountedFile]
     // Pages follow the counts, so that a vanished row does not shift the next page.
     let shown = end.min(at).saturating_sub(request.offset);
     let missing = shown.saturating_sub(found_rows);
-    Ok(ResultPage { body: blocks.join(separator), units: at, shown, missing, details: json!({ "matches": details }) })
+    Ok(ResultPage { body: blocks.join(separator), units: at, shown, missing, details: Details::Matches(details) })
 }
 
 /// Some of the matching rows, with context.
@@ -265,7 +263,7 @@ fn cut_around_match(row: &Row) -> String {
     format!("{before}{part}{after}")
 }
 
-fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<Value> {
+fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<GrepMatch> {
     let around = |from: usize, step: isize| {
         let mut lines = Vec::new();
         let mut at = from.checked_add_signed(step);
@@ -282,10 +280,14 @@ fn structured_rows(file: &MatchedFile, rows: &[&Row]) -> Vec<Value> {
     matching
         .map(|(at, row, (start, _))| {
             let column = row.text.char_indices().take_while(|(at, _)| *at < start).count() + 1;
-            json!({
-                "path": file.path, "line": row.line, "col": column, "text": cut_around_match(row), "before": around(at, -1),
-                "after": around(at, 1),
-            })
+            GrepMatch {
+                path: file.path.clone(),
+                line: row.line,
+                col: column,
+                text: cut_around_match(row),
+                before: around(at, -1),
+                after: around(at, 1),
+            }
         })
         .collect()
 }
@@ -301,11 +303,8 @@ fn no_matches(request: &Request, counted: &Counted) -> Done {
     for note in notes(request, counted, true) {
         text.push_str(&format!("\n{note}"));
     }
-    let mut structured = facts(request, counted, 0, 0);
-    structured["truncated"] = json!(counted.timed_out);
-    structured["next_offset"] = Value::Null;
     let code = (counted.timed_out && counted.searched == 0).then_some(ErrorCode::Timeout);
-    Done::text(text, structured).failing(code)
+    Done::text(text, ToolOutput::Grep(facts(request, counted, 0, 0))).failing(code)
 }
 
 fn notes(request: &Request, counted: &Counted, partial: bool) -> Vec<String> {
@@ -345,19 +344,22 @@ fn matches(number: u64) -> String {
     if number == 1 { "1 match".into() } else { format!("{number} matches") }
 }
 
-fn facts(request: &Request, counted: &Counted, total_matches: u64, total_files: usize) -> Value {
-    let mode = match request.mode {
-        Mode::Content => "content",
-        Mode::Files => "files_with_matches",
-        Mode::Count => "count",
-    };
-    json!({
-        "mode": mode, "path": request.search.root, "total_matches": total_matches, "total_files": total_files,
-        "files_searched": counted.searched, "timed_out": counted.timed_out,
-        "skipped": {
-            "ignored": counted.skipped.ignored, "binary": counted.skipped.binary, "unreadable": counted.skipped.unreadable,
-        },
-    })
+fn facts(request: &Request, counted: &Counted, total_matches: u64, total_files: usize) -> GrepOutput {
+    let skipped = counted.skipped;
+    GrepOutput {
+        mode: request.mode,
+        path: request.search.root.clone(),
+        total_matches,
+        total_files,
+        files_searched: counted.searched,
+        skipped: SkippedFiles { ignored: skipped.ignored, binary: skipped.binary, unreadable: skipped.unreadable },
+        timed_out: counted.timed_out,
+        truncated: counted.timed_out,
+        next_offset: None,
+        matches: None,
+        files: None,
+        counts: None,
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use similar::TextDiff;
 use crate::paths::{self, BasePaths, is_relative};
 use crate::port::{Machine, PortError};
 use crate::result::{ErrorCode, Failure};
+use crate::structured::FailureFacts;
 
 /// Most characters of text in one result.
 pub(crate) const BUDGET: usize = 50_000;
@@ -67,6 +68,11 @@ pub(crate) fn failed(verb: &str, path: &str, error: &PortError) -> Failure {
     Failure::new(code, text)
 }
 
+/// The facts of a failure about a path.
+pub(crate) fn about(path: &str) -> FailureFacts {
+    FailureFacts { path: Some(path.to_owned()), ..FailureFacts::default() }
+}
+
 /// A missing file, with suggestions of similar names.
 pub(crate) async fn not_found(machine: &dyn Machine, path: &str) -> Failure {
     let near = suggestions(machine, path).await;
@@ -75,7 +81,7 @@ pub(crate) async fn not_found(machine: &dyn Machine, path: &str) -> Failure {
         near => format!(" Did you mean {}?", near.join(" or ")),
     };
     Failure::new(ErrorCode::NotFound, format!("{path} does not exist.{hint}"))
-        .with(serde_json::json!({ "path": path, "suggestions": near }))
+        .with(FailureFacts { suggestions: Some(near), ..about(path) })
 }
 
 async fn suggestions(machine: &dyn Machine, path: &str) -> Vec<String> {

@@ -2,15 +2,16 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
-
-use super::{BUDGET, count, failed, locate, not_found};
+use super::{BUDGET, about, count, failed, locate, not_found};
 use crate::file_cache::{self, CachedFile};
 use crate::image::{self, MAX_PIXELS, PreparedImage};
 use crate::input::{Input, invalid};
 use crate::paths;
 use crate::port::{Fetch, Fetched, Machine, PortError, Window};
 use crate::result::{Block, Done, ErrorCode, Failure, Outcome};
+use crate::structured::{
+    DirectoryPage, FailureFacts, ImageFacts, ReadContent, ReadFileOutput, ShownImage, TextPage, ToolOutput,
+};
 use text::encoding::{Decoded, Encoding, LineEnding, decode, is_binary};
 
 const LINES: u64 = 2000;
@@ -36,7 +37,7 @@ pub(crate) async fn run(machine: &dyn Machine, input: &mut Input) -> Outcome {
     let path = locate(machine, &path).await?;
     let request = Request { path, offset, limit: usize::try_from(limit).unwrap_or(usize::MAX) };
     let path = &request.path;
-    let not_a_file = |text: String| Err(Failure::new(ErrorCode::NotAFile, text).with(json!({ "path": path })));
+    let not_a_file = |text: String| Err(Failure::new(ErrorCode::NotAFile, text).with(about(path)));
     match machine.fetch(path, WHOLE).await {
         Ok(Fetched::Directory) => list_directory(machine, path).await,
         Ok(Fetched::Special) => {
@@ -71,10 +72,12 @@ async fn list_directory(machine: &dyn Machine, path: &str) -> Outcome {
     if total > names.len() {
         text.push_str(&format!("\n[Showing the first {} of {total} entries. Use glob to narrow it.]", names.len()));
     }
-    let structured = json!({
-        "path": path, "kind": "directory", "entries": names, "total_entries": total, "truncated": total > MAX_ENTRIES
-    });
-    Ok(Done::text(text, structured))
+    let output = ReadFileOutput {
+        path: path.to_owned(),
+        truncated: total > MAX_ENTRIES,
+        content: ReadContent::Directory(DirectoryPage { entries: names, total_entries: total }),
+    };
+    Ok(Done::text(text, ToolOutput::ReadFile(output)))
 }
 
 async fn read_whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> Outcome {
@@ -89,7 +92,7 @@ async fn read_whole(machine: &dyn Machine, request: &Request, fetch: &Fetch) -> 
     let decoded = decode(bytes);
     let page = Page::new(&decoded.text, request)?;
     let mut seen = CachedFile::new(path, bytes, sha256.clone(), &decoded.text);
-    if page.total > 0 {
+    if page.total != Some(0) {
         seen.ranges.push((page.first as u64, page.last as u64));
     }
     // The result is rendered while the cache is written.
@@ -127,20 +130,9 @@ async fn read_window(machine: &dyn Machine, request: &Request, size: u64) -> Out
     };
     let shown = number_lines(lines(&decoded.text), at);
     let last = at + shown.len().saturating_sub(1);
-    let total_known = total.unwrap_or(usize::MAX);
-    let page = Page { first: at, last, total: total_known, shown, next: (last < total_known).then_some(last + 1) };
-    let mut done = page.render(path, &decoded, size, None);
-    if total.is_none()
-        && let Some(Block::Text(text)) = done.content.first_mut()
-    {
-        let cut = text.rfind("\n[Showing lines").unwrap_or(text.len());
-        text.truncate(cut);
-        text.push_str(&format!(
-            "\n[Showing lines {at}–{last} of a file of {size} bytes. Continue with offset={}, or use grep to find a place in it.]",
-            last + 1
-        ));
-        done.structured["total_lines"] = Value::Null;
-    }
+    let next = total.is_none_or(|total| last < total).then_some(last + 1);
+    let page = Page { first: at, last, total, shown, next };
+    let done = page.render(path, &decoded, size, None);
     // The content is not cached, so that a later overwrite does not count as informed.
     Ok(done)
 }
@@ -151,7 +143,7 @@ fn binary_failure(path: &str, bytes: &[u8], size: u64) -> Failure {
         ErrorCode::BinaryFile,
         format!("{path} is binary ({kind}, {size} bytes). Use bash with file, xxd or strings to look into it."),
     )
-    .with(json!({ "path": path, "size": size }))
+    .with(FailureFacts { size: Some(size), ..about(path) })
 }
 
 /// The content of a file that is too large for text but not for an image, if it is an image.
@@ -177,10 +169,7 @@ async fn read_image(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Out
         Ok(PreparedImage { image, width, height, original }) => {
             let mut text =
                 format!("{path}: {kind}, {}x{} pixels, {} bytes", original.0, original.1, bytes.len());
-            let mut structured = json!({
-                "path": path, "kind": "image", "mime": kind, "width": original.0, "height": original.1, "size": bytes.len(),
-                "truncated": false
-            });
+            let mut shown = None;
             if image.bytes != *bytes {
                 let scaled = if (width, height) == original { "compressed" } else { "scaled down" };
                 text.push_str(&format!(
@@ -188,12 +177,14 @@ async fn read_image(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Out
                     image.media_type,
                     image.bytes.len()
                 ));
-                structured["shown"] = json!({
-                    "mime": image.media_type, "width": width, "height": height, "size": image.bytes.len()
-                });
+                shown = Some(ShownImage { mime: image.media_type.to_owned(), width, height, size: image.bytes.len() });
             }
             text.push('.');
-            Ok(Done { content: vec![Block::Text(text), Block::Image(image)], structured, code: None })
+            let (width, height) = original;
+            let facts = ImageFacts { mime: kind.to_owned(), width, height, size: bytes.len(), shown };
+            let output =
+                ReadFileOutput { path: path.to_owned(), truncated: false, content: ReadContent::Image(facts) };
+            Ok(Done::new(vec![Block::Text(text), Block::Image(image)], ToolOutput::ReadFile(output)))
         }
         Err(reason) => Err(Failure::new(
             ErrorCode::ImageUnusable,
@@ -203,7 +194,11 @@ async fn read_image(path: &str, kind: &'static str, bytes: &bytes::Bytes) -> Out
                 bytes.len()
             ),
         )
-        .with(json!({ "path": path, "mime": kind, "size": bytes.len() }))),
+        .with(FailureFacts {
+            mime: Some(kind.to_owned()),
+            size: Some(bytes.len() as u64),
+            ..about(path)
+        })),
     }
 }
 
@@ -212,7 +207,8 @@ struct Page {
     /// From 1, both included.
     first: usize,
     last: usize,
-    total: usize,
+    /// `None` if the lines of a large file were not counted.
+    total: Option<usize>,
     shown: Vec<String>,
     next: Option<usize>,
 }
@@ -230,14 +226,13 @@ impl Page {
         }
         let shown = number_lines(lines(text).skip(first - 1).take(request.limit), first);
         let last = first - 1 + shown.len();
-        Ok(Self { first, last, total, shown, next: (last < total).then_some(last + 1) })
+        Ok(Self { first, last, total: Some(total), shown, next: (last < total).then_some(last + 1) })
     }
 
     fn render(self, path: &str, decoded: &Decoded<'_>, size: u64, sha256: Option<&str>) -> Done {
         let Self { first, last, total, shown, next } = self;
-        let line_ending = LineEnding::detect(&decoded.text);
         let mut text =
-            if total == 0 { format!("[{path} exists and is empty ({size} bytes).]") } else { shown.join("\n") };
+            if total == Some(0) { format!("[{path} exists and is empty ({size} bytes).]") } else { shown.join("\n") };
         if decoded.encoding == Encoding::Windows1252 {
             text.push_str(&format!(
                 "\n[Shown as windows-1252: {} not UTF-8. edit_file preserves them byte for byte.]",
@@ -249,18 +244,30 @@ impl Page {
             ));
         }
         if first > 1 || next.is_some() {
-            text.push_str(&format!("\n[Showing lines {first}–{last} of {total}."));
+            match total {
+                Some(total) => text.push_str(&format!("\n[Showing lines {first}–{last} of {total}.")),
+                None => text.push_str(&format!("\n[Showing lines {first}–{last} of a file of {size} bytes.")),
+            }
             if let Some(next) = next {
-                text.push_str(&format!(" Continue with offset={next}."));
+                text.push_str(&format!(" Continue with offset={next}"));
+                text.push_str(if total.is_some() { "." } else { ", or use grep to find a place in it." });
             }
             text.push(']');
         }
-        let structured = json!({
-            "path": path, "kind": "text", "total_lines": total, "start_line": if total == 0 { 0 } else { first }, "end_line": last,
-            "truncated": next.is_some(), "next_offset": next, "line_ending": line_ending.as_str(),
-            "encoding": decoded.encoding.to_string(), "bom": decoded.bom, "size": size, "sha256": sha256,
-        });
-        Done::text(text, structured)
+        let facts = TextPage {
+            total_lines: total,
+            start_line: if total == Some(0) { 0 } else { first },
+            end_line: last,
+            next_offset: next,
+            line_ending: LineEnding::detect(&decoded.text),
+            encoding: decoded.encoding.to_string(),
+            bom: decoded.bom,
+            size,
+            sha256: sha256.map(str::to_owned),
+        };
+        let output =
+            ReadFileOutput { path: path.to_owned(), truncated: next.is_some(), content: ReadContent::Text(facts) };
+        Done::text(text, ToolOutput::ReadFile(output))
     }
 }
 
@@ -269,7 +276,7 @@ fn offset_error(path: &str, total: usize, offset: i64) -> Failure {
         ErrorCode::OffsetOutOfRange,
         format!("{path} has {}; offset {offset} is past the end.", count(total, "line")),
     )
-    .with(json!({ "path": path, "total_lines": total }))
+    .with(FailureFacts { total_lines: Some(total), ..about(path) })
 }
 
 /// Lines without their ends. A file with only `\r` has lines too.
@@ -338,7 +345,7 @@ pub(crate) fn check_changeable(path: &str, fetched: Fetched) -> Result<Fetch, Fa
         Fetched::Special => Err(invalid(format!("{path} is not a regular file; use bash to work with it."))),
         Fetched::Large { size } => {
             let text = format!("{path} has {size} bytes, which is too much for a change. Use bash with sed.");
-            Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path, "size": size })))
+            Err(Failure::new(ErrorCode::TooLarge, text).with(FailureFacts { size: Some(size), ..about(path) }))
         }
     }
 }

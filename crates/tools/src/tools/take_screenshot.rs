@@ -1,11 +1,10 @@
 //! `take_screenshot`: the sandbox's preview in a desktop and a mobile viewport.
 
-use serde_json::json;
-
 use crate::image::{MAX_BYTES, kind, size};
 use crate::input::{Input, invalid};
 use crate::result::{Block, Done, ErrorCode, Failure, Image, Outcome};
 use crate::screenshots::{ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};
+use crate::structured::{FailureFacts, ScreenshotFacts, TakeScreenshotOutput, ToolOutput};
 
 /// Longest side that providers do not scale down.
 const MAX_SIDE: u32 = 1568;
@@ -71,7 +70,7 @@ fn explain(port: u16, error: &ScreenshotError) -> Failure {
             format!("The page on port {port} could not be captured: {reason}. Check it with bash and curl."),
         ),
     };
-    Failure::new(code, text).with(json!({ "port": port }))
+    Failure::new(code, text).with(FailureFacts { port: Some(port), ..FailureFacts::default() })
 }
 
 fn answer(port: u16, url_path: &str, screenshots: ScreenshotSet) -> Outcome {
@@ -102,13 +101,18 @@ fn answer(port: u16, url_path: &str, screenshots: ScreenshotSet) -> Outcome {
         let blank = if shot.blank { " — the picture is blank: the page may have failed to render" } else { "" };
         let seen_at = shot.url.as_ref().map_or(String::new(), |url| format!(": {url}"));
         lines.push(format!("{} {width}x{height}{seen_at}{blank}", shot.viewport));
-        facts.push(json!({
-            "viewport": shot.viewport, "width": width, "height": height, "key": shot.key, "url": shot.url, "bytes": shot.webp.len(),
-            "blank": shot.blank
-        }));
+        facts.push(ScreenshotFacts {
+            viewport: shot.viewport,
+            width,
+            height,
+            key: shot.key,
+            url: shot.url,
+            bytes: shot.webp.len(),
+            blank: shot.blank,
+        });
         images.push(Block::Image(Image { media_type: "image/webp", bytes: shot.webp }));
     }
-    if facts.iter().any(|fact| fact["url"].is_null()) {
+    if facts.iter().any(|fact| fact.url.is_none()) {
         lines.push(
             "[The pictures have no address: no server runs on this machine that could show them; `sandbar up` starts one.]"
                 .into(),
@@ -124,11 +128,10 @@ fn answer(port: u16, url_path: &str, screenshots: ScreenshotSet) -> Outcome {
         let shown: Vec<String> = console_errors.iter().take(5).map(|line| line.chars().take(300).collect()).collect();
         lines.push(format!("[Errors in the page's console: {}]", shown.join(" | ")));
     }
-    let structured = json!({
-        "port": port, "url_path": url_path, "title": title, "screenshots": facts, "blocked": blocked, "console_errors": console_errors,
-    });
     images.push(Block::Text(lines.join("\n")));
-    Ok(Done { content: images, structured, code: None })
+    let url_path = url_path.to_owned();
+    let output = TakeScreenshotOutput { port, url_path, title, screenshots: facts, blocked, console_errors };
+    Ok(Done::new(images, ToolOutput::TakeScreenshot(output)))
 }
 
 #[cfg(test)]

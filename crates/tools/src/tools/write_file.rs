@@ -2,15 +2,15 @@
 //! the session has not seen, because a blind overwrite loses data unnoticed.
 
 use bytes::Bytes;
-use serde_json::{Value, json};
 
 use super::read_file::check_changeable;
-use super::{count, failed, line_count, locate};
+use super::{about, count, failed, line_count, locate};
 use crate::dispatch::OverwriteGuard;
 use crate::file_cache::{self, CachedFile, digest};
 use crate::input::{Input, invalid};
 use crate::port::{Basis, Fetch, Fetched, Machine, PortError};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
+use crate::structured::{FailureFacts, ToolOutput, WriteFileOutput};
 use text::diff;
 use text::encoding::{Encoding, LineEnding, Unencodable, decode, is_binary};
 
@@ -32,21 +32,22 @@ pub(crate) async fn run(machine: &dyn Machine, guard: OverwriteGuard, input: &mu
     }
     let path = locate(machine, &path).await?;
     match attempt(machine, guard, &path, &content).await? {
-        Attempt::Done(done) => Ok(done),
+        Some(done) => Ok(done),
         // Lost a race against another writer once: its content is checked again.
-        Attempt::Raced => match attempt(machine, guard, &path, &content).await? {
-            Attempt::Done(done) => Ok(done),
-            Attempt::Raced => Err(failed("write", &path, &PortError::Conflict)),
+        None => match attempt(machine, guard, &path, &content).await? {
+            Some(done) => Ok(done),
+            None => Err(failed("write", &path, &PortError::Conflict)),
         },
     }
 }
 
-enum Attempt {
-    Done(Done),
-    Raced,
-}
-
-async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, content: &str) -> Result<Attempt, Failure> {
+/// [`None`] if it lost a race against another writer.
+async fn attempt(
+    machine: &dyn Machine,
+    guard: OverwriteGuard,
+    path: &str,
+    content: &str,
+) -> Result<Option<Done>, Failure> {
     let (existing, seen) = tokio::join!(fetch_existing(machine, path), file_cache::load(machine, path));
     let existing = existing?;
     let seen = seen.map_err(|error| failed("recall", path, &error))?;
@@ -78,7 +79,7 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
         match replaced {
             Ok(false) => {}
             Ok(true) => notes.push("The directory is not writable, so the file was written in place.".into()),
-            Err(PortError::Conflict) => return Ok(Attempt::Raced),
+            Err(PortError::Conflict) => return Ok(None),
             Err(error) => return Err(write_failure("write", path, &error)),
         }
         difference
@@ -95,12 +96,20 @@ async fn attempt(machine: &dyn Machine, guard: OverwriteGuard, path: &str, conte
     for note in notes.iter().chain(&warnings) {
         text.push_str(&format!("\n[{note}]"));
     }
-    let structured = json!({
-        "path": path, "created": existing.is_none(), "unchanged": unchanged, "bytes": size, "lines": lines,
-        "old_sha256": existing.as_ref().map(|existing| &existing.sha256), "sha256": sha256, "diff": difference,
-        "line_ending": LineEnding::detect(&prepared.text).as_str(), "warnings": warnings, "notes": notes,
-    });
-    Ok(Attempt::Done(Done::text(text, structured)))
+    let output = WriteFileOutput {
+        path: path.to_owned(),
+        created: existing.is_none(),
+        unchanged,
+        bytes: size,
+        lines,
+        old_sha256: existing.as_ref().map(|existing| existing.sha256.clone()),
+        sha256,
+        diff: difference,
+        line_ending: LineEnding::detect(&prepared.text),
+        warnings,
+        notes,
+    };
+    Ok(Some(Done::text(text, ToolOutput::WriteFile(output))))
 }
 
 async fn fetch_existing(machine: &dyn Machine, path: &str) -> Result<Option<Fetch>, Failure> {
@@ -111,7 +120,7 @@ async fn fetch_existing(machine: &dyn Machine, path: &str) -> Result<Option<Fetc
                 "{path} exists and has {size} bytes; write_file replaces files of at most {MAX_REPLACED}. Remove or move it with bash \
                  first."
             );
-            Err(Failure::new(ErrorCode::TooLarge, text).with(json!({ "path": path })))
+            Err(Failure::new(ErrorCode::TooLarge, text).with(about(path)))
         }
         Ok(fetched) => check_changeable(path, fetched).map(Some),
         Err(PortError::NotFound) => Ok(None),
@@ -127,7 +136,7 @@ fn write_failure(verb: &str, path: &str, error: &PortError) -> Failure {
             ErrorCode::PermissionDenied,
             format!("Permission denied: cannot {verb} {path}, since its directory takes no new files."),
         )
-        .with(json!({ "path": path })),
+        .with(about(path)),
         error => failed(verb, path, error),
     }
 }
@@ -136,7 +145,7 @@ fn check_seen(path: &str, existing: &Fetch, seen: Option<&CachedFile>) -> Result
     if existing.bytes.is_empty() {
         return Ok(());
     }
-    let structured = json!({ "path": path, "sha256": existing.sha256 });
+    let facts = FailureFacts { sha256: Some(existing.sha256.clone()), ..about(path) };
     let Some(seen) = seen else {
         let size = if is_binary(&existing.bytes) {
             format!("{} bytes, binary", existing.bytes.len())
@@ -146,7 +155,7 @@ fn check_seen(path: &str, existing: &Fetch, seen: Option<&CachedFile>) -> Result
         let text = format!(
             "{path} exists ({size}) and has not been read in this session. Use read_file first, or edit_file for a partial change."
         );
-        return Err(Failure::new(ErrorCode::NotRead, text).with(structured));
+        return Err(Failure::new(ErrorCode::NotRead, text).with(facts));
     };
     if seen.sha256 == existing.sha256 {
         return Ok(());
@@ -161,7 +170,7 @@ fn check_seen(path: &str, existing: &Fetch, seen: Option<&CachedFile>) -> Result
         ),
         None => format!("{path} changed after you last read it. Read it again with read_file, then write."),
     };
-    Err(Failure::new(ErrorCode::Stale, text).with(structured))
+    Err(Failure::new(ErrorCode::Stale, text).with(facts))
 }
 
 struct Prepared {
@@ -217,8 +226,8 @@ fn placeholders(content: &str, old: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// An edit of a missing or empty file: the same as writing it.
-pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> Result<Value, Failure> {
+/// An edit of a missing or empty file: the same as writing it. Returns the digest of the content.
+pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> Result<String, Failure> {
     let prepared = CachedFile::new(path, content.as_bytes(), digest(content.as_bytes()), content);
     let basis = match fetch_existing(machine, path).await? {
         None => None,
@@ -233,7 +242,7 @@ pub(crate) async fn create(machine: &dyn Machine, path: &str, content: &str) -> 
     let bytes = Bytes::from(content.to_owned());
     machine.replace(path, bytes, basis).await.map_err(|error| write_failure("create", path, &error))?;
     file_cache::store(machine, &prepared).await.map_err(|error| failed("remember", path, &error))?;
-    Ok(json!({ "sha256": prepared.sha256 }))
+    Ok(prepared.sha256)
 }
 
 #[cfg(test)]

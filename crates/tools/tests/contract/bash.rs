@@ -48,9 +48,9 @@ crate::contract!(in [memory, server, plain]: [
 async fn output_and_exit_code_are_returned(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "echo out; echo err >&2" })).await;
     assert!(!run.is_error);
-    assert_eq!(run.structured["stdout"], "out\n");
-    assert_eq!(run.structured["stderr"], "err\n");
-    assert_eq!(run.structured["exit_code"], 0);
+    assert_eq!(run.structured.to_value()["stdout"], "out\n");
+    assert_eq!(run.structured.to_value()["stderr"], "err\n");
+    assert_eq!(run.structured.to_value()["exit_code"], 0);
     assert!(run.text().ends_with("\n[exit 0]"), "{}", run.text());
     assert_eq!(fixture.ok("bash", json!({ "cmd": "true" })).await, "(no output)\n[exit 0]");
     assert_eq!(fixture.ok("bash", json!({ "command": "printf 'no end'" })).await, "no end\n[exit 0]");
@@ -82,8 +82,8 @@ async fn directory_and_exported_variables_carry_over(fixture: &Fixture) {
         .await;
     let run =
         fixture.call("bash", json!({ "command": "pwd; echo \"$GREETING\"; echo \"[$LOCAL]\"; unset OTHER" })).await;
-    assert_eq!(run.structured["stdout"], "/home/user/deep/er\nhello  fixture\n[]\n");
-    assert_eq!(run.structured["cwd"], "/home/user/deep/er");
+    assert_eq!(run.structured.to_value()["stdout"], "/home/user/deep/er\nhello  fixture\n[]\n");
+    assert_eq!(run.structured.to_value()["cwd"], "/home/user/deep/er");
     assert_eq!(fixture.ok("bash", json!({ "command": "echo \"<$OTHER>\"" })).await, "<>\n[exit 0]");
     // Also from a command that exits early.
     fixture.fails("bash", json!({ "command": "cd ..; export LAST=yes; exit 4" }), ErrorCode::CommandFailed).await;
@@ -107,13 +107,13 @@ async fn child_that_holds_the_pipe_does_not_block(fixture: &Fixture) {
 async fn every_shell_exit_is_reported(fixture: &Fixture) {
     for (command, code) in [("exit 7", 7), ("kill -9 $$", 137), ("false", 1), ("true && false || exit 5", 5)] {
         let run = fixture.call("bash", json!({ "command": command })).await;
-        assert_eq!(run.structured["exit_code"], code, "{command}: {run:?}");
+        assert_eq!(run.structured.to_value()["exit_code"], code, "{command}: {run:?}");
         assert!(run.text().ends_with(&format!("[exit {code}]")), "{}", run.text());
     }
     let killed = fixture.call("bash", json!({ "command": "kill -9 $$" })).await;
     assert!(killed.text().contains("[killed by SIGKILL, often out of memory]"), "{}", killed.text());
     let quote = fixture.call("bash", json!({ "command": "echo 'unfinished" })).await;
-    assert_eq!(quote.structured["exit_code"], 2);
+    assert_eq!(quote.structured.to_value()["exit_code"], 2);
     assert!(quote.text().contains("line 1: unexpected EOF while looking for matching `''"), "{}", quote.text());
 }
 
@@ -122,13 +122,13 @@ async fn stdin_is_closed(fixture: &Fixture) {
     let run =
         fixture.call("bash", json!({ "command": "read answer; echo \"got <$answer>\"; cat; cat /dev/tty" })).await;
     assert!(begun.elapsed() < SHORT_TIMEOUT);
-    assert_eq!(run.structured["stdout"], "got <>\n");
-    assert_eq!(run.structured["stderr"], "cat: /dev/tty: No such device or address\n");
+    assert_eq!(run.structured.to_value()["stdout"], "got <>\n");
+    assert_eq!(run.structured.to_value()["stderr"], "cat: /dev/tty: No such device or address\n");
 }
 
 async fn unterminated_here_document_does_not_hang(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "cat > a.txt <<'EOF'\nhello $HOME" })).await;
-    assert_eq!(run.structured["exit_code"], 0);
+    assert_eq!(run.structured.to_value()["exit_code"], 0);
     assert_eq!(fixture.get("/home/user/a.txt").await, "hello $HOME\n");
     assert_eq!(fixture.ok("bash", json!({ "command": "echo alive" })).await, "alive\n[exit 0]");
 }
@@ -138,8 +138,8 @@ async fn timeout_kills_all_and_keeps_the_output(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "echo first; sleep 4321 & sleep 4321", "timeout": 1 })).await;
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(run.code, Some(ErrorCode::Timeout));
-    assert_eq!(run.structured["timed_out"], true);
-    assert_eq!(run.structured["stdout"], "first\n");
+    assert_eq!(run.structured.to_value()["timed_out"], true);
+    assert_eq!(run.structured.to_value()["stdout"], "first\n");
     let text = run.text();
     assert!(text.starts_with("first\n[Timed out after 1 s and was killed with its "), "{text}");
     assert!(text.lines().last().is_some_and(|line| line.starts_with("[exit ")), "{text}");
@@ -164,9 +164,9 @@ async fn endless_output_is_killed(fixture: &Fixture) {
         "{}",
         &text[text.len() - 600..]
     );
-    assert!(run.structured["output_bytes"].as_u64().is_some_and(|bytes| bytes > 256 << 20));
+    assert!(run.structured.to_value()["output_bytes"].as_u64().is_some_and(|bytes| bytes > 256 << 20));
     // The file has the first and the last 4 MiB, and the notice says so.
-    let missing = run.structured["bytes_dropped"].as_u64().expect("a number");
+    let missing = run.structured.to_value()["bytes_dropped"].as_u64().expect("a number");
     assert!(missing > 200 << 20);
     let notice = notice(&text);
     assert!(notice.contains(" chars. Start and end of the output until it was killed: /"), "{notice}");
@@ -192,7 +192,7 @@ async fn characters_survive_chunk_boundaries(fixture: &Fixture) {
     let text = "→é😀".repeat(20_000);
     fixture.put("/home/user/t.txt", text.clone()).await;
     let run = fixture.call("bash", json!({ "command": "cat t.txt > copy.txt; head -c 4000 t.txt" })).await;
-    assert!(!run.structured["stdout"].as_str().expect("text").contains('\u{fffd}'));
+    assert!(!run.structured.to_value()["stdout"].as_str().expect("text").contains('\u{fffd}'));
     assert_eq!(fixture.get("/home/user/copy.txt").await, text);
     let strange = fixture.call("bash", json!({ "command": r"printf 'a\377b'" })).await;
     assert_eq!(strange.text(), "a\\xffb\n[exit 0]");
@@ -227,10 +227,12 @@ async fn long_output_is_cut_and_spilled(fixture: &Fixture) {
     assert!(text.starts_with("1\n2\n3\n") && text.contains("\n30000\n"));
     assert!(notice(&text).contains(" chars. Full output: /") && text.ends_with("[exit 0]"), "{}", notice(&text));
     assert!(notice(&text).ends_with(" The command has ended; do not re-run it to see the rest.]"), "{}", notice(&text));
-    let stdout = run.structured["stdout"].as_str().expect("a text");
+    let facts = run.structured.to_value();
+    let stdout = facts["stdout"].as_str().expect("a text");
     assert!(stdout.ends_with("do not re-run it to see the rest.]") && stdout.contains("stdout and stderr together"));
     assert_eq!(text.matches("output truncated at 50000 chars").count(), 2);
-    let path = run.structured["output_path"].as_str().expect("a file");
+    let facts = run.structured.to_value();
+    let path = facts["output_path"].as_str().expect("a file");
     let whole = fixture.ok("read_file", json!({ "path": path, "offset": 15_000, "limit": 1 })).await;
     assert!(whole.starts_with("15000\t15000"), "{whole}");
     // Spilled output is not found by other searches.
@@ -256,7 +258,8 @@ async fn notice_reports_a_killed_command(fixture: &Fixture) {
     assert!(notice.contains(" chars. Output until it was killed: /"), "{notice}");
     assert!(notice.ends_with(" The command did not finish: it was killed.]"), "{notice}");
     assert!(text.contains("\n[Timed out after 2 s and was killed"), "{}", &text[text.len() - 500..]);
-    let path = run.structured["output_path"].as_str().expect("a file");
+    let facts = run.structured.to_value();
+    let path = facts["output_path"].as_str().expect("a file");
     let whole = fixture.ok("read_file", json!({ "path": path, "offset": -1 })).await;
     assert!(whole.starts_with("30000\t30000"), "{whole}");
 }
@@ -268,7 +271,7 @@ async fn notice_reports_a_dropped_middle(fixture: &Fixture) {
     }
     let run = fixture.call("bash", json!({ "command": "seq 1 2000000" })).await;
     let text = run.text();
-    let missing = run.structured["bytes_dropped"].as_u64().expect("a number");
+    let missing = run.structured.to_value()["bytes_dropped"].as_u64().expect("a number");
     assert!(missing > 4 << 20, "{missing}");
     let notice = notice(&text);
     assert!(notice.contains(" chars. Start and end of the output: /"), "{notice}");
@@ -295,7 +298,7 @@ async fn background_task_has_log_and_exit_report(fixture: &Fixture) {
     let command = "pwd; echo $WORD; sleep 2; echo more; exit 4 &";
     let started = fixture.call("bash", json!({ "command": command, "run_in_background": true })).await;
     assert!(started.text().starts_with("Started background task b1 (pid "), "{}", started.text());
-    let task = &started.structured["background"];
+    let task = &started.structured.to_value()["background"];
     assert_eq!(task["running"], true);
     let log = task["output_path"].as_str().expect("a log").to_owned();
     let text = fixture.ok("read_file", json!({ "path": log, "offset": -50 })).await;
@@ -355,9 +358,9 @@ async fn slow_command_is_detached(fixture: &Fixture) {
         "{}",
         run.text()
     );
-    let group = run.structured["background"]["pgid"].as_u64().expect("a group");
-    assert!(group > 1 && run.structured["background"]["pid"] == group, "{run:?}");
-    let log = run.structured["background"]["output_path"].as_str().expect("a log").to_owned();
+    let group = run.structured.to_value()["background"]["pgid"].as_u64().expect("a group");
+    assert!(group > 1 && run.structured.to_value()["background"]["pid"] == group, "{run:?}");
+    let log = run.structured.to_value()["background"]["output_path"].as_str().expect("a log").to_owned();
     eventually("the rest is in the log", async || fixture.get(&log).await == "one\ntwo\n").await;
 }
 
@@ -404,7 +407,7 @@ async fn special_characters_are_passed_through(fixture: &Fixture) {
     ] {
         let quoted = format!("'{}'", text.replace('\'', "'\\''"));
         let run = fixture.call("bash", json!({ "command": format!("printf %s {quoted}") })).await;
-        assert_eq!(run.structured["stdout"], text);
+        assert_eq!(run.structured.to_value()["stdout"], text);
         let run = fixture.call("bash", json!({ "command": "pwd", "workdir": text })).await;
         assert!(run.is_error || text == "~", "{text}: {run:?}");
     }
@@ -414,7 +417,7 @@ async fn special_characters_are_passed_through(fixture: &Fixture) {
 async fn control_marks_stay_out_of_the_output(fixture: &Fixture) {
     // Output that looks like a mark belongs to the command.
     let run = fixture.call("bash", json!({ "command": r"printf '\036abc=0\n'; echo x" })).await;
-    assert_eq!(run.structured["stdout"], "\u{1e}abc=0\nx\n");
+    assert_eq!(run.structured.to_value()["stdout"], "\u{1e}abc=0\nx\n");
 }
 
 async fn cancelling_at_any_step_leaves_no_process(fixture: &Fixture) {
@@ -459,11 +462,11 @@ async fn random_texts_round_trip(fixture: &Fixture) {
             .call("bash", json!({ "command": format!("export T={quoted}; cat /home/user/r/text{round}.txt") }))
             .await;
         if !text.contains('\u{1b}') && !text.contains('\u{9b}') {
-            assert_eq!(run.structured["stdout"], format!("{text}\n"));
+            assert_eq!(run.structured.to_value()["stdout"], format!("{text}\n"));
         }
         let found = fixture.call("grep", json!({ "pattern": text, "literal": true, "path": "/home/user/r" })).await;
         assert_eq!(
-            found.structured["total_matches"].as_u64().map(|count| count > 0),
+            found.structured.to_value()["total_matches"].as_u64().map(|count| count > 0),
             Some(true),
             "{text:?}: {found:?}"
         );
@@ -494,10 +497,10 @@ mod on_a_sandbox {
 
 async fn shell_options_do_not_affect_the_wrapper(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "set -x; set -euo noclobber; cd /usr; export A=1" })).await;
-    assert_eq!(run.structured["stderr"], "++ set -euo noclobber\n++ cd /usr\n++ export A=1\n++ A=1\n");
+    assert_eq!(run.structured.to_value()["stderr"], "++ set -euo noclobber\n++ cd /usr\n++ export A=1\n++ A=1\n");
     assert_eq!(fixture.ok("bash", json!({ "command": "pwd; echo $A" })).await, "/usr\n1\n[exit 0]");
     let run = fixture.call("bash", json!({ "command": "set -e; cd /; false; echo no" })).await;
-    assert_eq!(run.structured["exit_code"], 1);
+    assert_eq!(run.structured.to_value()["exit_code"], 1);
     assert_eq!(fixture.ok("bash", json!({ "command": "pwd" })).await, "/\n[exit 0]");
     fixture.call("bash", json!({ "command": "cd /tmp; exec sh -c 'exit 3'" })).await;
     assert_eq!(fixture.ok("bash", json!({ "command": "trap 'echo bye' EXIT; cd /usr/lib" })).await, "bye\n[exit 0]");
@@ -505,7 +508,8 @@ async fn shell_options_do_not_affect_the_wrapper(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "export MANY=$'two\\nlines' PATH=$PATH:/opt/x" })).await;
     assert!(!run.is_error);
     let run = fixture.call("bash", json!({ "command": "echo \"$MANY\"; echo $PATH" })).await;
-    let text = run.structured["stdout"].as_str().expect("text");
+    let facts = run.structured.to_value();
+    let text = facts["stdout"].as_str().expect("text");
     assert!(text.starts_with("two\nlines\n") && text.ends_with(":/opt/x\n"), "{text}");
 }
 
@@ -522,8 +526,8 @@ async fn helper_processes_end_with_the_command(fixture: &Fixture) {
 async fn exec_keeps_the_exit_code(fixture: &Fixture) {
     for (command, code) in [("exec sh -c 'exit 3'", 3), ("set -e; false; echo not here", 1), ("kill -TERM $$", 143)] {
         let run = fixture.call("bash", json!({ "command": command })).await;
-        assert_eq!(run.structured["exit_code"], code, "{command}: {run:?}");
-        assert_eq!(run.structured["stdout"], "", "{command}");
+        assert_eq!(run.structured.to_value()["exit_code"], code, "{command}: {run:?}");
+        assert_eq!(run.structured.to_value()["stdout"], "", "{command}");
     }
     let lines: String = (0..2000).map(|number| format!("line {number} of a long document, with $HOME\n")).collect();
     let document = format!("cat >long.txt <<'END'\n{lines}END\nwc -l <long.txt");
@@ -538,7 +542,7 @@ async fn environment_is_non_interactive(fixture: &Fixture) {
             json!({ "command": "echo $TERM $PAGER $GIT_TERMINAL_PROMPT $DEBIAN_FRONTEND; test -t 0 || echo no tty" }),
         )
         .await;
-    assert_eq!(run.structured["stdout"], "dumb cat 0 noninteractive\nno tty\n");
+    assert_eq!(run.structured.to_value()["stdout"], "dumb cat 0 noninteractive\nno tty\n");
 }
 
 async fn two_megabyte_command_runs(fixture: &Fixture) {
@@ -549,7 +553,7 @@ async fn two_megabyte_command_runs(fixture: &Fixture) {
 async fn background_log_is_limited(fixture: &Fixture) {
     let input = json!({ "command": "yes | head -c 70M; echo after; sleep 1000", "run_in_background": true });
     let started = fixture.call("bash", input).await;
-    let log = started.structured["background"]["output_path"].as_str().expect("a log").to_owned();
+    let log = started.structured.to_value()["background"]["output_path"].as_str().expect("a log").to_owned();
     eventually("the log is full", async || {
         let entry = fixture.sandbox().files().stat(&log).await.expect("the log is there");
         assert!(entry.size <= 64 << 20);

@@ -28,8 +28,8 @@ async fn text_is_replaced(fixture: &Fixture) {
     let expected =
         "Edited /home/user/a.rs: 1 replacement at line 2.\n1\tfn a() {}\n2\tfn b() {\n3\t    c();\n4\t}\n5\tfn c() {}";
     assert_eq!(edited.text(), expected);
-    assert_eq!(edited.structured["tier"], "exact");
-    assert_eq!(edited.structured["lines"], json!([2]));
+    assert_eq!(edited.structured.to_value()["tier"], "exact");
+    assert_eq!(edited.structured.to_value()["lines"], json!([2]));
     assert_eq!(fixture.get("/home/user/a.rs").await, "fn a() {}\nfn b() {\n    c();\n}\nfn c() {}\n");
 }
 
@@ -68,7 +68,7 @@ async fn replace_all_replaces_every_occurrence(fixture: &Fixture) {
     fixture.put("/home/user/a.txt", "one two one\r\none\r\n").await;
     let input = json!({ "path": "/home/user/a.txt", "oldString": "one", "newString": "1", "replaceAll": "true" });
     let edited = fixture.call("edit_file", input).await;
-    assert_eq!(edited.structured["replacements"], 3);
+    assert_eq!(edited.structured.to_value()["replacements"], 3);
     assert_eq!(fixture.get("/home/user/a.txt").await, "1 two 1\r\n1\r\n");
     // `replace_all` requires that the session has seen the file.
     fixture.put("/home/user/a.txt", "1 two 1\r\n1 and 1\r\n").await;
@@ -90,7 +90,7 @@ async fn mixed_line_ends_are_kept(fixture: &Fixture) {
     fixture.put("/home/user/m.txt", "a\r\nb\nc\r\nd\n").await;
     let input = json!({ "path": "/home/user/m.txt", "old_string": "b\nc\n", "new_string": "x\ny\n" });
     let edited = fixture.call("edit_file", input).await;
-    assert_eq!(edited.structured["tier"], "eol");
+    assert_eq!(edited.structured.to_value()["tier"], "eol");
     assert_eq!(fixture.get("/home/user/m.txt").await, "a\r\nx\ny\nd\n");
 }
 
@@ -98,7 +98,7 @@ async fn copied_line_numbers_are_removed(fixture: &Fixture) {
     fixture.put("/home/user/a.txt", "one\ntwo\nthree\n").await;
     let input = json!({ "path": "/home/user/a.txt", "old_string": "1\tone\n2\ttwo", "new_string": "1\teins\n2\tzwei" });
     let edited = fixture.call("edit_file", input).await;
-    assert_eq!(edited.structured["tier"], "line_prefix");
+    assert_eq!(edited.structured.to_value()["tier"], "line_prefix");
     assert_eq!(fixture.get("/home/user/a.txt").await, "eins\nzwei\nthree\n");
 }
 
@@ -109,10 +109,10 @@ async fn foreign_change_elsewhere_is_noted(fixture: &Fixture) {
     let input = json!({ "path": "/home/user/a.txt", "old_string": "three", "new_string": "drei" });
     let edited = fixture.call("edit_file", input).await;
     assert!(edited.text().contains("the file changed since you last read it (lines 1–1)"), "{}", edited.text());
-    assert_eq!(edited.structured["stale"], true);
+    assert_eq!(edited.structured.to_value()["stale"], true);
     // The session's own writes are not foreign changes.
     let input = json!({ "path": "/home/user/a.txt", "old_string": "two", "new_string": "zwei" });
-    assert_eq!(fixture.call("edit_file", input).await.structured["stale"], false);
+    assert_eq!(fixture.call("edit_file", input).await.structured.to_value()["stale"], false);
 }
 
 async fn concurrent_edits_all_apply(fixture: &Fixture) {

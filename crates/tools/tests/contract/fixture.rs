@@ -126,7 +126,7 @@ impl Fixture {
         assert_eq!(result.is_error, result.code.is_some(), "{result:?}");
         assert!(!result.content.is_empty(), "{result:?}");
         if let Some(definition) = sandbar_tools::definitions().into_iter().find(|known| known.name == tool) {
-            assert_fits(&result.structured, &definition.output_schema, tool);
+            assert_fits(&result.structured.to_value(), &definition.output_schema, tool);
         }
         result
     }

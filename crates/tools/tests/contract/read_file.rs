@@ -30,8 +30,8 @@ async fn page_is_numbered_and_names_the_next_offset(fixture: &Fixture) {
     assert!(text.ends_with("2000\tline 2000\n[Showing lines 1–2000 of 2500. Continue with offset=2001.]"), "{text}");
     let rest = fixture.call("read_file", json!({ "path": "/home/user/long.txt", "offset": 2001 })).await;
     assert!(rest.text().ends_with("2500\tline 2500\n[Showing lines 2001–2500 of 2500.]"));
-    assert_eq!(rest.structured["total_lines"], 2500);
-    assert_eq!(rest.structured["truncated"], false);
+    assert_eq!(rest.structured.to_value()["total_lines"], 2500);
+    assert_eq!(rest.structured.to_value()["truncated"], false);
     let past = fixture
         .fails("read_file", json!({ "path": "/home/user/long.txt", "offset": 9000 }), ErrorCode::OffsetOutOfRange)
         .await;
@@ -41,7 +41,10 @@ async fn page_is_numbered_and_names_the_next_offset(fixture: &Fixture) {
     fixture.put("/home/user/wide.txt", wide).await;
     let page = fixture.call("read_file", json!({ "path": "/home/user/wide.txt" })).await;
     assert!(page.text().chars().count() <= 50_000);
-    assert_eq!(page.structured["next_offset"], page.structured["end_line"].as_u64().expect("a line") + 1);
+    assert_eq!(
+        page.structured.to_value()["next_offset"],
+        page.structured.to_value()["end_line"].as_u64().expect("a line") + 1
+    );
 }
 
 async fn negative_offset_reads_the_end(fixture: &Fixture) {
@@ -88,12 +91,12 @@ async fn other_encodings_are_decoded_and_named(fixture: &Fixture) {
     let shown =
         "1\tcafé\n2\tolé\n[Shown as windows-1252: 2 bytes are not UTF-8. edit_file preserves them byte for byte.]";
     assert_eq!(read.text(), shown);
-    assert_eq!(read.structured["line_ending"], "crlf");
-    assert_eq!(read.structured["encoding"], "windows-1252");
+    assert_eq!(read.structured.to_value()["line_ending"], "crlf");
+    assert_eq!(read.structured.to_value()["encoding"], "windows-1252");
     fixture.put("/home/user/bom.txt", &b"\xef\xbb\xbfhi\n"[..]).await;
     let read = fixture.call("read_file", json!({ "path": "/home/user/bom.txt" })).await;
     assert_eq!(read.text(), "1\thi");
-    assert_eq!(read.structured["bom"], true);
+    assert_eq!(read.structured.to_value()["bom"], true);
     fixture.put("/home/user/wide.txt", &b"\xff\xfeh\0i\0\n\0"[..]).await;
     assert_eq!(fixture.ok("read_file", json!({ "path": "/home/user/wide.txt" })).await, "1\thi");
 }
@@ -113,14 +116,17 @@ async fn images_are_returned_as_blocks(fixture: &Fixture) {
     fixture.put("/home/user/a.png", png(40, 30)).await;
     let read = fixture.call("read_file", json!({ "path": "/home/user/a.png" })).await;
     assert_eq!(read.images().count(), 1);
-    assert_eq!((&read.structured["width"], &read.structured["height"]), (&json!(40), &json!(30)));
+    assert_eq!((&read.structured.to_value()["width"], &read.structured.to_value()["height"]), (&json!(40), &json!(30)));
     // Detected by content, not by name; and scaled down if too large.
     let large = png(3136, 20);
     fixture.put("/home/user/a.txt", large.clone()).await;
     let read = fixture.call("read_file", json!({ "path": "/home/user/a.txt" })).await;
     let image = read.images().next().unwrap_or_else(|| panic!("{read:?}"));
     assert_eq!(image.size(), Some((1568, 10)));
-    assert_eq!((&read.structured["width"], &read.structured["shown"]["width"]), (&json!(3136), &json!(1568)));
+    assert_eq!(
+        (&read.structured.to_value()["width"], &read.structured.to_value()["shown"]["width"]),
+        (&json!(3136), &json!(1568))
+    );
     let text = read.text();
     let expected = format!("/home/user/a.txt: image/png, 3136x20 pixels, {} bytes; shown scaled down: ", large.len());
     assert!(text.starts_with(&expected) && text.contains("1568x10 pixels"), "{text}");
@@ -157,7 +163,7 @@ async fn lenient_spellings_are_accepted(fixture: &Fixture) {
     let input = json!({ "file_path": "/home/user/a.txt", "offset": "2", "limit": 1.0, "mood": "fine", "pages": null });
     let read = fixture.call("read_file", input).await;
     assert_eq!(read.text(), "2\ttwo\n[Showing lines 2–2 of 2.]");
-    assert_eq!(read.structured["ignored_inputs"], json!(["mood"]));
+    assert_eq!(read.structured.to_value()["ignored_inputs"], json!(["mood"]));
     let text = fixture.fails("read_file", json!({ "pth": "/x" }), ErrorCode::InvalidInput).await;
     assert!(text.contains("`path` is missing (given: pth)"), "{text}");
 }

@@ -52,9 +52,9 @@ async fn matches_come_newest_file_first(fixture: &Fixture) {
                     /home/user/p/src/lib.rs:1:pub fn greet() {\n\
                     /home/user/p/src/main.rs:2:    greet();";
     assert!(found.text().starts_with(expected), "{}", found.text());
-    assert_eq!(found.structured["total_matches"], 3);
-    assert_eq!(found.structured["matches"][2]["line"], 2);
-    assert_eq!(found.structured["matches"][2]["col"], 5);
+    assert_eq!(found.structured.to_value()["total_matches"], 3);
+    assert_eq!(found.structured.to_value()["matches"][2]["line"], 2);
+    assert_eq!(found.structured.to_value()["matches"][2]["col"], 5);
     // From the current directory.
     fixture.ok("bash", json!({ "command": "cd p/src" })).await;
     let found = fixture.ok("grep", json!({ "pattern": "greet" })).await;
@@ -93,7 +93,7 @@ async fn context_lines_are_included(fixture: &Fixture) {
                     /home/user/a.txt-14-line 14\n/home/user/a.txt:15:line 15\n/home/user/a.txt-16-line 16";
     let found = fixture.call("grep", input).await;
     assert!(found.text().starts_with(expected), "{}", found.text());
-    assert_eq!(found.structured["matches"][0]["before"], json!(["line 4"]));
+    assert_eq!(found.structured.to_value()["matches"][0]["before"], json!(["line 4"]));
     let found = fixture.ok("grep", json!({ "pattern": "line 5", "path": "/home/user/a.txt", "-n": false })).await;
     assert!(found.contains("\n/home/user/a.txt:line 5"), "{found}");
 }
@@ -108,11 +108,11 @@ async fn long_results_are_paged(fixture: &Fixture) {
     let found = fixture.call("grep", input).await;
     let text = found.text();
     assert!(text.starts_with("Found 300 matches in 3 files; showing 91–210 (offset=210 for more).\n"), "{text}");
-    assert_eq!(found.structured["next_offset"], 210);
-    assert_eq!(found.structured["matches"].as_array().expect("rows").len(), 120);
+    assert_eq!(found.structured.to_value()["next_offset"], 210);
+    assert_eq!(found.structured.to_value()["matches"].as_array().expect("rows").len(), 120);
     // The second page begins where the first ended, in the same order.
     let all = fixture.call("grep", json!({ "pattern": ".", "path": "/home/user/p", "head_limit": 300 })).await;
-    assert_eq!(all.structured["matches"][90], found.structured["matches"][0]);
+    assert_eq!(all.structured.to_value()["matches"][90], found.structured.to_value()["matches"][0]);
     let past = fixture.ok("grep", json!({ "pattern": ".", "path": "/home/user/p", "offset": 999 })).await;
     assert!(past.starts_with("Found 300 matches in 3 files; offset 999 is past the end."), "{past}");
 }
@@ -127,7 +127,7 @@ async fn globs_and_types_narrow_the_search(fixture: &Fixture) {
         input["path"] = json!("/home/user/p");
         input["output_mode"] = json!("files_with_matches");
         let found = fixture.call("grep", input).await;
-        let files = found.structured["files"].as_array().cloned().unwrap_or_default();
+        let files = found.structured.to_value()["files"].as_array().cloned().unwrap_or_default();
         let mut files: Vec<String> = files
             .iter()
             .map(|path| path.as_str().expect("a path").trim_start_matches("/home/user/p/").to_owned())
@@ -152,10 +152,13 @@ async fn output_modes_and_flags_work(fixture: &Fixture) {
         fixture.call("grep", input).await
     };
     let counted = call(json!({ "pattern": "one", "-i": true, "output_mode": "count" })).await;
-    assert_eq!(counted.structured["counts"], json!({ "/home/user/p/a.txt": 2 }));
+    assert_eq!(counted.structured.to_value()["counts"], json!({ "/home/user/p/a.txt": 2 }));
     assert!(counted.text().contains("\n/home/user/p/a.txt:2"), "{}", counted.text());
-    assert_eq!(call(json!({ "pattern": "one" })).await.structured["total_matches"], 1);
-    assert_eq!(call(json!({ "pattern": "interface{}", "literal": true })).await.structured["total_matches"], 1);
+    assert_eq!(call(json!({ "pattern": "one" })).await.structured.to_value()["total_matches"], 1);
+    assert_eq!(
+        call(json!({ "pattern": "interface{}", "literal": true })).await.structured.to_value()["total_matches"],
+        1
+    );
     let long = format!("{}needle{}\n", "a".repeat(3000), "b".repeat(3000));
     fixture.put("/home/user/p/long.txt", long).await;
     let text = call(json!({ "pattern": "needle" })).await.text();
@@ -218,11 +221,12 @@ async fn patterns_are_never_interpreted_by_a_shell(fixture: &Fixture) {
     for (at, text) in texts.iter().enumerate() {
         let input = json!({ "pattern": text, "literal": true, "path": "/home/user/p", "output_mode": "content" });
         let found = fixture.call("grep", input).await;
-        let rows = found.structured["matches"].as_array().expect("rows");
+        let facts = found.structured.to_value();
+        let rows = facts["matches"].as_array().expect("rows");
         assert!(rows.iter().any(|row| row["text"] == *text), "{text}: {found:?}");
         let name = format!("f{at} '$x.txt");
         let found = fixture.call("glob", json!({ "pattern": name, "path": "/home/user/p" })).await;
-        assert_eq!(found.structured["files"], json!([format!("/home/user/p/{name}")]));
+        assert_eq!(found.structured.to_value()["files"], json!([format!("/home/user/p/{name}")]));
     }
     assert!(
         fixture
@@ -238,7 +242,10 @@ async fn files_are_found_by_name(fixture: &Fixture) {
     let expected =
         "/home/user/p/src/lib.rs\n/home/user/p/src/main.rs\n[1 more is ignored by .gitignore; include_ignored:true]";
     assert!(found.text().starts_with(expected), "{}", found.text());
-    assert_eq!((&found.structured["total"], &found.structured["ignored"]), (&json!(2), &json!(1)));
+    assert_eq!(
+        (&found.structured.to_value()["total"], &found.structured.to_value()["ignored"]),
+        (&json!(2), &json!(1))
+    );
     // Only this directory, with a hint.
     let found = fixture.ok("glob", json!({ "pattern": "*.rs", "path": "/home/user/p" })).await;
     assert!(
@@ -265,7 +272,7 @@ async fn ignored_files_are_shown_only_when_alone(fixture: &Fixture) {
     );
     let found =
         fixture.call("glob", json!({ "pattern": "**/*.rs", "path": "/home/user/p", "include_ignored": true })).await;
-    assert_eq!(found.structured["total"], 3);
+    assert_eq!(found.structured.to_value()["total"], 3);
 }
 
 async fn equal_times_are_sorted_by_name(fixture: &Fixture) {
@@ -277,7 +284,7 @@ async fn equal_times_are_sorted_by_name(fixture: &Fixture) {
     let found = fixture.call("glob", json!({ "pattern": "*.txt", "path": "/home/user/p" })).await;
     // In memory every change is later than the previous, so the newest comes first.
     let order = if fixture.is_memory() { ["b", "a", "c"] } else { ["a", "b", "c"] };
-    assert_eq!(found.structured["files"], json!(order.map(|name| format!("/home/user/p/{name}.txt"))));
+    assert_eq!(found.structured.to_value()["files"], json!(order.map(|name| format!("/home/user/p/{name}.txt"))));
 }
 
 async fn session_files_are_never_searched(fixture: &Fixture) {
@@ -285,7 +292,7 @@ async fn session_files_are_never_searched(fixture: &Fixture) {
     fixture.ok("read_file", json!({ "path": "/tmp/mine.txt" })).await;
     fixture.ok("bash", json!({ "command": "seq 1 30000; echo needle in a haystack" })).await;
     let found = fixture.call("grep", json!({ "pattern": "needle in a haystack", "path": "/tmp" })).await;
-    assert_eq!(found.structured["total_files"], 1, "{found:?}");
+    assert_eq!(found.structured.to_value()["total_files"], 1, "{found:?}");
 }
 
 mod with_an_engine_for_lines {
@@ -343,7 +350,8 @@ async fn file_names_may_contain_line_breaks(fixture: &Fixture) {
         let shown = serde_json::Value::from(format!("{path}/{name}"));
         let shown = if name.contains('\n') { shown.to_string() } else { format!("{path}/{name}") };
         assert!(text.contains(&format!("\n{shown}:2:needle here\n{shown}-3-after")), "{text}");
-        let matches = found.structured["matches"].as_array().expect("rows");
+        let facts = found.structured.to_value();
+        let matches = facts["matches"].as_array().expect("rows");
         assert!(matches.iter().any(|row| row["path"] == format!("{path}/{name}")), "{found:?}");
         // The file itself as the search root.
         let file = format!("{path}/{name}");
@@ -357,7 +365,7 @@ async fn file_names_may_contain_line_breaks(fixture: &Fixture) {
         let found = fixture.call("grep", json!({ "pattern": "needle", "path": path, "output_mode": mode })).await;
         for name in names {
             let whole = format!("{path}/{name}");
-            let known = match &found.structured[field] {
+            let known = match &found.structured.to_value()[field] {
                 serde_json::Value::Array(files) => files.iter().any(|file| *file == whole),
                 counts => counts[&whole] == 1,
             };
@@ -365,7 +373,7 @@ async fn file_names_may_contain_line_breaks(fixture: &Fixture) {
         }
     }
     let found = fixture.call("glob", json!({ "pattern": "*.txt", "path": path })).await;
-    assert_eq!(found.structured["total"], 2, "{found:?}");
+    assert_eq!(found.structured.to_value()["total"], 2, "{found:?}");
     assert!(found.text().lines().any(|line| line == r#""/home/user/p/a\nb.txt""#), "{}", found.text());
 }
 

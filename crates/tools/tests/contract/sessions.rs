@@ -82,9 +82,9 @@ async fn paused_sandbox_is_resumed(fixture: &Fixture) {
     fixture.sandbox().client().pause(fixture.sandbox().id(), sdk::Pause::default()).await.expect("it pauses");
     let run = fixture.call("bash", json!({ "command": "pwd; echo $A" })).await;
     assert_eq!(run.text(), "/tmp\n1\n[exit 0]");
-    assert_eq!(run.structured["sandbox_resumed"], true);
+    assert_eq!(run.structured.to_value()["sandbox_resumed"], true);
     let run = fixture.call("bash", json!({ "command": "true" })).await;
-    assert!(run.structured.get("sandbox_resumed").is_none());
+    assert!(run.structured.to_value().get("sandbox_resumed").is_none());
 }
 
 async fn losses_of_a_pause_are_reported_once(fixture: &Fixture) {
@@ -98,11 +98,11 @@ async fn losses_of_a_pause_are_reported_once(fixture: &Fixture) {
     pause().await;
     // Any tool resumes the sandbox.
     let read = fixture.call("read_file", json!({ "path": "/home/user/a.txt" })).await;
-    assert_eq!(read.structured["sandbox_resumed"], true, "{read:?}");
+    assert_eq!(read.structured.to_value()["sandbox_resumed"], true, "{read:?}");
     let text = read.text();
     assert!(text.starts_with("[Background task b1 did not survive: the sandbox was paused"), "{text}");
     assert!(text.ends_with("\n1\tone"), "{text}");
-    let lost = &read.structured["finished_tasks"][0];
+    let lost = &read.structured.to_value()["finished_tasks"][0];
     assert_eq!((&lost["task_id"], &lost["survived"]), (&json!("b1"), &json!(false)));
     assert_eq!(fixture.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
 
@@ -115,6 +115,6 @@ async fn losses_of_a_pause_are_reported_once(fixture: &Fixture) {
     let text = run.text();
     assert!(text.starts_with("on\n[Background task b2 did not survive"), "{text}");
     assert!(text.ends_with("\n[exit 0]"), "{text}");
-    assert_eq!(run.structured["finished_tasks"][0]["survived"], false, "{run:?}");
+    assert_eq!(run.structured.to_value()["finished_tasks"][0]["survived"], false, "{run:?}");
     assert_eq!(fixture.ok("bash", json!({ "command": "true" })).await, "(no output)\n[exit 0]");
 }

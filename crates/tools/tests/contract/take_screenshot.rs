@@ -46,7 +46,7 @@ async fn both_viewports_come_with_urls(fixture: &Fixture) {
         "{text}"
     );
     assert!(text.contains("_mobile.webp — the picture is blank") && text.contains("tracker.example"), "{text}");
-    assert_eq!(seen.structured["screenshots"][1]["blank"], true);
+    assert_eq!(seen.structured.to_value()["screenshots"][1]["blank"], true);
 
     // Screenshots that only the host has are shown without their path.
     prepare(
@@ -59,7 +59,7 @@ async fn both_viewports_come_with_urls(fixture: &Fixture) {
     let seen = fixture.call("take_screenshot", json!({})).await;
     let reason = "\ndesktop 1280x800\n[The pictures have no address: no server runs on this machine";
     assert!(seen.text().contains(reason) && seen.text().contains("`sandbar up` starts one"), "{}", seen.text());
-    assert_eq!(seen.structured["screenshots"][0]["url"], serde_json::Value::Null);
+    assert_eq!(seen.structured.to_value()["screenshots"][0]["url"], serde_json::Value::Null);
     let asked = fixture.prepared.asked.lock().clone();
     assert_eq!((asked[0].port, asked[0].url_path.as_str(), asked[0].full_page), (8080, "/about", false));
 }

@@ -22,7 +22,7 @@ crate::contract!(in [memory, server, plain]: [
 async fn new_file_gets_its_directories(fixture: &Fixture) {
     let made = fixture.call("write_file", json!({ "path": "/home/user/a/b/c.txt", "content": "one\ntwo" })).await;
     assert_eq!(made.text(), "Created /home/user/a/b/c.txt (2 lines, 7 bytes).");
-    assert_eq!(made.structured["created"], true);
+    assert_eq!(made.structured.to_value()["created"], true);
     assert_eq!(fixture.get("/home/user/a/b/c.txt").await, "one\ntwo");
     // The session has seen what it wrote itself.
     let text = fixture.ok("write_file", json!({ "path": "/home/user/a/b/c.txt", "content": "x\n" })).await;
@@ -70,7 +70,7 @@ async fn identical_content_writes_nothing(fixture: &Fixture) {
     fixture.ok("read_file", json!({ "path": "/home/user/a.txt" })).await;
     let same = fixture.call("write_file", json!({ "path": "/home/user/a.txt", "content": "one\n" })).await;
     assert_eq!(same.text(), "[unchanged] /home/user/a.txt already has exactly this content (1 line).");
-    assert_eq!(same.structured["unchanged"], true);
+    assert_eq!(same.structured.to_value()["unchanged"], true);
 }
 
 async fn line_ends_and_bom_are_kept(fixture: &Fixture) {
