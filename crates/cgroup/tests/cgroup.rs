@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use sandbar_cgroup::{
     Ceiling, Cgroup, CgroupError, CgroupLimits, Hierarchy, MemoryCgroup, Mounts, ProcessShares, ProcessorClasses,
 };
+use testing::{SOON, eventually};
 
 const LIMITS: CgroupLimits = CgroupLimits { cpu_count: 1, memory_mb: 64, pids: 20 };
 
@@ -113,17 +114,9 @@ impl Drop for Inside {
     }
 }
 
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not happen in time");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn a_memory_bomb_dies_and_its_parent_goes_on() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("bomb", &LIMITS).unwrap();
         assert_eq!(group.oom_kills().unwrap(), 0);
@@ -138,6 +131,7 @@ fn a_memory_bomb_dies_and_its_parent_goes_on() {
 
 #[test]
 fn a_memory_cgroup_takes_a_process_and_goes_when_dropped() {
+    testing::needs_root!("cgroups belong to root");
     let prefix = "sandbar-test-memory-";
     let group = MemoryCgroup::new(prefix, 64 << 20).expect("root has the memory controller");
     let mut child = Command::new("sleep").arg("600").spawn().expect("sleep starts");
@@ -156,6 +150,7 @@ fn a_memory_cgroup_takes_a_process_and_goes_when_dropped() {
 
 #[test]
 fn no_more_processes_than_the_limit() {
+    testing::needs_root!("cgroups belong to root");
     const FORK: &str = "import os, signal\nn = 0\ntry:\n  while n < 1000:\n    if os.fork() == 0: signal.pause()\n    n += 1\n\
                         except OSError as e: print(n, e.errno, flush=True)\nsignal.pause()";
     on_every_machine(|scene| {
@@ -173,10 +168,11 @@ fn no_more_processes_than_the_limit() {
 
 #[test]
 fn a_fork_bomb_ends() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("forks", &CgroupLimits { pids: 200, ..LIMITS }).unwrap();
         let _bomb = Inside::run(&group, "sh", &["-c", "f() { while :; do f & done; }; f; f"]);
-        eventually("the bomb's growth", || group.usage().unwrap().pids > 50);
+        eventually("the bomb's growth", SOON, || group.usage().unwrap().pids > 50);
         group.kill_all().unwrap();
         group.remove().unwrap();
     });
@@ -184,11 +180,12 @@ fn a_fork_bomb_ends() {
 
 #[test]
 fn a_frozen_group_stands_still_until_it_is_thawed() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("counter", &LIMITS).unwrap();
         let _counter = Inside::run(&group, "sh", &["-c", "while :; do :; done"]);
         let time = || group.usage().unwrap().cpu_usec;
-        let advances = |from: u64| eventually("progress", || time() > from + 1000);
+        let advances = |from: u64| eventually("progress", SOON, || time() > from + 1000);
         advances(0);
         for _ in 0..3 {
             group.freeze().unwrap();
@@ -197,7 +194,7 @@ fn a_frozen_group_stands_still_until_it_is_thawed() {
             thread::sleep(Duration::from_millis(30));
             assert_eq!(time(), before, "no time passes for it");
             group.thaw().unwrap();
-            eventually("the thaw", || !group.is_frozen().unwrap());
+            eventually("the thaw", SOON, || !group.is_frozen().unwrap());
             advances(before);
         }
     });
@@ -205,6 +202,7 @@ fn a_frozen_group_stands_still_until_it_is_thawed() {
 
 #[test]
 fn a_frozen_group_can_be_killed() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("frozen", &LIMITS).unwrap();
         let mut shell = Inside::run(&group, "sh", &["-c", "sleep 1000 & sleep 1000 & echo up; wait"]);
@@ -221,6 +219,7 @@ fn a_frozen_group_can_be_killed() {
 
 #[test]
 fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("half", &LIMITS).unwrap();
         for file in group.procs_files() {
@@ -237,6 +236,7 @@ fn a_process_in_only_some_of_the_trees_is_found_and_killed() {
 
 #[test]
 fn memory_and_cache_are_counted_separately() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("usage", &CgroupLimits { memory_mb: 256, ..LIMITS }).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -255,6 +255,7 @@ fn memory_and_cache_are_counted_separately() {
 
 #[test]
 fn two_processors_worth_of_work_get_one() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("cpu", &LIMITS).unwrap();
         let _busy: Vec<_> = (0..3).map(|_| Inside::run(&group, "sh", &["-c", "while :; do :; done"])).collect();
@@ -268,6 +269,7 @@ fn two_processors_worth_of_work_get_one() {
 
 #[test]
 fn a_left_over_group_is_taken_over_when_it_is_empty_only() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("box", &LIMITS).unwrap();
         let _sleep = Inside::run(&group, "sleep", &["1000"]);
@@ -285,6 +287,7 @@ fn a_left_over_group_is_taken_over_when_it_is_empty_only() {
 
 #[test]
 fn names_cannot_leave_the_tree() {
+    testing::needs_root!("cgroups belong to root");
     let scene = Scene::new(&machines()[0]);
     for name in ["", ".", "..", "a/b", "../memory", "cgroup.procs"] {
         assert!(matches!(scene.hierarchy.create(name, &LIMITS), Err(CgroupError::InvalidName(_))), "{name:?}");
@@ -294,6 +297,7 @@ fn names_cannot_leave_the_tree() {
 
 #[test]
 fn all_groups_together_are_limited_also_while_they_run() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let [first, second] = ["first", "second"].map(|name| scene.hierarchy.create(name, &LIMITS).unwrap());
         let adopted = Inside::run(&first, "sleep", &["1000"]);
@@ -528,6 +532,7 @@ const FORKS: &str = "import os, signal, sys\nfor line in sys.stdin:\n  n = 0\n  
 
 #[test]
 fn a_fork_bomb_leaves_other_groups_their_share() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let limits = CgroupLimits { pids: 190, memory_mb: 512, ..LIMITS };
         let [greedy, modest] = ["greedy", "modest"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
@@ -543,7 +548,7 @@ fn a_fork_bomb_leaves_other_groups_their_share() {
         greedy.kill_all().unwrap();
         drop(greedy_python);
         // A killed process keeps its pid until its parent, or process 1 of the host, has reaped it.
-        eventually("all are reaped", || greedy.usage().unwrap().pids == 0);
+        eventually("all are reaped", SOON, || greedy.usage().unwrap().pids == 0);
         shares.balance().unwrap();
         assert_eq!(forks(&greedy).ask("110"), "110", "and again once half of all are free");
     });
@@ -568,13 +573,14 @@ fn weight(group: &Cgroup) -> u64 {
 
 #[test]
 fn a_sandbox_that_only_computes_gives_way_to_those_called() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let [computing, called] = ["computing", "called"].map(|name| scene.hierarchy.create(name, &LIMITS).unwrap());
         let _spinning = [&computing, &called].map(|group| Inside::run(group, "sh", &["-c", "while :; do :; done"]));
         let classes = |busy_percent| ProcessorClasses::new(scene.hierarchy.clone(), 2).with_busy_percent(busy_percent);
         let mut always = classes(0);
         let calls = HashMap::from([("called".to_owned(), u32::MAX)]);
-        eventually("the kernel prefers the other", || {
+        eventually("the kernel prefers the other", SOON, || {
             always.balance(&calls).unwrap();
             assert!(!is_in_background(&called), "its calls account for its half of two processors");
             is_in_background(&computing)
@@ -595,6 +601,7 @@ const BURSTS: &str = "import sys, time\nfor line in sys.stdin:\n  end = time.pro
 
 #[test]
 fn bursts_between_quiet_times_go_to_the_background() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let group = scene.hierarchy.create("bursts", &LIMITS).unwrap();
         let mut python = Inside::run_with_input(&group, "python3", &["-c", BURSTS]);
@@ -607,7 +614,7 @@ fn bursts_between_quiet_times_go_to_the_background() {
             assert_eq!(python.ask("500"), "used");
             classes.balance(&calls).unwrap();
             found.push(is_in_background(&group));
-            eventually("a quiet time ends the background", || {
+            eventually("a quiet time ends the background", SOON, || {
                 thread::sleep(Duration::from_millis(20));
                 classes.balance(&calls).unwrap();
                 !is_in_background(&group)
@@ -633,6 +640,7 @@ fn quota(group: &Cgroup) -> u64 {
 
 #[test]
 fn a_crowd_of_forks_is_rationed_while_others_are_called() {
+    testing::needs_root!("cgroups belong to root");
     on_every_machine(|scene| {
         let limits = CgroupLimits { memory_mb: 512, pids: 1000, ..LIMITS };
         let [crowd, called] = ["crowd", "called"].map(|name| scene.hierarchy.create(name, &limits).unwrap());
@@ -642,12 +650,12 @@ fn a_crowd_of_forks_is_rationed_while_others_are_called() {
             classes.balance(&calls.iter().map(|name| ((*name).to_owned(), 1)).collect()).unwrap();
             thread::sleep(Duration::from_millis(20));
         };
-        eventually("a crowd that no call waits for only gives way", || {
+        eventually("a crowd that no call waits for only gives way", SOON, || {
             balance(&["crowd"]);
             is_in_background(&crowd) && crowd.usage().unwrap().pids > 128
         });
         assert_eq!(quota(&crowd), 100_000, "its own calls are no reason");
-        eventually("it gets a ration, in the foreground", || {
+        eventually("it gets a ration, in the foreground", SOON, || {
             balance(&["called"]);
             quota(&crowd) == 10_000 && !is_in_background(&crowd)
         });
@@ -664,9 +672,9 @@ fn a_crowd_of_forks_is_rationed_while_others_are_called() {
             thread::sleep(Duration::from_millis(20));
             quota(&crowd)
         };
-        eventually("it is rationed again", || balance() == 10_000);
+        eventually("it is rationed again", SOON, || balance() == 10_000);
         drop(forking);
         crowd.kill_all().unwrap();
-        eventually("a crowd that ended has its quota", || balance() == 100_000);
+        eventually("a crowd that ended has its quota", SOON, || balance() == 100_000);
     });
 }

@@ -7,11 +7,11 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use sandbar_engine::pool::{Pool, PoolError, PoolKind};
+use testing::{SOON, eventually};
 
 const MIB: u64 = 1 << 20;
 const IMAGE: u64 = 4 << 30;
@@ -39,15 +39,6 @@ impl Drop for Data {
             // Nothing is mounted there unless a test failed half-way.
             let _ = rustix::mount::unmount(self.path().join(point), UnmountFlags::DETACH);
         }
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not happen in time");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -80,6 +71,7 @@ fn loop_devices_of(data: &Path) -> usize {
 
 #[test]
 fn a_volume_is_limited_without_affecting_its_neighbour() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     assert_eq!((pool.kind(), pool.shortcoming()), (PoolKind::LoopBtrfs, None));
@@ -107,6 +99,7 @@ fn a_volume_is_limited_without_affecting_its_neighbour() {
 
 #[test]
 fn what_is_written_counts_before_it_is_on_disk() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let volume = pool.create_volume("box", 64 * MIB).unwrap();
@@ -117,6 +110,7 @@ fn what_is_written_counts_before_it_is_on_disk() {
 
 #[test]
 fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let volume = pool.create_volume("kept", 64 * MIB).unwrap();
@@ -148,11 +142,12 @@ fn volumes_outlive_the_pool_and_the_image_is_attached_once() {
 
     drop((volume, pool));
     rustix::mount::unmount(&other, UnmountFlags::DETACH).unwrap();
-    eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+    eventually("the loop device's end", SOON, || loop_devices_of(data.path()) == 0);
 }
 
 #[test]
 fn removing_gives_the_space_back_to_the_host() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let allocated = || {
@@ -168,11 +163,12 @@ fn removing_gives_the_space_back_to_the_host() {
     assert!(pool.list().unwrap().is_empty());
     pool.remove("gone").expect("absent is success");
     sync(data.path());
-    eventually("the return of the space", || allocated() < before - 200 * MIB);
+    eventually("the return of the space", SOON, || allocated() < before - 200 * MIB);
 }
 
 #[test]
 fn no_quota_group_is_left_when_volumes_are_gone() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let groups = || -> Vec<String> {
@@ -189,7 +185,7 @@ fn no_quota_group_is_left_when_volumes_are_gone() {
     for name in ["a", "b", "c"] {
         pool.remove(name).unwrap();
     }
-    eventually("the end of the quota groups", || {
+    eventually("the end of the quota groups", SOON, || {
         sync(data.path());
         pool.create_volume("d", MIB).unwrap();
         pool.remove("d").unwrap();
@@ -200,9 +196,10 @@ fn no_quota_group_is_left_when_volumes_are_gone() {
 
 #[test]
 fn a_damaged_image_is_an_error_and_stays_as_it_is() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     drop(data.pool());
-    eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+    eventually("the loop device's end", SOON, || loop_devices_of(data.path()) == 0);
     let image = fs::OpenOptions::new().read(true).write(true).open(data.path().join("pool.img")).unwrap();
     let superblock = 64 << 10;
     let mut good = [0; 4096];
@@ -217,7 +214,7 @@ fn a_damaged_image_is_an_error_and_stays_as_it_is() {
         let mut now = [1; 4096];
         image.read_exact_at(&mut now, superblock).unwrap();
         assert_eq!(now, bad);
-        eventually("the loop device's end", || loop_devices_of(data.path()) == 0);
+        eventually("the loop device's end", SOON, || loop_devices_of(data.path()) == 0);
     }
     image.write_all_at(&good, superblock).unwrap();
     assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
@@ -225,6 +222,7 @@ fn a_damaged_image_is_an_error_and_stays_as_it_is() {
 
 #[test]
 fn an_unfinished_image_is_made_again() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     fs::write(data.path().join("pool.img.new"), "half an image").unwrap();
     assert_eq!(data.pool().kind(), PoolKind::LoopBtrfs);
@@ -233,6 +231,7 @@ fn an_unfinished_image_is_made_again() {
 
 #[test]
 fn directories_stand_in_where_no_image_can_be_had() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = Pool::open(data.path(), MIB).unwrap();
     assert_eq!(pool.kind(), PoolKind::Directory);
@@ -257,6 +256,7 @@ fn directories_stand_in_where_no_image_can_be_had() {
 
 #[test]
 fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     // A btrfs for the data directory, made by another pool.
     let outer = data.pool();
@@ -285,6 +285,7 @@ fn a_btrfs_host_is_used_as_it_is_only_if_its_quotas_are_on() {
 
 #[test]
 fn sandboxes_cannot_fill_the_host() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let host: PathBuf = data.path().join("host");
     fs::create_dir(&host).unwrap();
@@ -313,7 +314,7 @@ fn sandboxes_cannot_fill_the_host() {
     fs::remove_file(two.path().join("file")).unwrap();
 
     fs::remove_file(host.join("ballast")).unwrap();
-    eventually("the return of what was deleted", || {
+    eventually("the return of what was deleted", SOON, || {
         pool.guard().unwrap();
         pool.create_volume("three", MIB).is_ok()
     });
@@ -324,6 +325,7 @@ fn sandboxes_cannot_fill_the_host() {
 
 #[test]
 fn names_cannot_leave_the_pool() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     for name in ["", ".", "..", "a/b", "../pool.img", ".hidden", "a\0b"] {
@@ -334,6 +336,7 @@ fn names_cannot_leave_the_pool() {
 
 #[test]
 fn a_copy_is_whole_quick_and_limited_by_itself() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let source = pool.create_volume("source", 64 * MIB).unwrap();
@@ -365,6 +368,7 @@ fn a_copy_is_whole_quick_and_limited_by_itself() {
 
 #[test]
 fn opening_or_copying_never_creates_a_missing_volume() {
+    testing::needs_root!("it mounts btrfs");
     let (loop_data, directory_data) = (Data::new(), Data::new());
     for pool in [loop_data.pool(), Pool::open(directory_data.path(), MIB).unwrap()] {
         for error in [
@@ -383,6 +387,7 @@ fn opening_or_copying_never_creates_a_missing_volume() {
 
 #[test]
 fn the_trash_keeps_volumes_with_what_was_known_of_them() {
+    testing::needs_root!("it mounts btrfs");
     let (loop_data, directory_data) = (Data::new(), Data::new());
     for (data, bytes) in [(&loop_data, IMAGE), (&directory_data, MIB)] {
         let pool = Pool::open(data.path(), bytes).unwrap();
@@ -461,6 +466,7 @@ fn take_all(file: &Path) {
 
 #[test]
 fn a_host_that_others_fill_does_not_abort_the_pool() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let host = small_ext4(&data, 2 << 30);
     let pool = Pool::open(&host, IMAGE).unwrap();
@@ -499,6 +505,7 @@ fn write_metadata(volume: &Path, first: u32) {
 
 #[test]
 fn a_host_that_is_full_before_the_guard_runs_aborts_no_pool() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let host = small_ext4(&data, 2 << 30);
     let pool = Pool::open(&host, IMAGE).unwrap();
@@ -513,6 +520,7 @@ fn a_host_that_is_full_before_the_guard_runs_aborts_no_pool() {
 
 #[test]
 fn a_failing_disk_is_reported_and_loses_nothing_committed() {
+    testing::needs_root!("it mounts btrfs");
     let mut disk = testing::Disk::new(3 << 30);
     let data = disk.path().join("data");
     let pool = Pool::open(&data, IMAGE).unwrap();
@@ -560,6 +568,7 @@ fn make_deep(parent: &Path, levels: usize) -> File {
 
 #[test]
 fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let volume = pool.create_shared_volume("shared", 64 * MIB).unwrap();
@@ -585,7 +594,7 @@ fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
         let text = String::from_utf8(shown.stdout).unwrap();
         text.lines().filter_map(|line| line.split_whitespace().next()).filter(|id| id.starts_with("1/")).count()
     };
-    eventually("only the group of all volumes is left", || {
+    eventually("only the group of all volumes is left", SOON, || {
         sync(data.path());
         for name in ["a", "b"] {
             pool.create_volume(name, MIB).unwrap();
@@ -597,6 +606,7 @@ fn subvolumes_inside_a_shared_volume_count_and_go_with_it() {
 
 #[test]
 fn nested_subvolumes_of_an_older_version_count_once_opened() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     // As older versions created it.
@@ -622,6 +632,7 @@ fn nested_subvolumes_of_an_older_version_count_once_opened() {
 
 #[test]
 fn a_volume_is_removed_whatever_is_nested_in_it() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     let volume = pool.create_shared_volume("box", 512 * MIB).unwrap();
@@ -664,6 +675,7 @@ fn a_volume_is_removed_whatever_is_nested_in_it() {
 
 #[test]
 fn a_pool_opens_whatever_lies_beside_its_volumes() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     pool.create_volume("kept", 64 * MIB).unwrap();
@@ -689,6 +701,7 @@ fn a_pool_opens_whatever_lies_beside_its_volumes() {
 /// Where volumes are directories, a tree of any depth is removed without recursion.
 #[test]
 fn a_directory_is_removed_however_deep_and_locked_it_is() {
+    testing::needs_root!("it mounts btrfs");
     // In memory: tens of thousands of directories take minutes on a busy disk.
     let data = Data(tempfile::tempdir_in("/dev/shm").unwrap());
     fs::create_dir_all(data.path().join("volumes/old")).unwrap();
@@ -710,6 +723,7 @@ fn a_directory_is_removed_however_deep_and_locked_it_is() {
 
 #[test]
 fn spares_are_taken_settled_and_removed() {
+    testing::needs_root!("it mounts btrfs");
     let data = Data::new();
     let pool = data.pool();
     pool.create_volume("template", 16 * MIB).unwrap();

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use launcher::confined::{self, Bounds, ConfinedError, Confinement, Ending, Ids};
 use launcher::users::Rights;
@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Pid, Signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
+use testing::{SOON, eventually};
 
 const CONFINED: &str = "confined";
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -281,22 +282,11 @@ fn children() -> Vec<i32> {
     found.split_off(1)
 }
 
-fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = check() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// The supervisor and the confined process, once the latter works: installing the filter is the
 /// last step before.
 fn both() -> (Pid, Pid) {
     let pid = |number: i32| Pid::from_raw(number).expect("a process");
-    eventually("both processes run", || match children()[..] {
+    eventually("both processes run", SOON, || match children()[..] {
         [supervisor, confined] => {
             (filters(&confined.to_string()) > filters("self")).then(|| (pid(supervisor), pid(confined)))
         }
@@ -334,7 +324,7 @@ fn it_ends_with_its_caller_and_its_supervisor() {
         rustix::process::kill_process(supervisor, Signal::KILL).expect("our own process");
         let ended = calling.join().expect("no panic");
         assert!(matches!(ended, Err(ConfinedError::Lost)), "{ended:?}");
-        eventually("the confined process ends", || is_gone(process).then_some(()));
+        eventually("the confined process ends", SOON, || is_gone(process).then_some(()));
     });
     // The caller cancels.
     std::thread::scope(|scope| {

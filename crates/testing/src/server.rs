@@ -20,7 +20,7 @@ const PREPARE_SCRIPT: &str =
 
 /// How a server is started.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a> {
+pub struct ServerLaunch<'a> {
     pub program: &'a Path,
     pub data: &'a Path,
     /// More flags for `sandbar up`.
@@ -32,7 +32,7 @@ pub struct Launch<'a> {
 
 /// A server that has reported that it is ready; terminated by SIGTERM when dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     /// `127.0.0.1:PORT`.
     pub address: String,
     pub key: String,
@@ -40,29 +40,30 @@ pub struct Running {
     log: Arc<Mutex<Vec<String>>>,
 }
 
-impl Running {
+impl RunningServer {
     /// Starts a server and waits until it is ready. The server does not see the caller's
     /// configuration.
     #[track_caller]
-    pub fn launch(launch: Launch<'_>) -> Self {
+    pub fn launch(launch: ServerLaunch<'_>) -> Self {
         Self::launch_at("127.0.0.1:0", launch)
     }
 
-    /// As [`Running::launch`], at a given address: a restarted server keeps its address.
+    /// As [`RunningServer::launch`], at a given address: a restarted server keeps its address.
     #[track_caller]
-    pub fn launch_at(listen: &str, launch: Launch<'_>) -> Self {
+    pub fn launch_at(listen: &str, launch: ServerLaunch<'_>) -> Self {
         Self::begin(listen, &[], launch)
     }
 
-    /// As [`Running::launch`], in other cgroups than those of the test program. Requires root.
+    /// As [`RunningServer::launch`], in other cgroups than those of the test program.
+    /// Requires root.
     #[track_caller]
-    pub fn launch_in(cgroups: &[PathBuf], launch: Launch<'_>) -> Self {
+    pub fn launch_in(cgroups: &[PathBuf], launch: ServerLaunch<'_>) -> Self {
         Self::begin("127.0.0.1:0", cgroups, launch)
     }
 
     #[track_caller]
-    fn begin(listen: &str, cgroups: &[PathBuf], launch: Launch<'_>) -> Self {
-        let Launch { program, data, arguments, umask, user } = launch;
+    fn begin(listen: &str, cgroups: &[PathBuf], launch: ServerLaunch<'_>) -> Self {
+        let ServerLaunch { program, data, arguments, umask, user } = launch;
         let tied = Tied::command("TERM", program);
         let mut command = Command::new("/bin/sh");
         command.args(["-c", PREPARE_SCRIPT, umask]).args(cgroups).arg("--").arg(tied.get_program());
@@ -154,7 +155,7 @@ pub fn exported(program: &Path, data: &Path, user: Option<User>, name: &str) -> 
 /// An ephemeral server: its sandboxes end with it.
 #[derive(Debug)]
 pub struct Server {
-    running: Running,
+    running: RunningServer,
     /// Last field: removed after the server has ended.
     data: TempDir,
 }
@@ -178,8 +179,9 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a temporary directory");
         let arguments = [&["--ephemeral"], arguments].concat();
-        let launch = Launch { program: &program(), data: data.path(), arguments: &arguments, umask: "022", user: None };
-        Self { running: Running::launch(launch), data }
+        let launch =
+            ServerLaunch { program: &program(), data: data.path(), arguments: &arguments, umask: "022", user: None };
+        Self { running: RunningServer::launch(launch), data }
     }
 
     /// `127.0.0.1:PORT`.

@@ -22,6 +22,9 @@ mod sys;
 mod tests;
 mod tree;
 
+#[cfg(test)]
+testing::in_namespaces!();
+
 pub use archive::{Contents, Place};
 pub use config::{ImageConfig, MOST_BYTES, architecture, digest, written};
 pub use error::ImageError;

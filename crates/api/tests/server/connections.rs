@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use crate::support::{KEY, MAX_CONNECTIONS, Server, TIMEOUT, eventually};
+use crate::support::{KEY, MAX_CONNECTIONS, Server, TIMEOUT};
+use testing::{SOON, eventually_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -114,7 +115,7 @@ async fn connections_beyond_the_limit_are_closed_and_others_served() {
     assert!(is_closed(&mut one_more, TIMEOUT).await);
     ask(&mut open[0]).await.expect("an answer");
     open.truncate(MAX_CONNECTIONS / 2);
-    eventually("the places of closed connections are free", async || {
+    eventually_async("the places of closed connections are free", SOON, async || {
         let mut stream = TcpStream::connect(server.address).await.expect("the server listens");
         ask(&mut stream).await.ok()
     })

@@ -4,10 +4,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{KEY, SERVICE_PORT, Server, edge_headers, eventually, text};
+use crate::support::{KEY, SERVICE_PORT, Server, edge_headers, text};
 use node::memory::guest_config;
 use node::{EngineError, SandboxesConfig};
 use serde_json::{Value, json};
+use testing::{SOON, eventually_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -305,8 +306,10 @@ async fn timeout_zero_means_now() {
     let made = server.create(json!({"templateID": "base"})).await;
     let line = format!("/sandboxes/{}", text(&made, "sandboxID"));
     check(&server, &format!("POST {line}/timeout"), r#"{"timeout":0}"#, 204, json!({})).await;
-    eventually("it has ended", async || (server.call(&format!("GET {line}"), "").await.status == 404).then_some(()))
-        .await;
+    eventually_async("it has ended", SOON, async || {
+        (server.call(&format!("GET {line}"), "").await.status == 404).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -407,7 +410,7 @@ async fn metrics_and_logs() {
     let server = Server::start().await;
     let made = server.create(json!({"templateID": "base"})).await;
     let id = text(&made, "sandboxID");
-    let metric = eventually("a first reading", async || {
+    let metric = eventually_async("a first reading", SOON, async || {
         let list = server.call(&format!("GET /sandboxes/{id}/metrics"), "").await.json();
         list.as_array().expect("a list").first().cloned()
     })

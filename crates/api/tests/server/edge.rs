@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{KEY, SERVICE_PORT, Server, TIMEOUT, edge_headers, eventually, text};
+use crate::support::{KEY, SERVICE_PORT, Server, TIMEOUT, edge_headers, text};
 use base64::Engine as _;
 use bytes::Bytes;
 use http::Request;
@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use protocol::signature::{Claim, Operation};
 use serde_json::{Value, json};
+use testing::{SOON, eventually_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -144,7 +145,7 @@ async fn streams_pass_as_they_come_and_break_when_the_sandbox_goes() {
                 _ => (format!("POST /sandboxes/{id}/pause"), r#"{"memory":false}"#),
             };
             let change = async {
-                eventually("the guest has the request", async || {
+                eventually_async("the guest has the request", SOON, async || {
                     (server.seen.lock().get(&id).is_some_and(|seen| seen.hanging == 1)).then_some(())
                 })
                 .await;
@@ -157,7 +158,7 @@ async fn streams_pass_as_they_come_and_break_when_the_sandbox_goes() {
             let (unanswered, ()) = tokio::join!(waiting, change);
             assert_eq!(unanswered.status(), 502, "{how}: what waits for an answer is told");
             assert!(frame(&mut body).await.is_err(), "{how} {path}: broken, not ended");
-            let probe = eventually("the edge knows", async || {
+            let probe = eventually_async("the edge knows", SOON, async || {
                 let answer = server.edge(&id, GUEST, "GET /health").await;
                 (answer.status == 502).then_some(answer)
             })
@@ -191,7 +192,7 @@ async fn requests_wait_for_the_end_of_a_change() {
     let line = format!("POST /sandboxes/{id}/pause");
     let pause = server.call(&line, "");
     let probe = async {
-        eventually("the pause has begun", async || {
+        eventually_async("the pause has begun", SOON, async || {
             (server.call(&format!("GET /sandboxes/{id}"), "").await.json()["state"] == "paused").then_some(())
         })
         .await;

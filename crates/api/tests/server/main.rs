@@ -11,3 +11,5 @@ mod snapshots;
 mod support;
 mod tls;
 mod volumes;
+
+testing::in_namespaces!();

@@ -11,10 +11,11 @@ use axum::Router;
 use axum::response::Html;
 use axum::routing::get;
 use sandbar_browser::{Browser, BrowserConfig, BrowserError, CaptureError, RunAs};
+use testing::{SOON, eventually_async};
 
 use tokio::sync::Notify;
 
-use crate::support::{BrowserProcess, Site, browser_processes, eventually, kill, passable_directory, rig, rig_with};
+use crate::support::{BrowserProcess, Site, browser_processes, kill, passable_directory, rig, rig_with};
 
 const TEXT: &str = "<title>page</title><p>text";
 
@@ -116,7 +117,7 @@ async fn killed_browser_is_replaced() {
     let killing = async {
         let mut last = 0;
         for _ in 0..2 {
-            let process = eventually("a browser with a page", || {
+            let process = eventually_async("a browser with a page", SOON, async || {
                 main().filter(|process| process.pid != last && process.pid != 0)
             });
             let process = process.await;
@@ -205,7 +206,8 @@ async fn cancelled_captures_clean_up_and_idle_browser_closes() {
     // There is one permit: this succeeds only if the cancelled capture has returned it.
     rig.capture(&Site::page("next", TEXT).await, "/").await.expect("a capture");
     let directory = rig.directory.path();
-    eventually("the unused browser to end", || browser_processes(directory).is_empty().then_some(())).await;
+    eventually_async("the unused browser to end", SOON, async || browser_processes(directory).is_empty().then_some(()))
+        .await;
     rig.capture(&Site::page("again", TEXT).await, "/").await.expect("it starts again");
 }
 
@@ -263,7 +265,8 @@ async fn browser_dies_with_a_killed_host_process() {
     assert!(!browser_processes(directory.path()).is_empty());
     host.kill().expect("it runs");
     host.wait().expect("it was killed");
-    eventually("the browser to end", || browser_processes(directory.path()).is_empty().then_some(())).await;
+    eventually_async("the browser to end", SOON, async || browser_processes(directory.path()).is_empty().then_some(()))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

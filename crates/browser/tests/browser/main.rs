@@ -5,3 +5,5 @@ mod lifecycle;
 mod screenshots;
 mod store;
 mod support;
+
+testing::in_namespaces!();

@@ -47,6 +47,7 @@ async fn screenshots_on_disk_have_file_or_cdn_urls() {
 
 #[tokio::test]
 async fn power_cut_and_full_disk_leave_no_partial_files() {
+    testing::needs_root!("it mounts a disk");
     let mut disk = testing::Disk::new(64 << 20);
     let directory = disk.path().join("media");
     let put = async |viewport: &str, webp: Bytes| {

@@ -148,17 +148,10 @@ impl Canary {
         own.expect("the canary listens");
         let probe = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         probe.send_to(b"x", (Ipv4Addr::LOCALHOST, self.port)).await.expect("the canary listens");
-        eventually("the canary to notice our own calls", || {
-            (self.hits.load(Ordering::SeqCst) >= before + 2).then_some(())
-        })
-        .await;
+        let noticed = async || self.hits.load(Ordering::SeqCst) >= before + 2;
+        testing::eventually_async("the canary to notice our own calls", testing::SOON, noticed).await;
         self.hits.load(Ordering::SeqCst) - 2
     }
-}
-
-/// Polls until `check` returns something.
-pub(crate) async fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    testing::eventually_async(what, Duration::from_secs(20), || std::future::ready(check())).await
 }
 
 /// A process of the browser whose profiles are under `directory`.

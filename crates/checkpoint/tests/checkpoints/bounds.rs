@@ -243,6 +243,7 @@ fn free(path: &Path) -> u64 {
 /// Free space is checked during the upload: the length is not known before.
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_faults_of_a_filling_directory_leave_a_reserve() {
+    testing::needs_root!("it mounts a disk");
     let server = Server::shared(&[]);
     let sandbox = server.sandbox().await;
     let (directory, _mounted) = mounted("100m");

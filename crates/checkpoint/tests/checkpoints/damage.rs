@@ -206,6 +206,7 @@ END"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_keeps_the_old_files() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let server = Server::shared(&[]);
     let create = sdk::Create::template("base").disk_size_mb(100);
     let client = server.client();

@@ -78,6 +78,7 @@ fn mounted(bytes: &str) -> (tempfile::TempDir, impl Drop) {
 
 #[tokio::test]
 async fn disk_faults_of_a_full_directory_leave_what_is_there() {
+    testing::needs_root!("it mounts a disk");
     let (directory, _mounted) = mounted("6m");
     let objects = Objects::disk(&directory.path().join("objects")).expect("a store");
     let (small, large) = (Key::from("folder/small"), Key::from("folder/large"));
@@ -103,6 +104,7 @@ async fn disk_faults_of_a_full_directory_leave_what_is_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_faults_of_a_directory_lose_no_acknowledged_object() {
+    testing::needs_root!("it mounts a disk");
     let mut disk = testing::Disk::new(1 << 30);
     let directory = disk.path().join("objects");
     let objects = Objects::disk(&directory).expect("a store");

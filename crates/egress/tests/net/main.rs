@@ -17,3 +17,5 @@ mod tcp;
 mod throughput;
 mod tls;
 mod udp;
+
+testing::in_namespaces!();

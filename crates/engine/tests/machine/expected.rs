@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use sandbar_engine::{BootFiles, Engine, Mount, Namespaces, Trash};
+use testing::{SOON, eventually};
 
 use crate::Test;
-use crate::support::{Sandbox, TestDirectory, block_on, boot_of, engine, eventually, files, fresh_name, id};
+use crate::support::{Sandbox, TestDirectory, block_on, boot_of, engine, files, fresh_name, id};
 use crate::survival::{Server, children_of, sweep_clean};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -30,7 +31,7 @@ pub(crate) fn expect(engine: &Namespaces, name: &str) -> String {
         engine.expect(&[id(name)]);
     });
     let mut mounter = None;
-    eventually("the mount of spare files", || {
+    eventually("the mount of spare files", SOON, || {
         // It enters the namespaces only at the boot; before, it holds them open.
         mounter = mounter_of("self", name).filter(|pid| !held_by(pid).is_empty());
         mounter.is_some()
@@ -105,7 +106,7 @@ fn removed_spares_are_not_mounted_any_more() {
     let (one, other) = (fresh_name(), fresh_name());
     let mounter = expect(&engine, &one);
     expect(&engine, &other);
-    eventually("the end of the launcher", || !Path::new(&format!("/proc/{mounter}")).exists());
+    eventually("the end of the launcher", SOON, || !Path::new(&format!("/proc/{mounter}")).exists());
     block_on(async {
         engine.expect(&[]);
         engine.remove_spare(&id(&one)).await.unwrap();
@@ -120,7 +121,7 @@ fn a_killed_server_leaves_no_mounted_spare() {
     server.next_instance();
     let process = server.process.id().to_string();
     let mut mounter = None;
-    eventually("the mount of spare files", || {
+    eventually("the mount of spare files", SOON, || {
         mounter = mounter_of(&process, "spareone");
         mounter.is_some()
     });
@@ -128,7 +129,7 @@ fn a_killed_server_leaves_no_mounted_spare() {
     let mounter = format!("/proc/{}", mounter.unwrap());
     // Reaped by process 1 of this machine, which may take its time: its end is enough.
     let has_ended = || std::fs::read_to_string(format!("{mounter}/mountinfo")).unwrap_or_default().is_empty();
-    eventually("the end of the launcher", has_ended);
+    eventually("the end of the launcher", SOON, has_ended);
     let engine = block_on(place.engine());
     block_on(engine.settle_spares(&HashSet::new())).unwrap();
     assert!(!block_on(engine.files()).unwrap().contains(&files("spareone")));

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use egress::NAMESERVER;
 use sandbar_engine::{Engine, NamespacesError};
+use testing::{SOON, eventually};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::Test;
 use crate::support::{
-    LIMITS, Sandbox, block_on, boot_of, cause, engine, eventually, files, fresh_name, on_host, remains_of, run_at,
-    shared_directory,
+    LIMITS, Sandbox, block_on, boot_of, cause, engine, files, fresh_name, on_host, remains_of, run_at, shared_directory,
 };
 
 pub(crate) const TESTS: &[Test] = &[
@@ -70,7 +70,7 @@ fn a_frozen_sandbox_stands_still_and_goes_on() {
     let sandbox = Sandbox::new();
     sandbox.succeed("(while :; do echo >> /tmp/ticks; sleep 0.01; done) >/dev/null 2>&1 &");
     let path = sandbox.machine.guest_socket().to_owned();
-    eventually("the first tick", || sandbox.run("test -s /tmp/ticks").1 == 0);
+    eventually("the first tick", SOON, || sandbox.run("test -s /tmp/ticks").1 == 0);
     block_on(sandbox.machine.freeze()).unwrap();
     block_on(sandbox.machine.freeze()).expect("frozen already is success");
     // The kernel still accepts the connection; the answer comes after the thaw.
@@ -82,7 +82,7 @@ fn a_frozen_sandbox_stands_still_and_goes_on() {
     assert_eq!(used(), before, "a frozen sandbox used the processor");
     block_on(sandbox.machine.thaw()).unwrap();
     let first: u32 = question.join().unwrap().0.trim().parse().unwrap();
-    eventually("another tick", || sandbox.succeed("wc -l < /tmp/ticks").parse::<u32>().unwrap() > first);
+    eventually("another tick", SOON, || sandbox.succeed("wc -l < /tmp/ticks").parse::<u32>().unwrap() > first);
 }
 
 fn a_kill_leaves_files_and_nothing_else() {
@@ -176,7 +176,7 @@ fn a_failed_boot_names_its_step_and_leaves_nothing() {
     assert_eq!(remains_of(&name, &shared_directory().join("run")), Vec::<String>::new());
     let zombies = format!("ps --ppid {} -o stat=,args= | grep ^Z", std::process::id());
     // Launchers of other boots are reaped with a delay.
-    eventually("the end of every child that has ended", || on_host(&zombies).0.is_empty());
+    eventually("the end of every child that has ended", SOON, || on_host(&zombies).0.is_empty());
     block_on(engine.remove_files(&files(&name))).unwrap();
 }
 
@@ -186,8 +186,8 @@ fn an_abandoned_boot_is_undone() {
     let gave_up = block_on(async { timeout(Duration::from_millis(1), engine.boot(boot)).await.is_err() });
     assert!(gave_up, "no boot takes less than a millisecond");
     let runtime = shared_directory().join("run");
-    eventually("the end of the abandoned sandbox", || remains_of(&name, &runtime).is_empty());
-    eventually("its end for good", || {
+    eventually("the end of the abandoned sandbox", SOON, || remains_of(&name, &runtime).is_empty());
+    eventually("its end for good", SOON, || {
         // Boots with the same name: succeeds once the abandoned boot has ended.
         let boot = block_on(boot_of(&engine, &name));
         match block_on(engine.boot(boot)) {
@@ -229,7 +229,7 @@ fn a_broken_tree_does_not_keep_a_sandbox_from_booting() {
 fn every_sandbox_has_a_device_and_a_name_server() {
     let sandbox = Sandbox::new();
     assert_eq!(sandbox.succeed("cat /etc/resolv.conf"), format!("nameserver {NAMESERVER}"));
-    eventually("a device", || sandbox.run("ls /sys/class/net | grep -x tun0").1 == 0);
+    eventually("a device", SOON, || sandbox.run("ls /sys/class/net | grep -x tun0").1 == 0);
     // No process inside can change the network, not even as root.
     sandbox.fail("ip link set tun0 down");
     // The policy denies every connection, and the sandbox gets the error at once.

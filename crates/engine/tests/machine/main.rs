@@ -50,7 +50,7 @@ const NEEDS_IDS: &[&str] = &[
     "volumes_are_shared_and_outlive_sandboxes",
 ];
 
-/// Whether a test can run here; prints the reason if not.
+/// Whether a test can run here; says why if not.
 fn can_run(name: &str) -> bool {
     let why = match support::rights() {
         Rights::All => None,
@@ -58,7 +58,7 @@ fn can_run(name: &str) -> bool {
         _ => NEEDS_ROOT.iter().find(|(needy, _)| *needy == name).map(|(_, why)| *why),
     };
     if let Some(why) = why {
-        println!("test {name} ... needs root: {why}");
+        testing::not_run(name, why);
     }
     why.is_none()
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use egress::{EgressConfig, Policy, Rules};
 use launcher::users::Rights;
@@ -220,13 +220,4 @@ pub(crate) fn remains_of(name: &str, runtime: &Path) -> Vec<String> {
     let (cgroups, _) = on_host(&format!("find /sys/fs/cgroup -type d -name '{name}'"));
     let (sockets, _) = on_host(&format!("ls {} | grep -F '{name}'", runtime.display()));
     cgroups.lines().chain(sockets.lines()).map(str::to_owned).collect()
-}
-
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not happen in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

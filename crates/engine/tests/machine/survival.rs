@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use launcher::users::Rights;
 use sandbar_engine::{Engine, Instance, Namespaces, Trash};
+use testing::{SOON, eventually};
 
 use crate::Test;
 use crate::support::{
-    Sandbox, TestDirectory, block_on, boot_of, closed, engine_at, eventually, files, fresh_name, id, on_host,
-    remains_of, rights, run_at,
+    Sandbox, TestDirectory, block_on, boot_of, closed, engine_at, files, fresh_name, id, on_host, remains_of, rights,
+    run_at,
 };
 
 pub(crate) const TESTS: &[Test] = &[
@@ -185,7 +186,7 @@ fn a_sweep_ends_unknown_sandboxes() {
     let (running, named) = (HashSet::from([id("kept")]), HashSet::from(["kept", "filesonly"].map(files)));
     assert_eq!(block_on(engine.sweep(&running, &named)).unwrap(), ["filesonly", "stray"].map(files));
     for instance in stray {
-        eventually("the end of a stray", || !Path::new(&format!("/proc/{}", instance.pid)).exists());
+        eventually("the end of a stray", SOON, || !Path::new(&format!("/proc/{}", instance.pid)).exists());
     }
     let machine = block_on(engine.adopt(&id("kept"), kept, closed())).unwrap().expect("it was to be kept");
     assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
@@ -263,7 +264,7 @@ fn a_killed_launcher_leaves_nothing() {
     assert!(failed > 5, "the launcher was hit");
     sweep_clean(&place, engine);
     let zombies = || on_host(&format!("ps --ppid {} -o stat=,pid=,pgid=,args= | grep ^Z", std::process::id())).0;
-    eventually("the end of every child that has ended", || zombies().is_empty());
+    eventually("the end of every child that has ended", SOON, || zombies().is_empty());
 }
 
 /// The children of this process.
@@ -286,7 +287,7 @@ fn is_launcher(pid: &str) -> bool {
 /// The processes of the spare launcher of a server that boots nothing: two, once it is prepared.
 fn wait_for_spare(process: &str, others: &HashSet<String>) -> Vec<String> {
     let mut spare = Vec::new();
-    eventually("a spare launcher", || {
+    eventually("a spare launcher", SOON, || {
         spare = children_of(process).difference(others).filter(|pid| is_launcher(pid)).cloned().collect();
         spare.len() == 2
     });
@@ -303,10 +304,10 @@ fn a_spare_launcher_that_died_is_replaced() {
         let pid = rustix::process::Pid::from_raw(spare[victim].parse().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         // Dead, but not reaped: the engine does that.
-        eventually("the end of the spare", || !is_launcher(&spare[victim]));
+        eventually("the end of the spare", SOON, || !is_launcher(&spare[victim]));
         // A boot takes what is ready. While the spare is still being prepared it takes none, so
         // that only the next boot meets the dead one.
-        eventually("the end of its other half", || {
+        eventually("the end of its other half", SOON, || {
             let machine = block_on(async { engine.boot(boot_of(&engine, &fresh_name()).await).await.unwrap() });
             assert_eq!(run_at(machine.guest_socket(), "echo fine").0, "fine\n");
             block_on(machine.kill()).unwrap();
@@ -316,7 +317,7 @@ fn a_spare_launcher_that_died_is_replaced() {
     wait_for_spare("self", &others);
     sweep_clean(&place, engine);
     let left = || children().difference(&others).any(|pid| is_launcher(pid));
-    eventually("the end of the spare launcher with its engine", || !left());
+    eventually("the end of the spare launcher with its engine", SOON, || !left());
 }
 
 fn a_killed_server_leaves_no_spare_launcher() {
@@ -325,7 +326,7 @@ fn a_killed_server_leaves_no_spare_launcher() {
     let first = server.next_instance();
     let spare = wait_for_spare(&server.process.id().to_string(), &HashSet::new());
     server.kill();
-    eventually("the end of the spare launcher", || !spare.iter().any(|pid| is_launcher(pid)));
+    eventually("the end of the spare launcher", SOON, || !spare.iter().any(|pid| is_launcher(pid)));
     assert!(Path::new(&format!("/proc/{}", first.pid)).exists(), "the sandbox goes on");
     let engine = block_on(place.engine());
     sweep_clean(&place, engine);

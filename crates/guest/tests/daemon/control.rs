@@ -3,8 +3,10 @@
 use std::io::{BufReader, Write};
 
 use serde_json::json;
+use testing::http::Reply;
+use testing::{SOON, eventually};
 
-use crate::common::{Response, TestGuest, eventually, head};
+use crate::common::{TestGuest, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -66,7 +68,7 @@ fn metrics_stay_within_the_limits() {
     }
     assert!(first["mem_used"].as_u64() > Some(0));
     let (_, _busy) = guest.start_process("while :; do :; done", &json!({}), &[]);
-    eventually("a busy process shows", || {
+    eventually("a busy process shows", SOON, || {
         guest.get("/metrics").json()["cpu_used_pct"].as_f64().filter(|percent| (1.0..=100.0).contains(percent))
     });
 }
@@ -142,9 +144,9 @@ fn a_connection_serves_many_requests() {
     let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));
     for _ in 0..3 {
         stream.write_all(&head("GET", "/health", &[], Some(0))).expect("written");
-        assert_eq!(Response::read(&mut answers).status, 204);
+        assert_eq!(Reply::read(&mut answers).status, 204);
         stream.write_all(&head("POST", "/process.Process/List", &[JSON], Some(2))).expect("written");
         stream.write_all(b"{}").expect("written");
-        assert_eq!(Response::read(&mut answers).body, b"{}");
+        assert_eq!(Reply::read(&mut answers).body, b"{}");
     }
 }

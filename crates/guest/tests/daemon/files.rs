@@ -11,8 +11,10 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use protocol::signature::{Claim, Operation};
 use serde_json::json;
+use testing::http::Reply;
+use testing::{SOON, eventually};
 
-use crate::common::{Response, TestGuest, encode, eventually, head, write_chunk};
+use crate::common::{TestGuest, encode, head, write_chunk};
 
 const PLAIN: (&str, &str) = ("content-type", "application/octet-stream");
 
@@ -32,7 +34,7 @@ fn form(parts: &[(&str, &str, &[u8])]) -> (String, Vec<u8>) {
     (format!("multipart/form-data; boundary={boundary}"), body)
 }
 
-fn post(guest: &TestGuest, target: &str, headers: &[(&str, &str)], parts: &[(&str, &str, &[u8])]) -> Response {
+fn post(guest: &TestGuest, target: &str, headers: &[(&str, &str)], parts: &[(&str, &str, &[u8])]) -> Reply {
     let (kind, body) = form(parts);
     let headers = [&[("content-type", kind.as_str())], headers].concat();
     guest.request("POST", target, &headers, &body)
@@ -58,7 +60,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[track_caller]
-fn refused(response: &Response, status: u16, message: &str) {
+fn refused(response: &Reply, status: u16, message: &str) {
     assert_eq!(response.header("content-type"), Some("application/json; charset=utf-8"));
     assert_eq!(response.json(), json!({"code": status, "message": message}));
     assert_eq!(response.status, status);
@@ -119,7 +121,7 @@ fn large_files_upload_and_download_in_all_formats() {
         write_chunk(&mut stream, chunk);
     }
     stream.write_all(b"0\r\n\r\n").expect("written");
-    let answer = Response::read(&mut std::io::BufReader::new(stream));
+    let answer = Reply::read(&mut std::io::BufReader::new(stream));
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(fs::read(&path).expect("written") == content);
     let target = format!("/files?path={}", encode(&file));
@@ -243,10 +245,10 @@ fn an_aborted_upload_keeps_the_existing_file() {
         break_off(&guest, "file", &pattern(size));
         break_off(&guest, "new", &pattern(size));
         // No leftovers means that the guest has noticed the disconnects.
-        eventually("drafts are removed", || (hidden() == 0).then_some(()));
+        eventually("drafts are removed", SOON, || (hidden() == 0).then_some(()));
         assert_eq!(guest.upload("other", b"x").status, 200);
         assert_eq!(fs::read(home.join("file")).expect("it is there"), b"before");
-        eventually("the part of a new file is removed", || (!home.join("new").exists()).then_some(()));
+        eventually("the part of a new file is removed", SOON, || (!home.join("new").exists()).then_some(()));
     }
 }
 
@@ -427,7 +429,7 @@ fn transfers_use_constant_memory() {
     for _ in 0..96 {
         stream.write_all(&content).expect("written");
     }
-    assert_eq!(Response::read(&mut std::io::BufReader::new(stream)).status, 200);
+    assert_eq!(Reply::read(&mut std::io::BufReader::new(stream)).status, 200);
     // The guest must not read ahead for a slow reader.
     let mut stream = guest.connect();
     stream.write_all(&head("GET", "/files?path=huge", &[], Some(0))).expect("written");

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
+use testing::{SOON, eventually};
 
-use crate::common::{EventStream, TestGuest, eventually};
+use crate::common::{EventStream, TestGuest};
 
 fn call(guest: &TestGuest, method: &str, request: &Value) -> Result<Value, String> {
     guest.call(&format!("filesystem.Filesystem/{method}"), request).map_err(|error| {
@@ -251,7 +252,7 @@ fn polled_watchers_collect_and_drain() {
     assert_eq!(drain(), Ok(json!({})));
     guest.upload("w/f", b"x");
     let mut seen = Vec::new();
-    eventually("three events", || {
+    eventually("three events", SOON, || {
         seen.extend(drain().expect("events")["events"].as_array().cloned().unwrap_or_default());
         (seen.len() >= 3).then_some(())
     });

@@ -4,8 +4,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 
 use protocol::guest::INTERPRETER_PREFIX;
 use serde_json::{Value, json};
+use testing::{SOON, eventually};
 
-use crate::common::{TestGuest, eventually, head};
+use crate::common::{TestGuest, head};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -54,7 +55,7 @@ impl Ran {
 }
 
 impl TestGuest {
-    fn interpreter(&self, method: &str, path: &str, body: &Value) -> crate::common::Response {
+    fn interpreter(&self, method: &str, path: &str, body: &Value) -> testing::http::Reply {
         self.request(method, &format!("{INTERPRETER_PREFIX}{path}"), &[JSON], body.to_string().as_bytes())
     }
 
@@ -184,7 +185,7 @@ fn contexts_are_isolated_restarted_and_removed() {
     assert_eq!((strange.status, strange.text().contains("'cobol' is not available")), (400, true));
     let nowhere = guest.interpreter("POST", "/contexts", &json!({"cwd": "/no/where"}));
     assert_eq!((nowhere.status, nowhere.text().as_str()), (400, "cwd '/no/where' does not exist"));
-    eventually("the removed one's process ends", || {
+    eventually("the removed one's process ends", SOON, || {
         (guest.run("pgrep -c -f '^python3 -c'").out().trim() == "1").then_some(())
     });
 }

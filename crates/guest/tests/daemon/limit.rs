@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use testing::{SOON, eventually};
 
-use crate::common::{TestGuest, eventually};
+use crate::common::TestGuest;
 
 /// A cgroup that limits processes; removed on drop, after its processes have ended.
 struct Pids(PathBuf);
@@ -39,18 +40,19 @@ impl Pids {
 
 impl Drop for Pids {
     fn drop(&mut self) {
-        eventually("the control group is empty", || fs::remove_dir(&self.0).ok());
+        eventually("the control group is empty", SOON, || fs::remove_dir(&self.0).ok());
     }
 }
 
 #[test]
 fn a_guest_at_its_process_limit_serves_files() {
+    testing::needs_root!("it limits processes by a cgroup");
     let pids = Pids::new("sandbar-guest-limit");
     let mut guest = TestGuest::start();
     assert_eq!(guest.upload("before", b"x").status, 200);
     let pid = guest.host_pid();
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).expect("it lives").count();
-    eventually("threads that idle end", || (threads() <= 2).then_some(()));
+    eventually("threads that idle end", SOON, || (threads() <= 2).then_some(()));
     pids.take(pid);
     pids.close();
 

@@ -8,3 +8,5 @@ mod interpreter;
 mod limit;
 mod process;
 mod replace;
+
+testing::in_namespaces!();

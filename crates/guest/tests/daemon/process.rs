@@ -14,8 +14,9 @@ use protocol::rpc::process::process_event::data_event::Output;
 use protocol::rpc::process::{ListResponse, ProcessConfig, StartRequest, StartResponse};
 use serde_json::json;
 use sha2::Digest as _;
+use testing::{SOON, eventually};
 
-use crate::common::{EventStream, Message, TestGuest, envelope, eventually, head, write_chunk};
+use crate::common::{EventStream, Message, TestGuest, envelope, head, write_chunk};
 
 #[test]
 fn events_of_a_command_are_ordered() {
@@ -135,7 +136,7 @@ fn the_stream_ends_after_the_last_writer() {
     let (pid, mut stream) = guest.start_process(&command, &json!({}), &[]);
     stream.until("early");
     // The direct child exits, its child writes later.
-    eventually("the shell is gone", || {
+    eventually("the shell is gone", SOON, || {
         guest.run(&format!("kill -0 {pid} || echo gone")).out().contains("gone").then_some(())
     });
     fs::write(&fifo, "x\n").expect("written");
@@ -213,7 +214,7 @@ fn compressed_stdin_is_inflated() {
     // An invalid piece fails a later send.
     let (pid, _stream) = start("cat >/dev/null; sleep 300");
     send(pid, b"no gzip at all").expect("taken before it is looked at");
-    eventually("the input is refused", || send(pid, b"more").err());
+    eventually("the input is refused", SOON, || send(pid, b"more").err());
 }
 
 #[test]
@@ -282,7 +283,9 @@ fn the_deadline_kills_the_process_and_its_group() {
     assert!(run.end.is_none());
     assert!((Duration::from_millis(600)..Duration::from_secs(5)).contains(&begun.elapsed()));
     assert_eq!(guest.call("process.Process/List", &json!({})).expect("listed"), json!({}));
-    eventually("the group is killed", || guest.run("ps -e -o args=").out().contains("sleep 4321").not().then_some(()));
+    eventually("the group is killed", SOON, || {
+        guest.run("ps -e -o args=").out().contains("sleep 4321").not().then_some(())
+    });
 
     // It applies after a disconnect, and is an ordinary end for other listeners.
     let (pid, stream) = guest.start_process("sleep 300", &json!({}), &[("connect-timeout-ms", "700")]);
@@ -356,7 +359,7 @@ fn a_slow_listener_applies_backpressure() {
     let count = || fs::read_to_string(&counter).ok().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0);
     // It blocks without a reader: the count stops growing.
     let mut last = (0, Instant::now());
-    let stopped = eventually("the process stops", || {
+    let stopped = eventually("the process stops", SOON, || {
         let now = count();
         if now != last.0 {
             last = (now, Instant::now());
@@ -373,7 +376,7 @@ fn orphans_are_reaped() {
     let guest = TestGuest::start();
     guest.run("for i in $(seq 20); do (sleep 0.05 &) ; done");
     let zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z'; ps -e | grep -c '[s]leep'";
-    eventually("no sleeper and no zombie is left", || (guest.run(zombies).out() == "0\n0\n").then_some(()));
+    eventually("no sleeper and no zombie is left", SOON, || (guest.run(zombies).out() == "0\n0\n").then_some(()));
     // Orphans' statuses are not mixed up with the guest's own processes.
     assert_eq!(guest.run("(sleep 0.05 &); exit 9").end()["exitCode"], 9);
 }

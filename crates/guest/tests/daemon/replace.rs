@@ -5,14 +5,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use sha2::{Digest, Sha256};
 
-use crate::common::{Response, TestGuest};
+use crate::common::TestGuest;
+use testing::http::Reply;
 
 fn tag(content: &[u8]) -> String {
     let digest: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("\"{digest}\"")
 }
 
-fn put(guest: &TestGuest, path: &str, condition: (&str, &str), content: &[u8]) -> Response {
+fn put(guest: &TestGuest, path: &str, condition: (&str, &str), content: &[u8]) -> Reply {
     let headers = [("content-type", "application/octet-stream"), condition];
     guest.request("PUT", &format!("/files?path={path}"), &headers, content)
 }

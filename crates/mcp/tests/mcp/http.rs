@@ -93,12 +93,7 @@ impl OnHttp {
     }
 
     async fn eventually(&self, what: &str, ready: impl Fn(&Memory) -> bool) {
-        let waiting = async {
-            while !ready(&self.memory) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("not within 10 s: {what}"));
+        testing::eventually_async(what, testing::SOON, async || ready(&self.memory)).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Lab, eventually, new_sandbox, pausing, with_spec};
+use crate::support::{Lab, new_sandbox, pausing, with_spec};
 use engine::EngineError;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::log::LogLevel;
@@ -13,6 +13,7 @@ use sandbar_node::{
     Closing, CreateError, FilesId, IdempotencyKey, NewSandbox, Node, OnTimeout, PersistedState, Reachability, Resumed,
     SandboxError, SandboxId,
 };
+use testing::{SOON, eventually_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -76,7 +77,7 @@ async fn a_lease_kills_on_time_and_not_before() {
     tokio::time::sleep(59 * SECOND).await;
     assert!(is_open(&node, &id));
     tokio::time::sleep(2 * SECOND).await;
-    eventually("the lease has ended it", || node.get(&id).is_none()).await;
+    eventually_async("the lease has ended it", SOON, async || node.get(&id).is_none()).await;
     assert!(lab.engine.files().is_empty());
 }
 
@@ -88,7 +89,8 @@ async fn a_lease_that_pauses_keeps_what_it_says() {
         let id = create(&node, pausing(kept)).await;
         let end = node.get(&id).expect("it runs").record.end_at;
         tokio::time::sleep(61 * SECOND).await;
-        eventually("it is paused", || standing(&node, &id) == Some(PersistedState::Paused(kept))).await;
+        eventually_async("it is paused", SOON, async || standing(&node, &id) == Some(PersistedState::Paused(kept)))
+            .await;
         assert_eq!(lab.engine.running().contains(&id), kept == PauseMode::Full);
         assert_eq!(lab.engine.is_frozen(&id), kept == PauseMode::Full);
         assert!(lab.engine.files().contains(&FilesId::from(&id)));
@@ -116,9 +118,10 @@ async fn timeouts_set_connects_extend_refreshes_extend() {
     assert!(is_open(&node, &id));
 
     let expected = u64::try_from(end().as_millisecond()).expect("after 1970");
-    eventually("the guest knows", || lab.leases_of(id.as_str()).last() == Some(&Some(expected))).await;
+    eventually_async("the guest knows", SOON, async || lab.leases_of(id.as_str()).last() == Some(&Some(expected)))
+        .await;
     node.set_timeout(&id, Duration::ZERO).await.expect("it runs");
-    eventually("now means now", || node.get(&id).is_none()).await;
+    eventually_async("now means now", SOON, async || node.get(&id).is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,8 +166,10 @@ async fn a_machine_that_dies_loses_no_file() {
     let node = lab.open().await;
     let id = create(&node, new_sandbox()).await;
     lab.engine.crash(&id);
-    eventually("the loss is seen", || standing(&node, &id) == Some(PersistedState::Paused(PauseMode::Filesystem)))
-        .await;
+    eventually_async("the loss is seen", SOON, async || {
+        standing(&node, &id) == Some(PersistedState::Paused(PauseMode::Filesystem))
+    })
+    .await;
     assert!(lab.engine.files().contains(&FilesId::from(&id)));
     let log = node.log(&id).await.expect("a log");
     assert!(log.iter().any(|entry| entry.message.contains("ended unexpectedly")), "{log:?}");
@@ -174,8 +179,10 @@ async fn a_machine_that_dies_loses_no_file() {
 
     node.pause(&id, PauseMode::Full, false).await.expect("it pauses");
     lab.engine.crash(&id);
-    eventually("the loss is seen", || standing(&node, &id) == Some(PersistedState::Paused(PauseMode::Filesystem)))
-        .await;
+    eventually_async("the loss is seen", SOON, async || {
+        standing(&node, &id) == Some(PersistedState::Paused(PauseMode::Filesystem))
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,7 +275,10 @@ async fn metrics_and_logs_are_collected() {
     let id = create(&node, new_sandbox()).await;
     let start = node.now();
     tokio::time::sleep(12 * SECOND).await;
-    eventually("readings at 1, 6 and 11 s", || node.metrics(&id, None, None).expect("it runs").len() == 3).await;
+    eventually_async("readings at 1, 6 and 11 s", SOON, async || {
+        node.metrics(&id, None, None).expect("it runs").len() == 3
+    })
+    .await;
     assert_eq!(node.metrics(&id, None, Some(start)).expect("it runs").len(), 0);
     assert!(node.latest_metric(&id).is_some());
     let log = node.log(&id).await.expect("a log");
@@ -287,7 +297,8 @@ async fn processes_killed_for_want_of_memory_are_in_the_log() {
         reports.map(|entry| (entry.level, entry.message)).collect::<Vec<_>>()
     };
     let readings = async |count: usize| {
-        eventually("a reading", || node.metrics(&id, None, None).expect("it runs").len() == count).await;
+        eventually_async("a reading", SOON, async || node.metrics(&id, None, None).expect("it runs").len() == count)
+            .await;
     };
     tokio::time::sleep(2 * SECOND).await;
     readings(1).await;

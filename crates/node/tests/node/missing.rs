@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Lab, eventually, new_sandbox, pausing, with_spec};
+use crate::support::{Lab, new_sandbox, pausing, with_spec};
 use engine::Trash;
 use jiff::SignedDuration;
 use sandbar_node::lifecycle::PauseMode;
@@ -16,6 +16,7 @@ use sandbar_node::{
     Closing, CreateError, FilesId, FilesOwner, NewSandbox, Node, OnMissing, OpenError, PersistedState, RecoverError,
     Recovered, SandboxError, SandboxId, VolumeError,
 };
+use testing::{SOON, eventually_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -251,13 +252,17 @@ async fn a_clock_that_leaps_ends_no_sandbox_early() {
             let left = seen.record.end_at.duration_since(node.now()).as_secs();
             assert!((15..=60).contains(&left), "what is shown follows the clock: {left} s");
             let lease = u64::try_from(seen.record.end_at.as_millisecond()).expect("after 1970");
-            eventually("the guest is told", || lab.leases_of(id.as_str()).last() == Some(&Some(lease))).await;
+            eventually_async("the guest is told", SOON, async || {
+                lab.leases_of(id.as_str()).last() == Some(&Some(lease))
+            })
+            .await;
         }
     }
     tokio::time::sleep(25 * SECOND).await;
-    eventually("the lease ends by the time that has passed", || node.get(&killed).is_none()).await;
+    eventually_async("the lease ends by the time that has passed", SOON, async || node.get(&killed).is_none()).await;
     let standing = || node.get(&frozen).map(|seen| seen.standing);
-    eventually("the other is paused", || standing() == Some(PersistedState::Paused(PauseMode::Full))).await;
+    eventually_async("the other is paused", SOON, async || standing() == Some(PersistedState::Paused(PauseMode::Full)))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,12 +4,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::support::{Lab, eventually, new_sandbox, pausing};
+use crate::support::{Lab, new_sandbox, pausing};
 use egress::{Policy, Rules};
 use engine::{Boot, BootFiles, Engine};
 use protocol::guest::GuestConfig;
 use sandbar_node::lifecycle::PauseMode;
 use sandbar_node::{FilesId, Node, PersistedState, Reachability, Record, SandboxId, new_sandbox_id};
+use testing::{SOON, eventually_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,9 +37,12 @@ async fn running_machines_are_adopted_with_their_settings() {
     assert!(matches!(node.reachability(&before.id), Some((_, Reachability::Open(_)))));
     let lease = u64::try_from(before.end_at.as_millisecond()).expect("after 1970");
     let leases = || lab.leases_of(before.id.as_str());
-    eventually("the guest is told its lease again", || leases().len() == 2 && leases()[1] == Some(lease)).await;
+    eventually_async("the guest is told its lease again", SOON, async || {
+        leases().len() == 2 && leases()[1] == Some(lease)
+    })
+    .await;
     tokio::time::sleep(61 * SECOND).await;
-    eventually("the lease still holds", || node.get(&before.id).is_none()).await;
+    eventually_async("the lease still holds", SOON, async || node.get(&before.id).is_none()).await;
 }
 
 #[tokio::test(start_paused = true)]

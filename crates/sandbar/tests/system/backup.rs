@@ -2,7 +2,6 @@
 //! server has volumes, templates, paused and running sandboxes, workspaces and the studio's jobs.
 //! Servers of root and of both kinds of ordinary user pass the same checks.
 
-use crate::support::http::request;
 use crate::support::{Program, Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::fs;
@@ -13,6 +12,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
+use testing::http::request;
 use testing::{S3Server, User};
 
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -207,11 +207,13 @@ fn a_backup_in_a_directory_brings_everything_back() {
 
 #[test]
 fn a_backup_with_subordinate_ids_brings_everything_back() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     back_up_and_restore(Some(User::with_subordinate_ids()));
 }
 
 #[test]
 fn a_backup_with_a_single_id_brings_everything_back() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     back_up_and_restore(Some(User::with_a_single_id()));
 }
 
@@ -271,6 +273,7 @@ fn back_up_and_restore(user: Option<User>) {
 
 #[test]
 fn rootless_servers_without_a_running_sandbox_are_backed_up() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         back_up_without_processes(user);
     }
@@ -340,6 +343,7 @@ fn a_path_that_is_too_long_costs_only_itself() {
 
 #[test]
 fn a_backup_is_restored_only_where_its_owners_exist() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     let (subordinate, single) = (Some(User::with_subordinate_ids()), Some(User::with_a_single_id()));
     for (maker, others, reason) in [
         (None, [subordinate, single].as_slice(), "as root"),
@@ -426,6 +430,7 @@ fn find_block(image: &Path, content: &[u8; 4096]) -> u64 {
 
 #[test]
 fn disk_faults_are_found_and_named_by_scrub() {
+    testing::needs_root!("it mounts a disk");
     // A disk of its own, so that the pool is a btrfs image, whatever file system the host has.
     let disk = testing::Disk::new(2 << 30);
     let mut server = Server::on(&disk.path().join("data"), &["--no-studio"]);
@@ -471,6 +476,7 @@ fn disk_faults_are_found_and_named_by_scrub() {
 
 #[test]
 fn scrub_of_a_rootless_server_says_what_it_cannot_check() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         scrub_plain_directories(user);
     }
@@ -590,6 +596,7 @@ fn the_server_backs_up_and_scrubs_by_timer() {
 
 #[test]
 fn rootless_servers_back_up_and_scrub_by_timer() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     back_up_by_timer(Some(User::with_subordinate_ids()));
     back_up_by_timer(Some(User::with_a_single_id()));
 }

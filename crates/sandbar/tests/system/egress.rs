@@ -67,6 +67,7 @@ fn assert_not_inside(server: &Server, sandbox: &Sandbox, id: &str) {
 
 #[test]
 fn requests_carry_secrets_that_never_are_inside() {
+    testing::needs_network!();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name);
     let (certificate, key) = (path("web.pem"), path("web.key"));

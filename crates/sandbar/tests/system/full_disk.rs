@@ -65,7 +65,7 @@ impl Volume {
 
     fn call(&self, server: &Server, method: &str, body: &[u8]) -> (u16, String) {
         let headers = [("Authorization", self.authorization.as_str())];
-        let reply = crate::support::http::request(&server.address, method, &self.path, &headers, body);
+        let reply = testing::http::request(&server.address, method, &self.path, &headers, body);
         let reply = reply.expect("an answer");
         (reply.status, reply.text())
     }
@@ -85,11 +85,13 @@ fn synced_content(sandbox: &Sandbox) -> String {
 
 #[test]
 fn full_host_disk_costs_nothing_synced() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| fill_host_disk(None));
 }
 
 #[test]
 fn full_host_disk_costs_rootless_servers_nothing_synced() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| fill_host_disk(Some(User::with_subordinate_ids())));
 }
 
@@ -246,6 +248,7 @@ fn abort_pool(server: &Server, disk: &Disk, sandbox: &Sandbox) {
 
 #[test]
 fn full_host_disk_that_aborted_the_pool_is_reported() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| abort_pool_twice());
 }
 
@@ -301,7 +304,7 @@ fn write_each_kind(server: &Server, token: &str, sandbox: &Sandbox, name: &str) 
     let bearer = format!("Bearer {token}");
     let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
     let build = json!({ "name": name, "goal": "Make a page.", "model": "scripted:demo" }).to_string();
-    let build = crate::support::http::request(&server.address, "POST", "/api/generation", &headers, build.as_bytes());
+    let build = testing::http::request(&server.address, "POST", "/api/generation", &headers, build.as_bytes());
     let pause = format!("/sandboxes/{}/pause", sandbox.id);
     let calls = [
         ("create", server.call("POST", "/v2/sandboxes", Some(json!({ "templateID": "base" })))),
@@ -315,6 +318,7 @@ fn write_each_kind(server: &Server, token: &str, sandbox: &Sandbox, name: &str) 
 
 #[test]
 fn disk_faults_below_a_server_are_reported_and_survived() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| fail_disk_below_a_server());
 }
 

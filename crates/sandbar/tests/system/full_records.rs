@@ -2,7 +2,6 @@
 //! that it cannot record, and recovers without a restart once there is space.
 
 use crate::agent::{bash, next};
-use crate::support::http::{Reply, request};
 use crate::support::program::text;
 use crate::support::{Program, Server, eventually};
 use serde_json::{Value, json};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+use testing::http::{Reply, request};
 use testing::repeats;
 
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -104,6 +104,7 @@ impl Studio {
 /// A regression test: older versions lost all jobs that they acknowledged on a full disk.
 #[test]
 fn a_full_disk_loses_no_acknowledged_job() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| fill_disk_of_the_studio());
 }
 
@@ -157,6 +158,7 @@ fn fill_disk_of_the_studio() {
 /// The records of workspaces and runs are on a small file system, which becomes full during a run.
 #[test]
 fn full_host_disk_stops_a_run_that_can_be_resumed() {
+    testing::needs_root!("it mounts a disk");
     (0..repeats(1, 5)).for_each(|_| fill_disk_during_a_run());
 }
 

@@ -195,6 +195,7 @@ fn every_attempt_is_refused_and_its_control_succeeds() {
 
 #[test]
 fn every_attempt_is_refused_by_rootless_servers() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         check_attempts(&Server::for_user(user, &["--no-studio"]));
     }
@@ -210,7 +211,7 @@ fn check_attempts(server: &Server) {
             wrong.push(format!("{what}: not refused with {refusal:?}: {output:?}"));
         }
         let allowed = match control {
-            Root(_) if !rustix::process::geteuid().is_root() => continue,
+            Root(_) if !testing::is_root() => continue,
             Root(control) | AnyUser(control) => on_host(control),
         };
         if !allowed.ok() {
@@ -324,9 +325,7 @@ fn edge_status(server: &Server, sandbox: &Sandbox, token: &str) -> u16 {
         ("X-Access-Token", token),
         ("Content-Type", "application/json"),
     ];
-    crate::support::http::request(&server.address, "POST", "/process.Process/List", &headers, b"{}")
-        .expect("an answer")
-        .status
+    testing::http::request(&server.address, "POST", "/process.Process/List", &headers, b"{}").expect("an answer").status
 }
 
 #[test]
@@ -374,7 +373,7 @@ fn a_wrong_key_opens_nothing() {
     for key in ["", "e2b_0000000000000000000000000000000000000000"] {
         let headers = [("X-API-Key", key)];
         let path = format!("/sandboxes/{}", sandbox.id);
-        let reply = crate::support::http::request(&server.address, "GET", &path, &headers, b"").expect("an answer");
+        let reply = testing::http::request(&server.address, "GET", &path, &headers, b"").expect("an answer");
         assert_eq!((reply.status, reply.json()["code"].as_i64()), (401, Some(401)));
     }
     assert_eq!(server.call("GET", &format!("/sandboxes/{}", sandbox.id), None).status, 200, "the control");

@@ -17,6 +17,7 @@ fn assert_responsive(neighbour: &crate::support::Sandbox) {
 
 #[test]
 fn a_memory_bomb_is_ended_alone() {
+    testing::needs_root!("without a cgroup there are no limits");
     let server = Server::start();
     let neighbour = server.create();
     let bomb = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
@@ -32,6 +33,7 @@ fn a_memory_bomb_is_ended_alone() {
 
 #[test]
 fn many_small_processes_over_the_limit_do_not_cost_the_sandbox() {
+    testing::needs_root!("without a cgroup there are no limits");
     let server = Server::start();
     let sandbox = server.create_with(json!({ "templateID": "base", "memoryMB": 256 }));
     let greedy = "for i in $(seq 16); do /usr/bin/python3 -c \"x = bytearray(32 << 20); import time; time.sleep(2)\" & done; wait";
@@ -80,6 +82,7 @@ fn a_fork_bomb_is_held_and_ends_with_its_sandbox() {
 
 #[test]
 fn a_full_disk_is_507_and_only_its_own() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let server = Server::start();
     let neighbour = server.create();
     let full = server.create_with(json!({ "templateID": "base", "diskSizeMB": 64 }));
@@ -98,6 +101,7 @@ fn a_full_disk_is_507_and_only_its_own() {
 
 #[test]
 fn the_processor_is_shared_by_the_limit() {
+    testing::needs_root!("without a cgroup there are no limits");
     let server = Server::start();
     let sandbox = server.create_with(json!({ "templateID": "base", "cpuCount": 1 }));
     let script = "for i in 1 2; do timeout 3 bash -c 'while :; do :; done' & done; wait; times | tail -n 1";

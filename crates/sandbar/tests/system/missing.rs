@@ -1,13 +1,13 @@
 //! Missing parts of a used data directory, with a real server and a real pool: the server starts
 //! nothing with empty files and removes nothing.
 
-use crate::support::http::{Reply, request};
 use crate::support::server::PROGRAM;
 use crate::support::{Program, Sandbox, Server, eventually};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use testing::http::{Reply, request};
 
 fn pause(server: &Server, sandbox: &Sandbox, memory: bool) {
     let reply = server.call("POST", &format!("/sandboxes/{}/pause", sandbox.id), Some(json!({ "memory": memory })));

@@ -89,6 +89,7 @@ fn start_host_service() -> u16 {
 
 #[test]
 fn the_network_reaches_the_internet_and_not_the_host() {
+    testing::needs_network!();
     let mut internet = Internet::new();
     for script in [WEB, UDP, REGISTRY] {
         internet.serve(script);

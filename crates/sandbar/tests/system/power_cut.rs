@@ -126,7 +126,7 @@ impl Volume {
         let bearer = format!("Bearer {}", self.token);
         let target = format!("/volumecontent/{}/{target}", self.id);
         let headers = [("Authorization", bearer.as_str())];
-        let reply = crate::support::http::request(&server.address, method, &target, &headers, body).expect("an answer");
+        let reply = testing::http::request(&server.address, method, &target, &headers, body).expect("an answer");
         (reply.status, reply.text())
     }
 
@@ -160,16 +160,19 @@ fn authorities(server: &Server) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn power_cut_takes_nothing_of_sandboxes_and_templates() {
+    testing::needs_root!("it mounts a disk");
     cut_sandboxes_and_templates(Machine::start(&["--no-studio"]));
 }
 
 #[test]
 fn power_cut_takes_nothing_of_sandboxes_with_subordinate_ids() {
+    testing::needs_root!("it mounts a disk");
     cut_sandboxes_and_templates(Machine::for_account(Some(User::with_subordinate_ids()), &["--no-studio"]));
 }
 
 #[test]
 fn power_cut_takes_nothing_of_sandboxes_with_a_single_id() {
+    testing::needs_root!("it mounts a disk");
     cut_sandboxes_and_templates(Machine::for_account(Some(User::with_a_single_id()), &["--no-studio"]));
 }
 
@@ -267,11 +270,13 @@ fn cut_sandboxes_and_templates(mut machine: Machine) {
 
 #[test]
 fn power_cut_takes_nothing_of_volumes() {
+    testing::needs_root!("it mounts a disk");
     cut_volumes(Machine::start(&["--no-studio"]));
 }
 
 #[test]
 fn power_cut_takes_nothing_of_volumes_of_a_rootless_server() {
+    testing::needs_root!("it mounts a disk");
     cut_volumes(Machine::for_account(Some(User::with_subordinate_ids()), &["--no-studio"]));
 }
 
@@ -322,11 +327,13 @@ fn cut_volumes(mut machine: Machine) {
 
 #[test]
 fn power_cut_takes_no_write_older_than_30_seconds() {
+    testing::needs_root!("it mounts a disk");
     cut_unsynced(Machine::start(&["--no-studio"]), UNSYNCED_LIMIT);
 }
 
 #[test]
 fn power_cut_takes_no_rootless_write_older_than_a_minute() {
+    testing::needs_root!("it mounts a disk");
     // Only the kernel's writeback ensures this limit, so that only `./dev soak` tests it.
     for _ in 0..repeats(0, 1) {
         let machine = Machine::for_account(Some(User::with_subordinate_ids()), &["--no-studio"]);
@@ -360,6 +367,7 @@ fn repository(directory: &Path) {
 
 #[test]
 fn power_cut_takes_nothing_of_workspaces() {
+    testing::needs_root!("it mounts a disk");
     let mut machine = Machine::start(&["--no-studio"]);
     let source = tempfile::tempdir().expect("a directory");
     repository(source.path());
@@ -384,6 +392,7 @@ fn power_cut_takes_nothing_of_workspaces() {
 
 #[test]
 fn power_cut_takes_no_event_of_a_run() {
+    testing::needs_root!("it mounts a disk");
     let mut machine = Machine::start(&["--no-studio"]);
     let directory = tempfile::tempdir().expect("a directory");
     let script = directory.path().join("script.json");
@@ -422,6 +431,7 @@ fn power_cut_takes_no_event_of_a_run() {
 
 #[test]
 fn power_cut_takes_no_acknowledged_job() {
+    testing::needs_root!("it mounts a disk");
     // Without workers, so that the records do not change meanwhile.
     let mut machine = Machine::start(&["--builds", "0"]);
     let token = std::fs::read_to_string(machine.server.file("studio/token")).expect("the first user's token");
@@ -431,11 +441,10 @@ fn power_cut_takes_no_acknowledged_job() {
             move |server: &Server, method: &str, path: &str, body: &str| {
                 let bearer = format!("Bearer {}", token.trim());
                 let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
-                crate::support::http::request(&server.address, method, path, &headers, body.as_bytes())
-                    .expect("an answer")
+                testing::http::request(&server.address, method, path, &headers, body.as_bytes()).expect("an answer")
             }
         };
-        let credits = |reply: crate::support::http::Reply| reply.json()["credits"].as_i64().expect("a number");
+        let credits = |reply: testing::http::Reply| reply.json()["credits"].as_i64().expect("a number");
         let left = credits(call(&machine.server, "GET", "/api/me", "")) - 1;
         let body = json!({ "name": format!("round-{round}"), "goal": "a page", "model": "scripted:demo" }).to_string();
         let reply = call(&machine.server, "POST", "/api/generation", &body);
@@ -462,10 +471,10 @@ fn power_cut_takes_no_acknowledged_job() {
 fn timeline_until(server: &Server, token: &str, job: &str, kind: &str) -> String {
     let bearer = format!("Bearer {}", token.trim());
     let (path, headers) = (format!("/api/jobs/{job}/events"), [("Authorization", bearer.as_str())]);
-    let stream = crate::support::http::start(&server.address, "GET", &path, &headers, b"");
+    let stream = testing::http::start(&server.address, "GET", &path, &headers, b"");
     let (mut stream, mut text) = (stream.expect("an answer"), String::new());
     while !text.lines().any(|line| line.starts_with("data:") && line.contains(&format!("\"type\":\"{kind}\""))) {
-        let piece = stream.next().unwrap_or_else(|error| panic!("no event {kind} ({error}) in {text}"));
+        let piece = stream.next_piece().unwrap_or_else(|error| panic!("no event {kind} ({error}) in {text}"));
         text.push_str(&String::from_utf8_lossy(&piece.unwrap_or_else(|| panic!("no event {kind} in {text}"))));
     }
     text

@@ -34,7 +34,7 @@ fn doctor_succeeds_here_and_prints_json() {
     let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     assert!(done.status.success(), "{report:#}");
     // The isolation of a rootless server is reduced, and the report lists the differences.
-    let isolation = if rustix::process::geteuid().is_root() { "full" } else { "reduced" };
+    let isolation = if testing::is_root() { "full" } else { "reduced" };
     assert_eq!((&report["ok"], &report["isolation"]), (&true.into(), &isolation.into()), "{report:#}");
     assert_eq!(report["differences"].as_array().is_some_and(Vec::is_empty), isolation == "full", "{report:#}");
     for check in report["checks"].as_array().expect("a list") {

@@ -78,6 +78,7 @@ fn a_database_of_a_newer_version_is_named() {
 /// Mounting needs root.
 #[test]
 fn a_data_directory_that_is_not_writable_is_named() {
+    testing::needs_root!("it mounts a disk");
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().to_str().expect("a plain path");
     let mount = |options: &str| {

@@ -190,8 +190,7 @@ fn a_server_killed_at_any_moment_leaves_only_usable_sandboxes() {
 /// Creates, pauses and kills sandboxes until the server is gone.
 fn create_and_end(address: &str, key: &str, worker: usize) {
     let headers = [("X-API-Key", key), ("Content-Type", "application/json")];
-    let call =
-        |method: &str, path: &str, body: &[u8]| crate::support::http::request(address, method, path, &headers, body);
+    let call = |method: &str, path: &str, body: &[u8]| testing::http::request(address, method, path, &headers, body);
     for step in worker.. {
         let Ok(reply) = call("POST", "/v2/sandboxes", br#"{"templateID":"base"}"#) else { return };
         if !reply.complete || reply.status != 201 {

@@ -24,6 +24,7 @@ server.serve_forever()
 
 #[test]
 fn a_user_with_subordinate_ids_has_all_ids_inside() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     let user = User::with_subordinate_ids();
     let server = Server::for_user(user, &["--no-studio"]);
     let sandbox = server.create();
@@ -41,6 +42,7 @@ fn a_user_with_subordinate_ids_has_all_ids_inside() {
 
 #[test]
 fn a_user_without_subordinate_ids_has_one_id_inside() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     let server = Server::for_user(User::with_a_single_id(), &["--no-studio"]);
     let sandbox = server.create();
     assert_eq!(sandbox.must("user", "id -u; id -un; pwd"), "0\nuser\n/home/user\n");
@@ -52,6 +54,7 @@ fn a_user_without_subordinate_ids_has_one_id_inside() {
 
 #[test]
 fn a_delegated_cgroup_has_limits_and_freezes() {
+    testing::needs_root!("it delegates a cgroup to a user");
     let user = User::with_subordinate_ids();
     let delegated = Delegated::for_user(user);
     let mut server = Server::for_user_in(&delegated.0, user, &["--no-studio"]);

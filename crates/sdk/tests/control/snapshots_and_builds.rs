@@ -9,7 +9,7 @@ use sandbar_sdk::{
     CallError, Client, Connect, Create, CreateError, Fork, LogQuery, NewSnapshot, Pause, Sandbox, SandboxError,
     SnapshotQuery,
 };
-use testing::{Launch, Running, Server};
+use testing::{RunningServer, Server, ServerLaunch};
 
 fn lasting(template: &str) -> Create {
     Create::template(template).timeout(Duration::from_secs(600))
@@ -198,10 +198,17 @@ async fn a_failed_build_names_its_step_and_keeps_the_template() {
 async fn a_server_killed_during_a_build_leaves_no_partial_state() {
     let data = tempfile::Builder::new().prefix("sandbar-test-").tempdir().expect("a directory");
     let program = testing::program();
-    let launch =
-        || Running::launch(Launch { program: &program, data: data.path(), arguments: &[], umask: "022", user: None });
+    let launch = || {
+        RunningServer::launch(ServerLaunch {
+            program: &program,
+            data: data.path(),
+            arguments: &[],
+            umask: "022",
+            user: None,
+        })
+    };
     let mut server = launch();
-    let reach = |server: &Running| testing::client(&server.address, &server.key).build().expect("valid options");
+    let reach = |server: &RunningServer| testing::client(&server.address, &server.key).build().expect("valid options");
     let client = reach(&server);
     let sandbox = client.create(lasting("base")).await.expect("a sandbox");
     sandbox.files().write("kept", "yes").await.expect("a file");

@@ -248,6 +248,7 @@ async fn stream_both_ways() {
 
 #[tokio::test]
 async fn a_full_disk_is_reported_as_no_space() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let server = Server::shared(&[]);
     let create = Create::template("base").disk_size_mb(128).timeout(Duration::from_secs(600));
     let sandbox = server.client().create(create).await.expect("a sandbox");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tempfile::TempDir;
-use testing::{Launch, Running, Tied, eventually_async, program, without_settings};
+use testing::{RunningServer, ServerLaunch, Tied, eventually_async, program, without_settings};
 
 /// For any condition, on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(240);
@@ -25,7 +25,7 @@ pub(crate) fn scripts(directory: &Path, scripts: &[(&str, &str)]) -> PathBuf {
 
 /// A `sandbar up` with its studio.
 pub(crate) struct Whole {
-    pub(crate) server: Running,
+    pub(crate) server: RunningServer,
     pub(crate) user: Caller,
     directory: TempDir,
 }
@@ -35,7 +35,7 @@ impl Whole {
         let directory = TempDir::new().expect("a directory");
         let (data, scripts) = (directory.path().join("data"), scripts(directory.path(), files));
         let arguments = ["--ephemeral", "--scripts", scripts.to_str().expect("a plain path")];
-        let server = Running::launch(Launch {
+        let server = RunningServer::launch(ServerLaunch {
             program: &program(),
             data: &data,
             arguments: &arguments,

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sandbar_tools::{ErrorCode, Progress, Step, Watch};
 use serde_json::json;
+use testing::{SOON, eventually_async};
 
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::Fixture;
 
 /// Upper bound for a trivial command on a busy machine.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -303,7 +304,7 @@ async fn background_task_has_log_and_exit_report(fixture: &Fixture) {
     let log = task["output_path"].as_str().expect("a log").to_owned();
     let text = fixture.ok("read_file", json!({ "path": log, "offset": -50 })).await;
     assert!(text.starts_with("1\t/home/user/app\n2\tserving"), "{text}");
-    eventually("the task ends and the next command says so", async || {
+    eventually_async("the task ends and the next command says so", SOON, async || {
         let text = fixture.ok("bash", json!({ "command": "true" })).await;
         text.contains("[Background task b1 has ended with exit code 4. Output: ")
     })
@@ -335,7 +336,7 @@ async fn cancelled_call_returns_and_leaves_no_process(fixture: &Fixture) {
     let cancel = watch.cancel.clone();
     let call = fixture.call_watched("bash", json!({ "command": "echo begun; sleep 4323 & sleep 4323" }), watch);
     let stop = async {
-        eventually("progress is received", async || lines.lock().contains(&"begun".to_owned())).await;
+        eventually_async("progress is received", SOON, async || lines.lock().contains(&"begun".to_owned())).await;
         cancel.cancel();
     };
     let (run, ()) = tokio::join!(call, stop);
@@ -361,7 +362,7 @@ async fn slow_command_is_detached(fixture: &Fixture) {
     let group = run.structured.to_value()["background"]["pgid"].as_u64().expect("a group");
     assert!(group > 1 && run.structured.to_value()["background"]["pid"] == group, "{run:?}");
     let log = run.structured.to_value()["background"]["output_path"].as_str().expect("a log").to_owned();
-    eventually("the rest is in the log", async || fixture.get(&log).await == "one\ntwo\n").await;
+    eventually_async("the rest is in the log", SOON, async || fixture.get(&log).await == "one\ntwo\n").await;
 }
 
 async fn waiting_for_the_lock_counts_as_waiting(fixture: &Fixture) {
@@ -446,7 +447,7 @@ async fn cancelling_at_any_step_leaves_no_process(fixture: &Fixture) {
         cancel.cancel();
         let run = call.await;
         assert_eq!(run.code, Some(ErrorCode::Cancelled), "after {step}: {run:?}");
-        eventually("nothing is left", async || fixture.processes("sleep 4326").await == 0).await;
+        eventually_async("nothing is left", SOON, async || fixture.processes("sleep 4326").await == 0).await;
     }
     assert_eq!(fixture.ok("bash", json!({ "command": "echo alive" })).await, "alive\n[exit 0]");
 }
@@ -518,7 +519,7 @@ async fn helper_processes_end_with_the_command(fixture: &Fixture) {
     fixture.ok("bash", json!({ "command": "sleep 4326 & echo started" })).await;
     assert_eq!(fixture.processes("^sleep 4326").await, 1);
     for ours in ["^/usr/bin/timeout -k", "search-[0-9a-f]+ --run", "^/bin/sh -c # Which background"] {
-        eventually("nothing of ours is left", async || fixture.processes(ours).await == 0).await;
+        eventually_async("nothing of ours is left", SOON, async || fixture.processes(ours).await == 0).await;
     }
     assert_eq!(fixture.processes("^sleep 4326").await, 1);
 }
@@ -554,14 +555,14 @@ async fn background_log_is_limited(fixture: &Fixture) {
     let input = json!({ "command": "yes | head -c 70M; echo after; sleep 1000", "run_in_background": true });
     let started = fixture.call("bash", input).await;
     let log = started.structured.to_value()["background"]["output_path"].as_str().expect("a log").to_owned();
-    eventually("the log is full", async || {
+    eventually_async("the log is full", SOON, async || {
         let entry = fixture.sandbox().files().stat(&log).await.expect("the log is there");
         assert!(entry.size <= 64 << 20);
         entry.size == 64 << 20
     })
     .await;
     // The full log does not block the command.
-    eventually("the command goes on", async || fixture.processes("^sleep 1000").await > 0).await;
+    eventually_async("the command goes on", SOON, async || fixture.processes("^sleep 1000").await > 0).await;
 }
 
 async fn sudo_processes_are_killed(fixture: &Fixture) {
@@ -589,7 +590,7 @@ async fn closing_the_session_kills_its_tasks(fixture: &Fixture) {
 async fn lost_sandbox_returns_an_error_result(fixture: &Fixture) {
     let run = fixture.call("bash", json!({ "command": "echo begun; sleep 1000" }));
     let end = async {
-        eventually("the command runs", async || fixture.processes("^sleep 1000").await > 0).await;
+        eventually_async("the command runs", SOON, async || fixture.processes("^sleep 1000").await > 0).await;
         fixture.sandbox().kill().await.expect("it ends");
     };
     let (run, ()) = tokio::join!(run, end);

@@ -2,11 +2,9 @@
 //! without ripgrep, and that with only find and grep.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::FutureExt as _;
 use sandbar_tools::{
     ErrorCode, InMemoryToolDispatcher, SandboxToolDispatcher, ScreenshotError, ScreenshotProvider, ScreenshotRequest,
     ScreenshotSet, ToolDispatcher, ToolResult, Watch,
@@ -220,11 +218,6 @@ impl Fixture {
             }
         }
     }
-}
-
-/// Polls until `ready`; the deadline's message names what it waited for.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut ready: impl FnMut() -> F) {
-    testing::eventually_async(what, Duration::from_secs(20), || ready().map(|done| done.then_some(()))).await;
 }
 
 /// Validates the part of JSON Schema that the definitions use. Fields that no schema names are

@@ -4,6 +4,7 @@
 use sandbar_tools::{ErrorCode, SandboxToolDispatcher, ToolDispatcher};
 use sdk::Command;
 use serde_json::json;
+use testing::{SOON, eventually_async};
 
 use crate::fixture::Fixture;
 
@@ -31,7 +32,7 @@ async fn another_program_continues_a_session(fixture: &Fixture) {
     text(&two, "write_file", json!({ "path": "/home/user/a.txt", "content": "two\n" })).await;
     let started = text(&one, "bash", json!({ "command": "sleep 2; exit 3", "run_in_background": true })).await;
     assert!(started.starts_with("Started background task b1"), "{started}");
-    crate::fixture::eventually("the other program is received of the end", async || {
+    eventually_async("the other program is told of the end", SOON, async || {
         text(&two, "bash", json!({ "command": "true" })).await.contains("Background task b1 has ended with exit code 3")
     })
     .await;

@@ -21,7 +21,7 @@ use sandbar_workspace::{OwnServer, Parts, Settings, Workspace, WorkspaceName, Wo
 use sdk::{Client, ListQuery, SandboxId};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
-use testing::{Launch, Running, Server};
+use testing::{RunningServer, Server, ServerLaunch};
 
 use testing::trees::tree_of;
 pub(crate) use testing::trees::{assert_same, run};
@@ -209,7 +209,7 @@ pub(crate) async fn tree(workspace: &Workspace) -> Vec<String> {
 
 /// A server that can be killed and restarted at the same address, with its sandboxes.
 pub(crate) struct KillableServer {
-    running: Option<Running>,
+    running: Option<RunningServer>,
     address: String,
     key: String,
     /// Last: removed after the server has exited.
@@ -252,9 +252,10 @@ impl Drop for KillableServer {
     }
 }
 
-fn launch(listen: &str, data: &Path) -> Running {
-    let launch = Launch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022", user: None };
-    Running::launch_at(listen, launch)
+fn launch(listen: &str, data: &Path) -> RunningServer {
+    let launch =
+        ServerLaunch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022", user: None };
+    RunningServer::launch_at(listen, launch)
 }
 
 /// An error with its causes.

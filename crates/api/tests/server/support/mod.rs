@@ -182,17 +182,6 @@ pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_else(|| panic!("{field} is a text in {value}"))
 }
 
-pub(crate) async fn eventually<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + TIMEOUT;
-    loop {
-        if let Some(result) = done().await {
-            return result;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "it never came true: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
 fn full(body: impl Into<Bytes>) -> Body {

@@ -3,9 +3,9 @@
 //!
 //! Requests are written and read byte by byte, so that the tests see the real wire format.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use base64::engine::general_purpose::STANDARD;
 use protocol::guest::GuestConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testing::http::{Reply, Streaming};
+use testing::{SOON, eventually};
 
 /// Timeout of every read; a hanging guest fails the test instead of blocking it.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -93,14 +95,14 @@ impl TestGuest {
     }
 
     /// One request on a new connection.
-    pub(crate) fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    pub(crate) fn request(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         let mut stream = self.connect();
         // In one write: a refusal closes the connection without reading the body.
         stream.write_all(&[&head(method, target, headers, Some(body.len())), body].concat()).expect("written");
-        Response::read(&mut BufReader::new(stream))
+        Reply::read(BufReader::new(stream))
     }
 
-    pub(crate) fn get(&self, target: &str) -> Response {
+    pub(crate) fn get(&self, target: &str) -> Reply {
         self.request("GET", target, &[], b"")
     }
 
@@ -151,7 +153,7 @@ impl TestGuest {
         (stream.started(), stream)
     }
 
-    pub(crate) fn upload(&self, path: &str, content: &[u8]) -> Response {
+    pub(crate) fn upload(&self, path: &str, content: &[u8]) -> Reply {
         let target = format!("/files?path={}", encode(path));
         self.request("POST", &target, &[("content-type", "application/octet-stream")], content)
     }
@@ -165,7 +167,9 @@ impl TestGuest {
     pub(crate) fn host_pid(&self) -> u32 {
         let unshare = self.child.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
-        eventually("process 1 started", || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok())
+        eventually("process 1 started", SOON, || {
+            fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok()
+        })
     }
 
     pub(crate) fn has_exited(&mut self) -> bool {
@@ -226,97 +230,11 @@ pub(crate) fn encode(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string().replace("%20", "+")
 }
 
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Response {
-    pub(crate) fn read(from: &mut impl BufRead) -> Self {
-        let (status, headers) = read_head(from);
-        let mut response = Self { status, headers, body: Vec::new() };
-        if let Some(length) = response.header("content-length") {
-            response.body = vec![0; length.parse().expect("a length")];
-            from.read_exact(&mut response.body).expect("a body");
-        } else if response.header("transfer-encoding") == Some("chunked") {
-            Chunked::new(from).read_to_end(&mut response.body).expect("a body");
-        }
-        response
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str())
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-}
-
-fn read_head(from: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
-    let mut line = String::new();
-    from.read_line(&mut line).expect("a status line");
-    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no status in {line:?}"));
-    let mut headers = Vec::new();
-    loop {
-        let mut line = String::new();
-        from.read_line(&mut line).expect("a header");
-        match line.trim_end().split_once(": ") {
-            Some((name, value)) => headers.push((name.to_ascii_lowercase(), value.to_owned())),
-            None => return (status, headers),
-        }
-    }
-}
-
-/// Reads a chunked body.
-pub(crate) struct Chunked<R> {
-    from: R,
-    left: usize,
-    over: bool,
-}
-
-impl<R: BufRead> Chunked<R> {
-    pub(crate) fn new(from: R) -> Self {
-        Self { from, left: 0, over: false }
-    }
-}
-
-impl<R: BufRead> Read for Chunked<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.left == 0 && !self.over {
-            let mut line = String::new();
-            while line.trim().is_empty() {
-                line.clear();
-                if self.from.read_line(&mut line)? == 0 {
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            self.left = usize::from_str_radix(line.trim(), 16).map_err(std::io::Error::other)?;
-            self.over = self.left == 0;
-            if self.over {
-                self.from.read_line(&mut line)?;
-            }
-        }
-        if self.over {
-            return Ok(0);
-        }
-        let wanted = buffer.len().min(self.left);
-        let count = self.from.read(&mut buffer[..wanted])?;
-        self.left -= count;
-        Ok(count)
-    }
-}
-
 /// The response of a streaming call, message by message.
 pub(crate) struct EventStream {
-    body: Chunked<BufReader<UnixStream>>,
+    body: Streaming<BufReader<UnixStream>>,
+    /// Of the body, what no frame has taken.
+    pending: VecDeque<u8>,
     started: Option<u64>,
 }
 
@@ -329,22 +247,25 @@ pub(crate) enum Message {
 
 impl EventStream {
     pub(crate) fn read(stream: UnixStream, content_type: &str) -> Self {
-        let mut from = BufReader::new(stream);
-        let (status, headers) = read_head(&mut from);
-        assert_eq!(status, 200, "streams answer 200, errors included");
+        let body = Streaming::read("POST", BufReader::new(stream)).expect("a response");
+        assert_eq!(body.status, 200, "streams answer 200, errors included");
         let types: Vec<_> =
-            headers.iter().filter(|header| header.0 == "content-type").map(|header| &header.1).collect();
+            body.headers.iter().filter(|header| header.0 == "content-type").map(|header| &header.1).collect();
         assert_eq!(types, [content_type], "exactly this type");
-        Self { body: Chunked::new(from), started: None }
+        Self { body, pending: VecDeque::new(), started: None }
     }
 
     pub(crate) fn frame(&mut self) -> (u8, Vec<u8>) {
-        let mut prefix = [0; 5];
-        self.body.read_exact(&mut prefix).expect("an envelope");
+        let prefix = self.take(5);
         let length = u32::from_be_bytes(prefix[1..].try_into().expect("four bytes"));
-        let mut payload = vec![0; length as usize];
-        self.body.read_exact(&mut payload).expect("a payload");
-        (prefix[0], payload)
+        (prefix[0], self.take(length as usize))
+    }
+
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.pending.len() < count {
+            self.pending.extend(self.body.next_piece().expect("readable").expect("the body goes on"));
+        }
+        self.pending.drain(..count).collect()
     }
 
     pub(crate) fn message(&mut self) -> Message {
@@ -455,18 +376,5 @@ impl Run {
             .as_ref()
             .and_then(|error| error["code"].as_str())
             .unwrap_or_else(|| panic!("no error: {:?}", self.end))
-    }
-}
-
-/// Polls until `probe` returns a value.
-#[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + READ_TIMEOUT;
-    loop {
-        if let Some(found) = probe() {
-            return found;
-        }
-        assert!(std::time::Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -105,17 +105,6 @@ pub(crate) fn pausing(kept: PauseMode) -> NewSandbox {
     with_spec(|spec| spec.on_timeout = OnTimeout::Pause(kept))
 }
 
-/// Polls until `done`, however long the other tasks take.
-pub(crate) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("it never came true: {what}");
-}
-
 async fn guest(listener: UnixListener, config: GuestConfig, ended: CancellationToken, leases: Leases) {
     let id = config.sandbox_id;
     leases.lock().entry(id.clone()).or_default().push(config.lease_ends_unix_ms);

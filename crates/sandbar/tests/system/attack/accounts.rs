@@ -1,12 +1,12 @@
 //! Attacks on the studio's users: cookies, sessions, revoked tokens.
 
-use crate::support::http::{self, Reply, Streaming};
 use crate::support::server::PROGRAM;
 use crate::support::{Server, eventually};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testing::http::{self, Reply, Streaming};
 
 const FORM: (&str, &str) = ("Content-Type", "application/x-www-form-urlencoded");
 /// How long a revoked credential may still work, with a margin for a loaded machine.
@@ -80,7 +80,7 @@ fn a_planted_cookie_takes_no_session_over() {
 #[track_caller]
 fn assert_ends(mut stream: Streaming, what: &str) {
     let begun = Instant::now();
-    while let Ok(Some(_)) = stream.next() {
+    while let Ok(Some(_)) = stream.next_piece() {
         assert!(begun.elapsed() < REVOCATION_TIMEOUT, "{what} goes on");
     }
     eprintln!("{what}: ended after {:?}", begun.elapsed());

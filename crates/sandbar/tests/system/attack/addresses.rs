@@ -83,6 +83,7 @@ fn the_host_has_no_address_inside() {
 
 #[test]
 fn the_host_has_no_address_inside_rootless_sandboxes() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         attack(&Server::for_user(user, &["--no-studio"]));
     }

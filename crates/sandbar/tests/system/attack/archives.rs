@@ -3,7 +3,6 @@
 //! The studio runs in the server's process, so a checkpoint and a listing take the server's memory.
 //! `crates/workspace/tests/checkpoints/bounds.rs` has archives that no `tar` makes, one by one.
 
-use crate::support::http::{Reply, request};
 use crate::support::{Program, Sandbox, Server, eventually, repeats};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -12,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 use testing::User;
+use testing::http::{Reply, request};
 
 const STUDIO_TIMEOUT: Duration = Duration::from_secs(120);
 /// By how much the memory may grow.
@@ -251,6 +251,7 @@ fn checkpoints_of_hostile_workspaces_cost_little_memory() {
 
 #[test]
 fn rootless_servers_refuse_hostile_archives_at_little_cost() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         let studio = Studio::start(|arguments| Server::for_user(user, arguments));
         let job = studio.build("hostile");

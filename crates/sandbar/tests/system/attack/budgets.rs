@@ -35,6 +35,7 @@ fn hold_connections() -> String {
 
 #[test]
 fn hoarded_connections_leave_shares_for_server_and_sandboxes() {
+    testing::needs_network!();
     let mut internet = Internet::new();
     internet.serve(HOLDING_SERVICE);
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -75,6 +76,7 @@ fn hoarded_connections_leave_shares_for_server_and_sandboxes() {
 
 #[test]
 fn a_remote_client_that_hoards_connections_blocks_no_local_one() {
+    testing::needs_network!();
     let mut internet = Internet::new();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("few.toml");
@@ -177,6 +179,7 @@ impl fmt::Display for ExecTimes {
 
 #[test]
 fn hostile_sandboxes_leave_a_neighbour_and_the_api_in_peace() {
+    testing::needs_root!("without a cgroup there are no limits");
     let server = Server::with(&["--no-studio"]);
     let neighbour = server.create();
     let quiet = ExecTimes::measure(&neighbour, 40, 0);
@@ -249,6 +252,7 @@ fn is_in_background(sandbox: &Sandbox) -> bool {
 
 #[test]
 fn requests_without_a_credential_buy_no_processor_time() {
+    testing::needs_root!("without a cgroup there are no limits");
     let server = Server::with(&["--no-studio"]);
     let [hog, building] = [server.create(), server.create()];
     let spin = "for _ in 1 2; do (while :; do :; done) & done; wait";

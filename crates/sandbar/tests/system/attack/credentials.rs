@@ -217,6 +217,7 @@ fn no_route_of_the_guest_takes_a_foreign_token() {
 
 #[test]
 fn rootless_guests_take_no_foreign_token() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         assert_refuses_foreign_tokens(&Server::for_user(user, &["--no-studio"]));
     }

@@ -86,6 +86,7 @@ fn sandboxes_make_no_subvolumes() {
 
 #[test]
 fn rootless_sandboxes_make_no_subvolumes() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         assert_refuses_subvolumes(&Server::for_user(user, &["--no-studio"]));
     }
@@ -123,6 +124,7 @@ const MAKE_READ_ONLY: &str = "import fcntl, os, struct, sys\n\
 /// The test creates the subvolumes from the host: older versions let sandboxes create them.
 #[test]
 fn nested_subvolumes_count_against_a_volume_and_go_with_it() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let directory = tempfile::tempdir().expect("a directory");
     let mut server = server_with_limits(directory.path(), 512, 64);
     let volume = create_volume(&server, "data");
@@ -157,6 +159,7 @@ fn nested_subvolumes_count_against_a_volume_and_go_with_it() {
 
 #[test]
 fn a_volume_upload_without_space_leaves_the_old_file() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let directory = tempfile::tempdir().expect("a directory");
     let server = server_with_limits(directory.path(), 512, 64);
     let volume = create_volume(&server, "data");
@@ -263,6 +266,7 @@ fn program_in(home: &Path, word: &'static str) -> Program {
 
 #[test]
 fn a_restored_sandbox_has_the_same_free_space() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let directory = tempfile::tempdir().expect("a directory");
     let server = server_with_limits(directory.path(), 96, 64);
     let first = server.create();
@@ -322,6 +326,7 @@ impl Drop for Backup {
 
 #[test]
 fn leftovers_of_a_killed_backup_go_at_the_next_start() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let home = tempfile::tempdir().expect("a directory");
     let mut server = Server::with(&["--no-studio"]);
     let sandbox = server.create();
@@ -354,6 +359,7 @@ fn leftovers_of_a_killed_backup_go_at_the_next_start() {
 
 #[test]
 fn a_small_upload_without_space_leaves_the_old_file() {
+    testing::needs_root!("without a pool there is no limit of the disk");
     let directory = tempfile::tempdir().expect("a directory");
     let server = server_with_limits(directory.path(), 64, 64);
     let sandbox = server.create();

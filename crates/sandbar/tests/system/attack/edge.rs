@@ -1,6 +1,5 @@
 //! Attacks on a sandbox's ports from outside: tokens, interpreter contexts, resumes by traffic.
 
-use crate::support::http::{self, Reply};
 use crate::support::{Sandbox, Server, eventually};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -10,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
+use testing::http::{self, Reply};
 
 const GUEST: &str = "49983";
 const INTERPRETER: &str = "49999";

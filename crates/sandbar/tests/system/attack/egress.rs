@@ -174,6 +174,7 @@ fn secret_rule(further: &[(&str, Value)]) -> Value {
 
 #[test]
 fn secrets_are_not_filled_into_plain_http() {
+    testing::needs_network!();
     let scene = Scene::new();
     let server = scene.server("");
     assert_eq!(server.call("POST", "/secrets", Some(json!({ "name": "key", "value": SECRET }))).status, 201);
@@ -216,6 +217,7 @@ fn secrets_are_not_filled_into_plain_http() {
 
 #[test]
 fn rules_by_name_cannot_be_evaded_at_a_shared_address() {
+    testing::needs_network!();
     let scene = Scene::new();
     let server = scene.server("");
     let network = json!({ "allowOut": ["registry.test"], "denyOut": ["0.0.0.0/0"] });
@@ -288,6 +290,7 @@ fn rules_by_name_cannot_be_evaded_at_a_shared_address() {
 
 #[test]
 fn neighbours_of_the_host_are_out_of_reach() {
+    testing::needs_network!();
     let scene = Scene::new();
     let strict = scene.server("");
     let sandbox = strict.create();
@@ -307,6 +310,7 @@ fn neighbours_of_the_host_are_out_of_reach() {
 
 #[test]
 fn names_of_the_hosts_network_stay_there() {
+    testing::needs_network!();
     const A: u16 = 1;
     const PTR: u16 = 12;
     const TXT: u16 = 16;

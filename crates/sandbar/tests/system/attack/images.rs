@@ -183,11 +183,12 @@ fn check_unpacker(server: &Server, has_cgroups: bool) {
 #[test]
 fn an_image_unpacker_has_no_privileges_beyond_its_tree() {
     let server = Server::with(&["--no-studio"]);
-    check_unpacker(&server, rustix::process::geteuid().is_root());
+    check_unpacker(&server, testing::is_root());
 }
 
 #[test]
 fn rootless_unpackers_have_no_privileges_beyond_their_tree() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         check_unpacker(&Server::for_user(user, &["--no-studio"]), false);
     }

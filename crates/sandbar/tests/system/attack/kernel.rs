@@ -22,18 +22,20 @@ fn sandboxes_of_this_user_reach_nothing_of_the_host() {
 
 #[test]
 fn sandboxes_with_subordinate_ids_reach_nothing_of_the_host() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     attack("subordinate ids", || Server::for_user(User::with_subordinate_ids(), &["--no-studio"]));
 }
 
 #[test]
 fn sandboxes_with_a_single_id_reach_nothing_of_the_host() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     attack("single id", || Server::for_user(User::with_a_single_id(), &["--no-studio"]));
 }
 
 /// Makes all attempts. Those on files that root plants on the host, before and after the server
 /// starts, are left out if the tests run as an ordinary user.
 fn attack(kind: &'static str, start: impl FnOnce() -> Server) {
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = testing::is_root();
     let planted = is_root.then(|| (Planted::new("before"), LocalSettings::new()));
     let target = Target { kind, server: start() };
     if let Some((before, local)) = &planted {
@@ -158,7 +160,7 @@ fn a_sandbox_can_change_its_usr() {
         mv /usr/share/doc /usr/share/doc2; ls /usr/share/doc2 | head -1 | grep -q .
         stat -c '%U %a' /usr/bin/env; tail -1 /usr/lib/os-release; stat -c %a /usr/bin/cut; ! test -e /usr/bin/yes
     ";
-    let privileged = rustix::process::geteuid().is_root();
+    let privileged = testing::is_root();
     if privileged {
         assert_eq!(sandbox.must("root", changes), "root 755\n# end\n700\n");
         assert_eq!(

@@ -178,6 +178,7 @@ fn volumes_keep_their_content_while_links_are_swapped() {
 
 #[test]
 fn rootless_volumes_keep_their_content_while_links_are_swapped() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for user in [User::with_subordinate_ids(), User::with_a_single_id()] {
         race_on_a_volume(&Server::for_user(user, &["--no-studio"]));
     }

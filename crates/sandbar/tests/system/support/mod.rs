@@ -6,7 +6,6 @@
 pub(crate) mod cutter;
 pub(crate) mod delegated;
 pub(crate) mod holdings;
-pub(crate) mod http;
 pub(crate) mod internet;
 pub(crate) mod mcp_process;
 pub(crate) mod program;
@@ -19,4 +18,4 @@ pub(crate) use mcp_process::McpProcess;
 pub(crate) use program::Program;
 pub(crate) use sandbox::{Output, Sandbox};
 pub(crate) use server::Server;
-pub(crate) use testing::{eventually, repeats};
+pub(crate) use testing::{eventually, http, repeats};

@@ -1,9 +1,9 @@
 //! A client of one sandbox through the edge: commands, files, raw requests.
 
-use super::http::{self, Reply, Streaming};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+use testing::http::{self, Reply, Streaming};
 
 #[derive(Clone)]
 pub(crate) struct Sandbox {
@@ -151,7 +151,7 @@ impl Running {
                     return Ok(Some(message["event"].clone()));
                 }
             }
-            match self.stream.next()? {
+            match self.stream.next_piece()? {
                 Some(piece) => self.pending.extend_from_slice(&piece),
                 None => return Err(std::io::Error::other("the stream ended without its end-of-stream message")),
             }

@@ -1,7 +1,6 @@
 //! A real `sandbar up` in a temporary directory. Drop ends the server and removes its sandboxes and
 //! files, also when the test failed.
 
-use super::http::{self, Reply};
 use super::sandbox::Sandbox;
 use serde_json::Value;
 use std::fs::File;
@@ -11,12 +10,13 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
-use testing::{Launch, Running, User};
+use testing::http::{self, Reply};
+use testing::{RunningServer, ServerLaunch, User};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbar");
 
 pub(crate) struct Server {
-    running: Running,
+    running: RunningServer,
     program: Program,
     pub(crate) address: String,
     pub(crate) key: String,
@@ -247,12 +247,13 @@ impl Program {
         command_for(self.user)
     }
 
-    fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> Running {
+    fn launch(&self, data: &Path, arguments: &[String], umask: &str) -> RunningServer {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let launch = Launch { program: &path_for(self.user), data, arguments: &arguments, umask, user: self.user };
+        let launch =
+            ServerLaunch { program: &path_for(self.user), data, arguments: &arguments, umask, user: self.user };
         match self.listen {
-            Some(listen) => Running::launch_at(listen, launch),
-            None => Running::launch_in(&self.cgroups, launch),
+            Some(listen) => RunningServer::launch_at(listen, launch),
+            None => RunningServer::launch_in(&self.cgroups, launch),
         }
     }
 }

@@ -86,6 +86,7 @@ fn an_image_is_the_same_wherever_it_comes_from() {
 
 #[test]
 fn rootless_servers_build_images_and_dockerfiles() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     for (user, id) in [(User::with_subordinate_ids(), "1000"), (User::with_a_single_id(), "0")] {
         let (server, place) = (Server::for_user(user, &["--no-studio"]), tempfile::tempdir().expect("a directory"));
         let dockerfile = "FROM e2bdev/base\nCOPY own /srv/own\nRUN cat /srv/own >/srv/made && chmod 4755 /srv/made\n";
@@ -136,6 +137,7 @@ fn file_capabilities_of_an_image_work_inside() {
 
 #[test]
 fn file_capabilities_of_an_image_work_with_subordinate_ids() {
+    testing::needs_root!("it becomes users with and without subordinate ids");
     check_capability(&Server::for_user(User::with_subordinate_ids(), &["--no-studio"]));
 }
 

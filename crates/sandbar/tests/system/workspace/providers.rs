@@ -45,7 +45,7 @@ usd_per_hour = 3600.0
 /// The page that a port of a sandbox serves through the edge.
 fn page(server: &Server, id: &str, port: u16) -> String {
     let headers = [("E2b-Sandbox-Id", id), ("E2b-Sandbox-Port", &port.to_string())];
-    crate::support::http::request(&server.address, "GET", "/", &headers, b"").expect("the edge answers").text()
+    testing::http::request(&server.address, "GET", "/", &headers, b"").expect("the edge answers").text()
 }
 
 /// The automatic screenshots of a workspace.

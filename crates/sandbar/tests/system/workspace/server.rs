@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use testing::{Launch, Running};
+use testing::{RunningServer, ServerLaunch};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -49,8 +49,8 @@ fn up_replaces_a_server_that_a_command_started() {
     };
     let first = note()["pid"].clone();
     let program = testing::program();
-    let launch = || Launch { program: &program, data: &data, arguments: &[], umask: "022", user: None };
-    let started = Running::launch(launch());
+    let launch = || ServerLaunch { program: &program, data: &data, arguments: &[], umask: "022", user: None };
+    let started = RunningServer::launch(launch());
     assert_ne!(note()["pid"], first);
     assert_eq!(user.sandbox("shop"), id);
     assert_eq!(user.exec("shop", "kill -0 $(cat pid) && echo runs"), "runs\n", "the sandbox lived on");
@@ -61,7 +61,7 @@ fn up_replaces_a_server_that_a_command_started() {
     let refused = user.workspace.fails(1, &["exec", "shop", "--", "true"]);
     assert!(refused.contains("did not come back within") && refused.contains("sandbar up"), "{refused}");
     assert!(started.elapsed() < TIMEOUT, "it is bounded");
-    let again = Running::launch(launch());
+    let again = RunningServer::launch(launch());
     assert_eq!(user.exec("shop", "kill -0 $(cat pid) && echo runs"), "runs\n");
     drop(again);
     // `down` ends that, so that commands start a server again.

@@ -1,69 +1,75 @@
-//! A blocking HTTP/1.1 client: one connection per request, every read with a timeout.
+//! A blocking HTTP/1.1 client for tests that see the bytes of the wire: one connection per request,
+//! every read with a timeout.
 
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
+
+use serde_json::Value;
 
 /// How long a read or a write may block.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+pub struct Reply {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
     /// False if the connection ended before the body did.
-    pub(crate) complete: bool,
+    pub complete: bool,
 }
 
 impl Reply {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    /// Reads a whole response to a request that is not HEAD.
+    #[track_caller]
+    pub fn read(from: impl BufRead) -> Self {
+        Streaming::read("GET", from).and_then(Streaming::finish).unwrap_or_else(|error| panic!("no response: {error}"))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     #[track_caller]
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
 }
 
 /// A response whose head was read and whose body is still being received.
-pub(crate) struct Streaming {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    reader: BufReader<TcpStream>,
+#[derive(Debug)]
+pub struct Streaming<R = BufReader<TcpStream>> {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    reader: R,
     framing: Framing,
 }
 
+#[derive(Debug)]
 enum Framing {
     Length(usize),
     Chunked,
     UntilClose,
 }
 
-pub(crate) fn request(
-    address: &str,
-    method: &str,
-    target: &str,
-    headers: &[(&str, &str)],
-    body: &[u8],
-) -> std::io::Result<Reply> {
+/// Sends a request and reads the whole response.
+///
+/// # Errors
+/// `WouldBlock` or `TimedOut` if a read or a write takes too long; that of the connection if there
+/// is no response. A body that breaks off is no error: see [`Reply::complete`].
+pub fn request(address: &str, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Reply> {
     start(address, method, target, headers, body)?.finish()
 }
 
 /// Sends a request and reads the head of the response.
-pub(crate) fn start(
-    address: &str,
-    method: &str,
-    target: &str,
-    headers: &[(&str, &str)],
-    body: &[u8],
-) -> std::io::Result<Streaming> {
+///
+/// # Errors
+/// Those of [`request`], until the head has been read.
+pub fn start(address: &str, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Streaming> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
@@ -80,35 +86,23 @@ pub(crate) fn start(
     // The server may respond and close before it has read the whole body. Then the write fails with
     // EPIPE, and the response is still read.
     let sent = stream.write_all(body);
-    let mut reader = BufReader::with_capacity(1 << 16, stream);
-    let read = read_head(&mut reader);
-    let (status, headers) = match (read, sent) {
-        (Ok(head), _) => head,
-        (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),
-    };
-    let find = |name: &str| headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, v)| v.clone());
-    let framing = if status == 204 || status == 304 || method == "HEAD" {
-        Framing::Length(0)
-    } else if find("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
-        Framing::Chunked
-    } else if let Some(length) = find("content-length") {
-        Framing::Length(length.parse().map_err(std::io::Error::other)?)
-    } else {
-        Framing::UntilClose
-    };
-    Ok(Streaming { status, headers, reader, framing })
+    let reader = BufReader::with_capacity(1 << 16, stream);
+    match (Streaming::read(method, reader), sent) {
+        (Ok(response), _) => Ok(response),
+        (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
+    }
 }
 
 type Head = (u16, Vec<(String, String)>);
 
-fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Head> {
+fn read_head(reader: &mut impl BufRead) -> Result<Head> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let status = line
         .split(' ')
         .nth(1)
         .and_then(|code| code.parse().ok())
-        .ok_or_else(|| std::io::Error::other(format!("not a status line: {line:?}")))?;
+        .ok_or_else(|| Error::other(format!("not a status line: {line:?}")))?;
     let mut headers = Vec::new();
     loop {
         line.clear();
@@ -120,19 +114,39 @@ fn read_head(reader: &mut BufReader<TcpStream>) -> std::io::Result<Head> {
     }
 }
 
-impl Streaming {
+impl<R: BufRead> Streaming<R> {
+    /// Reads the head of the response to a request with this method.
+    ///
+    /// # Errors
+    /// The error of the read; `Other` for a head that is not HTTP.
+    pub fn read(method: &str, mut reader: R) -> Result<Self> {
+        let (status, headers) = read_head(&mut reader)?;
+        let find =
+            |name: &str| headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        let framing = if status == 204 || status == 304 || method == "HEAD" {
+            Framing::Length(0)
+        } else if find("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+            Framing::Chunked
+        } else if let Some(length) = find("content-length") {
+            Framing::Length(length.parse().map_err(Error::other)?)
+        } else {
+            Framing::UntilClose
+        };
+        Ok(Self { status, headers, reader, framing })
+    }
+
     /// The next piece of the body; `None` at its end.
     ///
     /// # Errors
     /// `UnexpectedEof` if the connection ends before the body; otherwise the error of the read.
-    pub(crate) fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+    pub fn next_piece(&mut self) -> Result<Option<Vec<u8>>> {
         match &mut self.framing {
             Framing::Length(0) => Ok(None),
             Framing::Length(left) => {
                 let mut piece = vec![0; (*left).min(1 << 16)];
                 let count = self.reader.read(&mut piece)?;
                 if count == 0 {
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                    return Err(ErrorKind::UnexpectedEof.into());
                 }
                 *left -= count;
                 piece.truncate(count);
@@ -148,7 +162,7 @@ impl Streaming {
                 let mut line = String::new();
                 self.reader.read_line(&mut line)?;
                 let size = usize::from_str_radix(line.trim(), 16)
-                    .map_err(|_| std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "cut between chunks"))?;
+                    .map_err(|_| Error::new(ErrorKind::UnexpectedEof, "cut between chunks"))?;
                 let mut piece = vec![0; size];
                 self.reader.read_exact(&mut piece)?;
                 self.reader.read_line(&mut String::new())?;
@@ -161,13 +175,17 @@ impl Streaming {
         }
     }
 
-    pub(crate) fn finish(mut self) -> std::io::Result<Reply> {
+    /// Reads the rest of the body.
+    ///
+    /// # Errors
+    /// `WouldBlock` or `TimedOut` if a read takes too long.
+    pub fn finish(mut self) -> Result<Reply> {
         let mut body = Vec::new();
         let complete = loop {
-            match self.next() {
+            match self.next_piece() {
                 Ok(Some(piece)) => body.extend_from_slice(&piece),
                 Ok(None) => break true,
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     return Err(error);
                 }
                 Err(_) => break false,
