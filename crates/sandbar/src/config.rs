@@ -3,11 +3,12 @@
 
 use crate::agent::{ModelConfig, Prices};
 use crate::backup::{BackupConfig, ScrubConfig};
+use crate::hosts;
 use crate::limits::LimitsConfig;
 use crate::screenshot_host::ScreenshotsConfig;
-use crate::{data, hosts};
 use anyhow::{Context, bail};
 use ca::{Authority, AuthorityError};
+use data_directory::{ServerNote, WORKSPACES, last_server};
 use egress::{Budget, InspectionAuthority, Trust};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -238,7 +239,7 @@ impl Config {
     /// Merges all providers that are this machine's server into one. Environment and file may name
     /// it differently.
     pub(crate) fn unify_local_provider(&self, mut workspaces: WorkspaceConfig) -> anyhow::Result<WorkspaceConfig> {
-        if let Some(own) = self.own_server.clone().or_else(|| data::known_server(&self.data)) {
+        if let Some(own) = self.own_server.clone().or_else(|| last_server(&self.data).as_ref().map(own_server)) {
             workspaces.unify(&own);
         }
         Ok(workspaces)
@@ -316,8 +317,10 @@ pub(crate) fn workspaces_directory() -> anyhow::Result<PathBuf> {
     Ok(data.join("sandbar").join(WORKSPACES))
 }
 
-/// The name of that directory, which may be in a server's data directory.
-pub(crate) const WORKSPACES: &str = "workspaces";
+/// The addresses that distinguish a server from other providers.
+pub(crate) fn own_server(note: &ServerNote) -> OwnServer {
+    OwnServer { url: note.url.clone(), domain: note.domain.clone(), everywhere: note.everywhere }
+}
 
 /// An environment variable; an empty one counts as unset.
 pub(crate) fn variable(name: &str) -> Option<String> {

@@ -1,11 +1,11 @@
 //! Chooses the service and its key: flags first, then `E2B_*` variables, then the server of the
 //! local data directory, so that nothing need be set while `sandbar up` runs.
 
-use crate::config::{Config, Overrides};
-use crate::data::{self, FoundServer};
+use crate::config::{self, Config, Overrides};
 use anyhow::{Context, bail};
 use clap::Args;
 use cli::{Connect, values};
+use data_directory::FoundServer;
 use sdk::{Client, ClientBuilder, Secret};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Endpoint {
             bail!("E2B API key not configured; set E2B_API_KEY or use --api-key-file");
         }
         let directory = self.config()?.data;
-        let note = match data::find_server(&directory) {
+        let note = match data_directory::find_server(&directory) {
             Ok(FoundServer::Serving(note)) => note,
             Ok(other) => bail!(describe(&other, &directory, elsewhere.as_deref())),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
@@ -89,7 +89,7 @@ impl Endpoint {
             ),
             Err(error) => return Err(error).with_context(|| format!("cannot look into {}", directory.display())),
         };
-        if let Some(url) = elsewhere.filter(|url| !note.own_server().is_at(url)) {
+        if let Some(url) = elsewhere.filter(|url| !config::own_server(&note).is_at(url)) {
             bail!("E2B API key not configured for {url} (the local server is {}); set E2B_API_KEY", note.url);
         }
         let builder = builder.api_key(note.api_key).api_url(&note.url);

@@ -2,11 +2,11 @@
 //! evaluate.
 
 use crate::config::{Config, Overrides};
-use crate::data::{self, FoundServer, ServerNote};
 use crate::{logging, studio};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use cli::show::Show;
+use data_directory::{FoundServer, ServerNote};
 use sdk::Secret;
 use serde_json::{Map, Value};
 use std::io::Write as _;
@@ -39,7 +39,7 @@ impl Env {
         logging::start_if_wanted()?;
         let overrides = Overrides { data: self.data, ..Overrides::default() };
         let config = Config::load(self.config.as_deref(), &overrides)?;
-        let found = data::find_server(&config.data)
+        let found = data_directory::find_server(&config.data)
             .with_context(|| format!("cannot look for a server in {}", config.data.display()))?;
         let FoundServer::Serving(note) = found else {
             bail!("no server serves {}; `sandbar up` starts one", config.data.display());

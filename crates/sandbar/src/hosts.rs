@@ -1,9 +1,9 @@
 //! The server's host names: the domain that SDKs append to `<port>-<id>.` to name a port of a
 //! sandbox, and the authority that signs for them.
 
-use crate::data::AUTHORITY;
 use anyhow::{Context, bail};
 use ca::Authority;
+use data_directory::AUTHORITY;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! or a supervisor ran `sandbar up`, none is started: the command waits for that server.
 
 use crate::config::{self, Config};
-use crate::data::{self, Expected, FoundServer, ServerNote};
 use async_trait::async_trait;
+use data_directory::{Expected, FoundServer, ServerNote};
 use sdk::Secret;
 use std::fs::{self, File};
 use std::io;
@@ -55,13 +55,13 @@ impl LocalStarter {
         let deadline = Instant::now() + START_TIMEOUT;
         let expected_by = Instant::now() + EXPECTED_TIMEOUT;
         loop {
-            match data::find_server(&self.data) {
+            match data_directory::find_server(&self.data) {
                 Ok(FoundServer::Serving(ServerNote { url, api_key, .. })) => {
                     return Ok(LocalEndpoint { url, api_key: Secret::from(api_key) });
                 }
                 Ok(FoundServer::Busy) => {}
                 Ok(FoundServer::Absent | FoundServer::Dead { .. }) => {
-                    match (&mut started, data::expected_server(&self.data)) {
+                    match (&mut started, data_directory::expected_server(&self.data)) {
                         // A server with other flags would have the lock when the expected one
                         // starts.
                         (None, Some(Expected { command })) => {
@@ -127,7 +127,12 @@ impl LocalStarter {
     fn check_still_starting(&self, child: &mut Child) -> Result<(), NoLocalServer> {
         match child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(_)) if matches!(data::find_server(&self.data), Ok(FoundServer::Busy | FoundServer::Serving(_))) => {
+            Ok(Some(_))
+                if matches!(
+                    data_directory::find_server(&self.data),
+                    Ok(FoundServer::Busy | FoundServer::Serving(_))
+                ) =>
+            {
                 Ok(())
             }
             Ok(Some(status)) => {
@@ -169,7 +174,7 @@ impl LocalFinder {
 #[async_trait]
 impl LocalServer for LocalFinder {
     async fn endpoint(&self) -> Result<LocalEndpoint, NoLocalServer> {
-        match data::find_server(&self.data) {
+        match data_directory::find_server(&self.data) {
             Ok(FoundServer::Serving(ServerNote { url, api_key, .. })) => {
                 Ok(LocalEndpoint { url, api_key: Secret::from(api_key) })
             }

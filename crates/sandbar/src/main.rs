@@ -8,7 +8,6 @@ mod completions;
 mod config;
 mod config_file;
 mod config_schema;
-mod data;
 mod doctor;
 mod down;
 mod endpoint;

@@ -136,7 +136,7 @@ async fn open(
         };
         if logged.as_ref() != Some(&error) {
             warn!(error, "workspaces are not looked after: their records cannot be opened");
-            let path = config::workspaces_directory().unwrap_or_else(|_| PathBuf::from(config::WORKSPACES));
+            let path = config::workspaces_directory().unwrap_or_else(|_| PathBuf::from(data_directory::WORKSPACES));
             state.set(State::Unusable(Unwritable { path, cause: error.clone(), since: Timestamp::now() }));
             logged = Some(error);
         }

@@ -2,7 +2,6 @@
 //! URLs that expire.
 
 use crate::config::Config;
-use crate::data::{self, FoundServer, MEDIA};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -10,6 +9,7 @@ use axum::routing::get;
 use browser::link::{LINK_LIFETIME, LinkSigner};
 use browser::retention::Retention;
 use browser::store::{Credentials, Secret, StoreConfig, StoreLocation, screenshot_path};
+use data_directory::{FoundServer, MEDIA};
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, StatusCode, Uri};
 use jiff::Timestamp;
@@ -121,7 +121,7 @@ impl ScreenshotHost {
 
     /// A signed URL of a screenshot on this machine's server; [`None`] while no server runs.
     pub(crate) fn url(&self, key: &str) -> Option<String> {
-        let Ok(FoundServer::Serving(note)) = data::find_server(&self.data) else { return None };
+        let Ok(FoundServer::Serving(note)) = data_directory::find_server(&self.data) else { return None };
         let base = Url::parse(&note.url).ok()?;
         let expires = Timestamp::now().checked_add(LINK_LIFETIME).ok()?;
         self.signer.sign(&base, key, expires).map(Into::into)

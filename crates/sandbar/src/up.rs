@@ -1,9 +1,8 @@
 //! `sandbar up`: one process, one listener. Prints the variables for SDKs, then `ready:`, then
 //! serves until a signal stops it.
 
-use crate::backup::{self, Timers};
+use crate::backup::Timers;
 use crate::config::{Config, Overrides};
-use crate::data::{self, Busy, DataDirectory, Expected, ServerNote};
 use crate::local_server::OwnEndpoint;
 use crate::maintenance::{MaintenanceTask, RecordsState};
 use crate::screenshot_host::{PATHS, ScreenshotHost};
@@ -14,6 +13,7 @@ use anyhow::{Context, bail};
 use api::{ApiConfig, Fallback};
 use ca::Authority;
 use clap::Args;
+use data_directory::{Busy, DataDirectory, Expected, ServerNote};
 use engine::probe::Isolation;
 use engine::{Engine as _, EngineConfig, Namespaces};
 use hyper_util::service::TowerToHyperService;
@@ -212,13 +212,13 @@ impl Up {
         if self.on_demand {
             return runtime::block_on(serve(config, on_missing, studio, StartedBy::Command, self.config.as_deref()));
         }
-        let expected_before = data::expected_server(&config.data).is_some();
-        data::check_usable(&config.data)?;
-        data::expect_server(&config.data, &Expected { command: command() })?;
+        let expected_before = data_directory::expected_server(&config.data).is_some();
+        data_directory::check_usable(&config.data)?;
+        data_directory::expect_server(&config.data, &Expected { command: command() })?;
         let path = config.data.clone();
         let served = runtime::block_on(serve(config, on_missing, studio, StartedBy::Person, self.config.as_deref()));
         if served.is_err() && !expected_before {
-            data::expect_none(&path);
+            data_directory::expect_none(&path);
         }
         served
     }

@@ -91,7 +91,10 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
         ],
         "a server's concept in `node` and the same concept at the client in `sdk`, which share no crate but `protocol`",
     ),
-    (&["Create", "Shell", "Run", "Start", "Watch"], "subcommands of the program, named like the commands they parse"),
+    (
+        &["Create", "Shell", "Run", "Start", "Trust", "Watch", "Workspace"],
+        "subcommands of the program, named like the commands they parse",
+    ),
     (&[], "Dockerfile's words in `dockerfile`, and the same step of a build behind it"),
     (&["Records", "RecordsError", "MemoryRecords", "OpenError"], "every crate with tables has this port to them"),
     (
@@ -130,7 +133,6 @@ pub const PENDING_TYPES: &[&str] = &[
     "InvalidPattern",
     "Job",
     "Kind",
-    "Launch",
     "Layer",
     "Machine",
     "Origin",
@@ -170,7 +172,5 @@ pub const PENDING_TYPES: &[&str] = &[
     "Target",
     "Token",
     "Tree",
-    "Trust",
     "Watched",
-    "Workspace",
 ];

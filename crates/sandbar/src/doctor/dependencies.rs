@@ -2,11 +2,11 @@
 //! checks start no server and create nothing.
 
 use crate::config::{self, Config};
-use crate::data::{self, FoundServer};
 use crate::local_server::LocalStarter;
 use crate::workspace::queries::describe_orphan;
 use checkpoint::{Checkpoints, Objects, ProjectId, Stamp};
 use cli::show::printable;
+use data_directory::FoundServer;
 use futures::TryStreamExt as _;
 use futures::future::join_all;
 use sdk::{Client, ListQuery, Secret};
@@ -152,10 +152,10 @@ async fn check_provider(config: &Config, file: Option<&Path>, provider: &Provide
 }
 
 fn check_local_server(config: &Config) -> Result<String, String> {
-    match data::find_server(&config.data) {
+    match data_directory::find_server(&config.data) {
         Ok(FoundServer::Serving(note)) => Ok(format!("this machine; the server answers at {}", note.url)),
         Ok(FoundServer::Busy) => Ok("this machine; the server is just starting or stopping".to_owned()),
-        Ok(FoundServer::Absent | FoundServer::Dead { .. }) => match data::expected_server(&config.data) {
+        Ok(FoundServer::Absent | FoundServer::Dead { .. }) => match data_directory::expected_server(&config.data) {
             Some(expected) => Err(format!("this machine; its server does not run: `{}` starts it", expected.command)),
             None => Ok("this machine; a server is started when it is needed".to_owned()),
         },
@@ -165,7 +165,7 @@ fn check_local_server(config: &Config) -> Result<String, String> {
 
 /// Counts the files of the local server that no record names.
 async fn check_trash(config: &Config) -> Result<String, String> {
-    let Ok(FoundServer::Serving(note)) = data::find_server(&config.data) else {
+    let Ok(FoundServer::Serving(note)) = data_directory::find_server(&config.data) else {
         return Ok("no server runs that could tell".to_owned());
     };
     let client = Client::builder().ignore_environment().api_key(note.api_key).api_url(&note.url).sandbox_url(&note.url);

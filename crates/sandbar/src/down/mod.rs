@@ -5,11 +5,11 @@ mod save;
 
 use self::save::{SaveReport, SaveTarget, Unsaved};
 use crate::config::{Config, Overrides};
-use crate::data::{self, Busy, DataDirectory, FoundServer, ServerNote};
 use crate::workspace::app::WorkspaceLocation;
-use crate::{runtime, studio, up};
+use crate::{runtime, up};
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use data_directory::{Busy, DataDirectory, FoundServer, ServerNote};
 use node::{Closing, Node, OnMissing, Seen};
 use rustix::process::{Pid, Signal, kill_process};
 use sdk::Secret;
@@ -83,7 +83,7 @@ fn take_from_server(path: &Path) -> anyhow::Result<(DataDirectory, Option<u32>)>
 fn wait_for_server(path: &Path) -> anyhow::Result<Option<ServerNote>> {
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     loop {
-        match data::find_server(path).with_context(|| format!("cannot look into {}", path.display()))? {
+        match data_directory::find_server(path).with_context(|| format!("cannot look into {}", path.display()))? {
             FoundServer::Serving(note) => return Ok(Some(note)),
             FoundServer::Absent | FoundServer::Dead { .. } => return Ok(None),
             FoundServer::Busy if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
@@ -116,23 +116,23 @@ impl Down {
             self.report(None, 0, &SaveReport::default());
             return Ok(());
         }
-        data::check_owner(&config.data)?;
+        data_directory::check_owner(&config.data)?;
         // Before any thread is started: a thread that exists already would stay outside of the
         // namespaces.
         engine::enter_private_mounts(&config.data).context("cannot make namespaces")?;
         let location =
             WorkspaceLocation { config: self.config.clone(), data: Some(config.data.clone()), wait: LEASE_TIMEOUT };
-        let known = data::known_databases(&config.data);
+        let known = data_directory::known_databases(&config.data);
         let target = SaveTarget { location, databases: known.into_iter().chain(self.database.clone()).collect() };
-        let expected = data::expected_server(&config.data);
+        let expected = data_directory::expected_server(&config.data);
         let serving = query_server(&config.data)?;
         if serving.is_none() {
             // A server may be started here to save the workspaces.
-            data::expect_none(&config.data);
+            data_directory::expect_none(&config.data);
         }
         let done = self.end(&config, &target, serving);
         if let (Err(_), Some(expected)) = (&done, expected) {
-            data::expect_server(&config.data, &expected)?;
+            data_directory::expect_server(&config.data, &expected)?;
         }
         done
     }
@@ -170,7 +170,7 @@ impl Down {
         })?;
         up::remove_shared_files(directory.path());
         directory.forget_server();
-        studio::forget_databases(directory.path());
+        data_directory::forget_databases(directory.path());
         self.report(server, by_server * usize::from(server.is_some()) + left, &kept);
         Ok(())
     }

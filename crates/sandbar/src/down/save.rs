@@ -2,12 +2,12 @@
 //! restored with all its files.
 
 use crate::config::{Config, Overrides};
-use crate::data::ServerNote;
 use crate::local_server::{LocalFinder, LocalStarter};
 use crate::studio;
 use crate::workspace::app::{DueScreenshots, WorkspaceApp, WorkspaceLocation};
 use anyhow::Context as _;
 use cli::show::printable;
+use data_directory::ServerNote;
 use futures::{StreamExt as _, TryStreamExt as _};
 use sdk::model::ListedSandbox;
 use sdk::{Client, ListQuery, Secret};

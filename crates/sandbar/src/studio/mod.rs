@@ -1,13 +1,11 @@
 //! `sandbar studio`, `sandbar user`, and the studio inside of `sandbar up`.
 
-mod database_note;
 mod host;
 mod models;
 mod open;
 mod serve;
 mod user;
 
-pub(crate) use database_note::{DIRECTORY as DATABASE_NOTES, forget_databases, noted_databases};
 pub(crate) use open::{StudioOptions, StudioRuntime, open_usage, open_workspaces, own_objects, read_first_token};
 pub(crate) use serve::{Serve, StudioFlags};
 pub(crate) use user::Users;

@@ -1,6 +1,5 @@
 //! `sandbar studio`: serves the studio without a server of sandboxes.
 
-use super::database_note::DatabaseNote;
 use super::open::{StudioOptions, StudioRuntime, first_token_file};
 use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
@@ -10,6 +9,7 @@ use agent::model::Choice;
 use anyhow::Context as _;
 use clap::Args;
 use cli::interrupt::Stops;
+use data_directory::DatabaseNote;
 use sdk::Secret;
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 mod store;
 
 use crate::config::{Config, Overrides};
-use crate::{data, hosts, logging};
+use crate::{hosts, logging};
 use anyhow::Context;
 use ca::Authority;
 use clap::Args;
@@ -82,7 +82,7 @@ impl Trust {
         let config = Config::load(self.config.as_deref(), &overrides)?;
         // The owner is not checked: root may install the authority of another user's server.
         if config.data.exists() {
-            data::check_purpose(&config.data)?;
+            data_directory::check_purpose(&config.data)?;
         }
         let authority = hosts::authority(&config.data, config.domain.as_deref(), config.dashboard_host.as_deref())?;
         let mut done = None;

@@ -2,9 +2,13 @@
 //!
 //! Invariant: only the process that holds the lock changes the directory's contents.
 
-use crate::config::WORKSPACES;
-use crate::studio::{DATABASE_NOTES, noted_databases};
-use anyhow::{Context, anyhow, bail};
+mod database_note;
+mod error;
+
+pub use database_note::{DATABASE_NOTES, DatabaseNote, forget_databases, noted_databases};
+pub use error::{DataDirectoryError, write_error};
+
+use crate::error::failed;
 use rustix::fs::{FlockOperation, flock};
 use sdk::Secret;
 use serde::{Deserialize, Serialize};
@@ -13,25 +17,26 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use workspace::config::OwnServer;
 
 /// File that marks a directory where a server is expected.
 const EXPECTED: &str = "expected-server.json";
 const NOTE: &str = "server.json";
 /// Locked by the process that uses the directory. Its presence marks a directory of Sandbar.
 const LOCK: &str = "lock";
+/// Directory of the records and checkpoints of workspaces, where it is in a data directory.
+pub const WORKSPACES: &str = "workspaces";
 /// Directory of the authorities. `sandbar trust` may create it before the first server.
-pub(crate) const AUTHORITY: &str = "authority";
+pub const AUTHORITY: &str = "authority";
 /// Directory of the records of the studio's users and builds.
-pub(crate) const STUDIO: &str = "studio";
+pub const STUDIO: &str = "studio";
 /// Directory of screenshots when no other store is configured.
-pub(crate) const MEDIA: &str = "media";
+pub const MEDIA: &str = "media";
 /// Entries that other commands may create before the first server.
 const MADE_BY_OTHERS: [&str; 6] = [WORKSPACES, AUTHORITY, STUDIO, DATABASE_NOTES, MEDIA, EXPECTED];
 
 /// The server of a directory; written when the server is ready. Not `Debug`, since it has the key.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ServerNote {
+pub struct ServerNote {
     pub pid: u32,
     pub url: String,
     /// The key that clients must send: the directory's own, or the one given to this server.
@@ -65,25 +70,18 @@ fn yes() -> bool {
 /// A user or a supervisor ran `sandbar up` in this directory. No other command starts a server here
 /// until `sandbar down`.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Expected {
+pub struct Expected {
     /// The command that starts it, without keys and passwords.
     pub command: String,
 }
 
-impl ServerNote {
-    /// The addresses that distinguish it from other providers.
-    pub(crate) fn own_server(&self) -> OwnServer {
-        OwnServer { url: self.url.clone(), domain: self.domain.clone(), everywhere: self.everywhere }
-    }
-}
-
-/// The current or the last server of a directory.
-pub(crate) fn known_server(path: &Path) -> Option<OwnServer> {
-    read_note(path).map(|note| note.own_server())
+/// The note of the running or the last server of a directory.
+pub fn last_server(path: &Path) -> Option<ServerNote> {
+    read_note(path)
 }
 
 /// The state of the server of a data directory.
-pub(crate) enum FoundServer {
+pub enum FoundServer {
     /// The directory does not exist, never had a server, or its last server has stopped.
     Absent,
     /// The last server did not withdraw its note: it was killed, or the machine lost power.
@@ -96,7 +94,7 @@ pub(crate) enum FoundServer {
 }
 
 /// Finds the server of a directory, without side effects.
-pub(crate) fn find_server(path: &Path) -> std::io::Result<FoundServer> {
+pub fn find_server(path: &Path) -> std::io::Result<FoundServer> {
     let lock = match File::open(path.join(LOCK)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(FoundServer::Absent),
@@ -112,31 +110,31 @@ pub(crate) fn find_server(path: &Path) -> std::io::Result<FoundServer> {
 }
 
 /// A data directory whose lock this process holds.
-pub(crate) struct DataDirectory {
+pub struct DataDirectory {
     path: PathBuf,
     /// Never read: the kernel releases the lock when the process ends, also after a kill.
     _lock: File,
 }
 
 /// Another server holds the lock. Has its note unless that server is starting or stopping.
-pub(crate) struct Busy(pub Option<ServerNote>);
+pub struct Busy(pub Option<ServerNote>);
 
 impl DataDirectory {
     /// Creates the directory (mode 0700) if needed and locks it.
-    pub(crate) fn take(path: &Path) -> anyhow::Result<Result<Self, Busy>> {
+    pub fn take(path: &Path) -> Result<Result<Self, Busy>, DataDirectoryError> {
         check_usable(path)?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
             .map_err(write_error(path))
-            .context("cannot make the data directory")?;
+            .map_err(failed(|| "cannot make the data directory".to_owned()))?;
         // Layers have set-user-id files of untrusted code, which no other user of the host may
         // reach.
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))
             .map_err(write_error(path))
-            .context("cannot protect the data directory")?;
-        let path = path.canonicalize().with_context(|| format!("cannot resolve {}", path.display()))?;
+            .map_err(failed(|| "cannot protect the data directory".to_owned()))?;
+        let path = path.canonicalize().map_err(failed(|| format!("cannot resolve {}", path.display())))?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -144,22 +142,22 @@ impl DataDirectory {
             .mode(0o600)
             .open(path.join(LOCK))
             .map_err(write_error(&path.join(LOCK)))
-            .context("cannot take the data directory")?;
+            .map_err(failed(|| "cannot take the data directory".to_owned()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Self { path, _lock: lock })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(Busy(read_serving(&path)))),
-            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+            Err(error) => Err(error).map_err(failed(|| format!("cannot lock {}", path.display()))),
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Directory of sockets: a short path, preferably one that a reboot clears. Root uses `/run`,
     /// another user `XDG_RUNTIME_DIR`, else the data directory or `/tmp`. The choice is recorded in
     /// a file, because the next server may be started from a session with another variable.
-    pub(crate) fn runtime(&self) -> anyhow::Result<PathBuf> {
+    pub fn runtime(&self) -> Result<PathBuf, DataDirectoryError> {
         /// Limit of the directory's path, so that a socket's path with a sandbox's name fits.
         const LONGEST: usize = 70;
         const NOTE: &str = "runtime";
@@ -183,30 +181,30 @@ impl DataDirectory {
     /// Apparent size of the sparse image that holds the sandboxes' files where the directory is not
     /// on btrfs: most of the file system, since the image allocates only written blocks, and the
     /// engine guards the host's last free space.
-    pub(crate) fn pool_bytes(&self) -> anyhow::Result<u64> {
+    pub fn pool_bytes(&self) -> Result<u64, DataDirectoryError> {
         pool_bytes(&self.path)
     }
 
     /// The key of the directory, generated at the first call: `e2b_` and 40 hex digits, which every
     /// SDK accepts.
-    pub(crate) fn api_key(&self) -> anyhow::Result<String> {
+    pub fn api_key(&self) -> Result<String, DataDirectoryError> {
         let file = self.path.join("api-key");
         match fs::read_to_string(&file) {
             Ok(key) => return Ok(key.trim().to_owned()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+            Err(error) => return Err(error).map_err(failed(|| format!("cannot read {}", file.display()))),
         }
         let key = format!("e2b_{}", rand::random::<[u8; 20]>().map(|byte| format!("{byte:02x}")).concat());
         self.write_whole("api-key", key.as_bytes())?;
         Ok(key)
     }
 
-    pub(crate) fn write_note(&self, note: &ServerNote) -> anyhow::Result<()> {
-        self.write_whole(NOTE, &serde_json::to_vec(note)?)
+    pub fn write_note(&self, note: &ServerNote) -> Result<(), DataDirectoryError> {
+        self.write_whole(NOTE, &serde_json::to_vec(note).expect("a note is plain data"))
     }
 
     /// Marks the note of an earlier server as not serving; its addresses stay known.
-    pub(crate) fn withdraw_note(&self) -> anyhow::Result<()> {
+    pub fn withdraw_note(&self) -> Result<(), DataDirectoryError> {
         match read_serving(&self.path) {
             Some(note) => self.write_note(&ServerNote { serving: false, ..note }),
             None => Ok(()),
@@ -214,7 +212,7 @@ impl DataDirectory {
     }
 
     /// Removes the note and the expectation of a server.
-    pub(crate) fn forget_server(&self) {
+    pub fn forget_server(&self) {
         for name in [NOTE, EXPECTED] {
             // If a file stays, commands wait for a server until a timeout whose error says what to
             // do.
@@ -223,12 +221,12 @@ impl DataDirectory {
     }
 
     /// Records for `sandbar down` how many sandboxes this server ended.
-    pub(crate) fn write_ended(&self, count: usize) -> anyhow::Result<()> {
+    pub fn write_ended(&self, count: usize) -> Result<(), DataDirectoryError> {
         self.write_whole("ended", count.to_string().as_bytes())
     }
 
     /// Reads and removes the count of [`DataDirectory::write_ended`].
-    pub(crate) fn take_ended(&self) -> usize {
+    pub fn take_ended(&self) -> usize {
         let file = self.path.join("ended");
         let count = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         // A file that stays is overwritten by the next server that ends sandboxes.
@@ -236,14 +234,14 @@ impl DataDirectory {
         count
     }
 
-    fn write_whole(&self, name: &str, content: &[u8]) -> anyhow::Result<()> {
+    fn write_whole(&self, name: &str, content: &[u8]) -> Result<(), DataDirectoryError> {
         write_whole(&self.path, name, content)
     }
 }
 
 /// Replaces a file by an atomic rename and syncs it: a reader never sees a part of it, and it
 /// survives a power cut.
-fn write_whole(directory: &Path, name: &str, content: &[u8]) -> anyhow::Result<()> {
+fn write_whole(directory: &Path, name: &str, content: &[u8]) -> Result<(), DataDirectoryError> {
     let path = directory.join(name);
     durable::write(&path, content, 0o600).map_err(write_error(&path))
 }
@@ -257,50 +255,47 @@ impl Drop for DataDirectory {
 }
 
 /// Checks, before anything is written, that a server may use a directory.
-pub(crate) fn check_usable(path: &Path) -> anyhow::Result<()> {
+pub fn check_usable(path: &Path) -> Result<(), DataDirectoryError> {
     if path.exists() { check_ours(path) } else { Ok(()) }
 }
 
 /// Creates the lock file, which marks a directory of Sandbar, before a server has used it.
-pub(crate) fn mark(path: &Path) -> anyhow::Result<()> {
+pub fn mark(path: &Path) -> Result<(), DataDirectoryError> {
     let lock = path.join(LOCK);
     let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&lock);
     made.map(drop).map_err(write_error(&lock))
 }
 
 /// As [`DataDirectory::pool_bytes`], for a directory that is not locked yet.
-pub(crate) fn pool_bytes(path: &Path) -> anyhow::Result<u64> {
+pub fn pool_bytes(path: &Path) -> Result<u64, DataDirectoryError> {
     const LEAST: u64 = 8 << 30;
-    let found = rustix::fs::statvfs(path).with_context(|| format!("cannot measure {}", path.display()))?;
+    let found = rustix::fs::statvfs(path).map_err(failed(|| format!("cannot measure {}", path.display())))?;
     Ok((found.f_blocks * found.f_frsize / 10 * 8).max(LEAST))
-}
-
-/// Explains why `path` could not be written, on which file system, and what to do.
-pub(crate) fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
-    let path = path.to_owned();
-    move |error| anyhow!(durable::explain(&path, &error))
 }
 
 /// Refuses a directory of another user or with other content: it will be closed to other users, and
 /// root mounts its content.
-fn check_ours(path: &Path) -> anyhow::Result<()> {
-    let found = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+fn check_ours(path: &Path) -> Result<(), DataDirectoryError> {
+    let found = fs::metadata(path).map_err(failed(|| format!("cannot look at {}", path.display())))?;
     if !found.is_dir() {
-        bail!("the data directory {} is not a directory", path.display());
+        return Err(DataDirectoryError::Refused(format!("the data directory {} is not a directory", path.display())));
     }
     check_owner(path)?;
     check_purpose(path)
 }
 
 /// Refuses a directory that is not empty and that no command of this program has used.
-pub(crate) fn check_purpose(path: &Path) -> anyhow::Result<()> {
+pub fn check_purpose(path: &Path) -> Result<(), DataDirectoryError> {
     let used_before = path.join(LOCK).exists();
-    let mut found = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut found = fs::read_dir(path).map_err(failed(|| format!("cannot read {}", path.display())))?;
     let foreign = |entry: std::io::Result<fs::DirEntry>| {
         entry.is_ok_and(|entry| !MADE_BY_OTHERS.iter().any(|ours| entry.file_name() == *ours))
     };
     if !used_before && found.any(foreign) {
-        bail!("{} holds other things already; name an empty or a new directory with --data", path.display());
+        return Err(DataDirectoryError::Refused(format!(
+            "{} holds other things already; name an empty or a new directory with --data",
+            path.display()
+        )));
     }
     Ok(())
 }
@@ -310,35 +305,38 @@ fn is_own(path: &Path) -> bool {
 }
 
 /// Refuses the directory of another user: sandboxes belong to the user who started their server.
-pub(crate) fn check_owner(path: &Path) -> anyhow::Result<()> {
-    let owner = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.uid();
+pub fn check_owner(path: &Path) -> Result<(), DataDirectoryError> {
+    let owner = fs::metadata(path).map_err(failed(|| format!("cannot look at {}", path.display())))?.uid();
     if owner == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
     let hint = if owner == 0 { "; use sudo" } else { "" };
-    bail!("the data directory {} belongs to another user (uid {owner}){hint}", path.display())
+    Err(DataDirectoryError::Refused(format!(
+        "the data directory {} belongs to another user (uid {owner}){hint}",
+        path.display()
+    )))
 }
 
 /// The expected server of a directory, with the command that starts it.
-pub(crate) fn expected_server(path: &Path) -> Option<Expected> {
+pub fn expected_server(path: &Path) -> Option<Expected> {
     serde_json::from_slice(&fs::read(path.join(EXPECTED)).ok()?).ok()
 }
 
 /// Records that a server is expected, before it has the lock: no command starts another meanwhile.
-pub(crate) fn expect_server(path: &Path, expected: &Expected) -> anyhow::Result<()> {
+pub fn expect_server(path: &Path, expected: &Expected) -> Result<(), DataDirectoryError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(write_error(path))?;
-    write_whole(path, EXPECTED, &serde_json::to_vec(expected)?)
+    write_whole(path, EXPECTED, &serde_json::to_vec(expected).expect("it is plain data"))
 }
 
 /// Removes the record that a server is expected.
-pub(crate) fn expect_none(path: &Path) {
+pub fn expect_none(path: &Path) {
     // If the file stays, commands wait for a server until a timeout whose error says what to do.
     let _ = fs::remove_file(path.join(EXPECTED));
 }
 
 /// The databases that were given to the last server of a directory and to studios without a
 /// server.
-pub(crate) fn known_databases(path: &Path) -> Vec<Secret> {
+pub fn known_databases(path: &Path) -> Vec<Secret> {
     let of_server = read_note(path).and_then(|note| note.database).map(Secret::from);
     of_server.into_iter().chain(noted_databases(path)).collect()
 }

@@ -5,8 +5,7 @@
 //! sandboxes of its jobs do, and `sandbar down` removes it unless it is locked. A URL may have a
 //! password, so only the owner can read the file.
 
-use crate::data::write_error;
-use anyhow::Context as _;
+use crate::error::{DataDirectoryError, failed, write_error};
 use rustix::fs::{FlockOperation, flock};
 use sdk::Secret;
 use sha2::{Digest as _, Sha256};
@@ -16,18 +15,18 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// In the data directory.
-pub(crate) const DIRECTORY: &str = "studio-databases";
+pub const DATABASE_NOTES: &str = "studio-databases";
 
 /// The note of a studio; the kernel unlocks it when the process ends.
 #[derive(Debug)]
-pub(crate) struct DatabaseNote {
+pub struct DatabaseNote {
     _locked: File,
 }
 
 impl DatabaseNote {
     /// Notes the database of this process.
-    pub(crate) fn write(data: &Path, url: &Secret) -> anyhow::Result<Self> {
-        let directory = data.join(DIRECTORY);
+    pub fn write(data: &Path, url: &Secret) -> Result<Self, DataDirectoryError> {
+        let directory = data.join(DATABASE_NOTES);
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write_error(&directory))?;
         let digest = Sha256::digest(url.expose());
         let path = directory.join(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
@@ -40,7 +39,7 @@ impl DatabaseNote {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 opened => opened.map_err(write_error(&path))?,
             };
-            flock(&file, FlockOperation::LockShared).with_context(|| format!("cannot lock {}", path.display()))?;
+            flock(&file, FlockOperation::LockShared).map_err(failed(|| format!("cannot lock {}", path.display())))?;
             // `sandbar down` may have removed the file before it was locked.
             let is_there =
                 path.metadata().is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino()));
@@ -52,13 +51,13 @@ impl DatabaseNote {
 }
 
 /// The databases that studios of this data directory use or have used.
-pub(crate) fn noted_databases(data: &Path) -> Vec<Secret> {
+pub fn noted_databases(data: &Path) -> Vec<Secret> {
     let read = |path: PathBuf| fs::read_to_string(path).ok().map(Secret::from);
     notes(data).into_iter().filter_map(read).collect()
 }
 
 /// Removes the notes of studios that do not run any more.
-pub(crate) fn forget_databases(data: &Path) {
+pub fn forget_databases(data: &Path) {
     for path in notes(data) {
         let Ok(file) = File::open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -69,7 +68,7 @@ pub(crate) fn forget_databases(data: &Path) {
 }
 
 fn notes(data: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(data.join(DIRECTORY)).into_iter().flatten().flatten();
+    let entries = fs::read_dir(data.join(DATABASE_NOTES)).into_iter().flatten().flatten();
     let is_draft = |path: &PathBuf| path.extension().is_some();
     let mut notes: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| !is_draft(path)).collect();
     notes.sort();

@@ -7,10 +7,9 @@
 //! its snapshots (`.backup-NAME`) in the pool until the next backup or the next start of the server
 //! removes them.
 
-use super::manifest::{Root, hex};
-use crate::data::{self, DataDirectory, FoundServer};
-use crate::studio::DATABASE_NOTES;
-use anyhow::{Context as _, bail};
+use crate::error::{BackupError, During as _, Result, refused};
+use crate::manifest::{SourceRoot, hex};
+use data_directory::{DATABASE_NOTES, DataDirectory, FoundServer};
 use engine::pool::{FrozenCopy, Pool, is_frozen_copy};
 use sha2::{Digest as _, Sha256};
 use std::ffi::OsStr;
@@ -25,7 +24,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStderr;
 
 /// Directory of copies of databases before they are uploaded; the backup's lock protects it.
-pub(super) const DRAFTS: &str = "backup.drafts";
+pub(crate) const DRAFTS: &str = "backup.drafts";
 /// Not backed up: created by every server, valid for the running process only, or specific to this
 /// machine.
 const VOLATILE: [&str; 17] = [
@@ -56,13 +55,13 @@ const DRAFT_ENDINGS: [&[u8]; 2] = [b".new", b".part"];
 /// Limit of a path below its volume. The kernel accepts paths of at most 4,095 bytes, of which the
 /// volume's own path needs some. Programs in sandboxes can create longer paths by relative steps:
 /// files below them are left out, and everything else is backed up.
-pub(super) const MAX_PATH_BYTES: usize = 3_900;
+pub(crate) const MAX_PATH_BYTES: usize = 3_900;
 const MAX_WARNING_BYTES: u64 = 16 << 10;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// A file to be copied.
-pub(super) struct DurableFile {
-    pub root: Root,
+pub(crate) struct DurableFile {
+    pub root: SourceRoot,
     pub path: PathBuf,
     pub relative: String,
     pub metadata: Metadata,
@@ -70,11 +69,11 @@ pub(super) struct DurableFile {
 }
 
 /// Every durable file below `directory`, databases first.
-pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<DurableFile>> {
+pub(crate) fn files_below(root: SourceRoot, directory: &Path) -> Result<Vec<DurableFile>> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
     while let Some(folder) = left.pop() {
-        let at_top = root == Root::Data && folder == directory;
+        let at_top = root == SourceRoot::Data && folder == directory;
         let Some(entries) = unless_vanished(fs::read_dir(&folder), &folder)? else { continue };
         for entry in entries {
             let path = entry?.path();
@@ -87,7 +86,9 @@ pub(super) fn files_below(root: Root, directory: &Path) -> anyhow::Result<Vec<Du
                 left.push(path);
             } else if metadata.is_file() && !is_transient(&path) {
                 let relative = path.strip_prefix(directory).expect("it was found below").to_str();
-                let relative = relative.with_context(|| format!("{} has no plain name", path.display()))?.to_owned();
+                let relative = relative
+                    .ok_or_else(|| BackupError::Refused(format!("{} has no plain name", path.display())))?
+                    .to_owned();
                 let database = is_database(&path);
                 found.push(DurableFile { root, path, relative, metadata, database });
             }
@@ -112,7 +113,7 @@ fn is_database(path: &Path) -> bool {
 }
 
 /// The pool of a data directory, readable, and what keeps it open.
-pub(super) struct OpenPool {
+pub(crate) struct OpenPool {
     root: Option<PathBuf>,
     /// Held for a directory without a server, so that no other process opens the pool.
     _own: Option<(Pool, DataDirectory)>,
@@ -120,43 +121,45 @@ pub(super) struct OpenPool {
 
 impl OpenPool {
     /// Opens the pool. The caller has entered its own mount namespace.
-    pub(super) fn open(data: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(data: &Path) -> Result<Self> {
         let has_image = data.join("pool.img").exists();
         let below = if has_image { data.join("pool") } else { data.join("volumes") };
-        let root = match data::find_server(data).with_context(|| format!("cannot look into {}", data.display()))? {
+        let root = match data_directory::find_server(data).during(|| format!("cannot look into {}", data.display()))? {
             // Not through `/proc/PID/root`: the server of an ordinary user may be in another user
             // namespace than this command, and the kernel refuses the access.
             FoundServer::Serving(_) if !has_image => below,
             FoundServer::Serving(note) => {
                 let seen = Path::new("/proc").join(note.pid.to_string()).join("root");
                 let root = seen.join(below.strip_prefix("/").unwrap_or(&below));
-                root.read_dir().with_context(|| format!("cannot read the pool of process {}", note.pid))?;
+                root.read_dir().during(|| format!("cannot read the pool of process {}", note.pid))?;
                 root
             }
-            FoundServer::Busy => bail!("the server in {} is starting or stopping; try again", data.display()),
+            FoundServer::Busy => {
+                return refused(format!("the server in {} is starting or stopping; try again", data.display()));
+            }
             FoundServer::Absent | FoundServer::Dead { .. } if !has_image && !below.is_dir() => {
                 return Ok(Self { root: None, _own: None });
             }
             FoundServer::Absent | FoundServer::Dead { .. } => {
                 let Ok(directory) = DataDirectory::take(data)? else {
-                    bail!("a server has just started in {}; try again", data.display())
+                    return refused(format!("a server has just started in {}; try again", data.display()));
                 };
-                let pool = Pool::open(data, directory.pool_bytes()?).context("cannot open the pool")?;
+                let pool = Pool::open(data, directory.pool_bytes()?).during(|| "cannot open the pool".to_owned())?;
                 return Ok(Self { root: Some(below), _own: Some((pool, directory)) });
             }
         };
         Ok(Self { root: Some(root), _own: None })
     }
 
-    pub(super) fn root(&self) -> Option<&Path> {
+    pub(crate) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
     /// Takes a consistent view of every volume. Dropping it deletes the snapshots.
-    pub(super) fn freeze(&self) -> anyhow::Result<Vec<FrozenVolume>> {
+    pub(crate) fn freeze(&self) -> Result<Vec<FrozenVolume>> {
         let Some(root) = &self.root else { return Ok(Vec::new()) };
         let mut names = Vec::new();
-        for entry in fs::read_dir(root).with_context(|| format!("cannot read {}", root.display()))? {
+        for entry in fs::read_dir(root).during(|| format!("cannot read {}", root.display()))? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             if is_frozen_copy(&name) {
@@ -172,7 +175,7 @@ impl OpenPool {
 }
 
 /// A volume at one moment.
-pub(super) struct FrozenVolume {
+pub(crate) struct FrozenVolume {
     pub name: String,
     path: PathBuf,
     /// [`None`] where volumes are plain directories: files can change while they are read.
@@ -181,35 +184,35 @@ pub(super) struct FrozenVolume {
 
 impl FrozenVolume {
     /// Takes a snapshot if the pool can; [`None`] for a volume that was removed meanwhile.
-    fn take(root: &Path, name: String) -> anyhow::Result<Option<Self>> {
+    fn take(root: &Path, name: String) -> Result<Option<Self>> {
         let copy = match FrozenCopy::take(root, &name) {
             Ok(copy) => copy,
             Err(_) if !root.join(&name).exists() => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("cannot take a snapshot of volume {name}")),
+            Err(error) => return Err(error).during(|| format!("cannot take a snapshot of volume {name}")),
         };
         let path = copy.as_ref().map_or_else(|| root.join(&name), |copy| copy.path().to_owned());
         Ok(Some(Self { name, path, copy }))
     }
 
     /// Whether the volume itself is read, while sandboxes can change it.
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.copy.is_none()
     }
 
     /// What the volume is charged of its limit, where that is known.
-    pub(super) fn charged_bytes(&self) -> Option<u64> {
+    pub(crate) fn charged_bytes(&self) -> Option<u64> {
         self.copy.as_ref().and_then(FrozenCopy::charged_bytes)
     }
 
     /// Whether a live volume was deleted meanwhile.
-    pub(super) fn was_deleted(&self) -> bool {
+    pub(crate) fn was_deleted(&self) -> bool {
         self.is_live() && !self.path.exists()
     }
 
     /// A digest of the name, kind, size, owner and times of every entry. It is equal when nothing
     /// was changed, because a change of content or attributes sets an inode's change time. Entries
     /// that vanish meanwhile are skipped.
-    pub(super) fn fingerprint(&self) -> anyhow::Result<Fingerprint> {
+    pub(crate) fn fingerprint(&self) -> Result<VolumeFingerprint> {
         let (mut hasher, mut left_out) = (Sha256::new(), false);
         if self.is_live() {
             // A file that was created and removed directly below changes only the directory's
@@ -217,11 +220,11 @@ impl FrozenVolume {
             // inconsistent archive.
             hash_entry(&mut hasher, Path::new(""), &self.path.symlink_metadata()?);
         }
-        let tree = Tree::open(&self.path)?;
+        let tree = OpenTree::open(&self.path)?;
         let mut left = vec![PathBuf::new()];
         while let Some(folder) = left.pop() {
             let Some(listed) = unless_vanished(fs::read_dir(tree.path(&folder)), &folder)? else { continue };
-            let mut entries = listed.collect::<Result<Vec<_>, _>>()?;
+            let mut entries = listed.collect::<io::Result<Vec<_>>>()?;
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 let path = folder.join(entry.file_name());
@@ -236,11 +239,11 @@ impl FrozenVolume {
                 }
             }
         }
-        Ok(Fingerprint { digest: hex(hasher.finalize()), left_out })
+        Ok(VolumeFingerprint { digest: hex(hasher.finalize()), left_out })
     }
 
     /// The command whose output is the volume as an archive, with owners, attributes and devices.
-    pub(super) fn archive(&self) -> Command {
+    pub(crate) fn archive(&self) -> Command {
         let mut command = Command::new("tar");
         // In this locale `?` matches one byte.
         command.env("LC_ALL", "C").args(["--anchored", "--wildcards", "--wildcards-match-slash"]);
@@ -252,32 +255,32 @@ impl FrozenVolume {
 }
 
 /// The result of [`FrozenVolume::fingerprint`].
-pub(super) struct Fingerprint {
+pub(crate) struct VolumeFingerprint {
     pub digest: String,
     /// Some paths are longer than [`MAX_PATH_BYTES`].
     pub left_out: bool,
 }
 
 /// An open directory. Its entries are reached by short paths through its descriptor.
-pub(super) struct Tree(File);
+pub(crate) struct OpenTree(File);
 
-impl Tree {
-    pub(super) fn open(root: &Path) -> anyhow::Result<Self> {
-        Ok(Self(File::open(root).with_context(|| format!("cannot read {}", root.display()))?))
+impl OpenTree {
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        Ok(Self(File::open(root).during(|| format!("cannot read {}", root.display()))?))
     }
 
-    pub(super) fn path(&self, relative: &Path) -> PathBuf {
+    pub(crate) fn path(&self, relative: &Path) -> PathBuf {
         Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(relative)
     }
 }
 
 /// Whether a path, relative to its volume, is too long for an archive, where `./` precedes it.
-pub(super) fn is_too_long(relative: &Path) -> bool {
+pub(crate) fn is_too_long(relative: &Path) -> bool {
     "./".len() + relative.as_os_str().len() >= MAX_PATH_BYTES
 }
 
 /// Reads tar's warnings, shortened: tar prints a line for every affected file.
-pub(super) async fn read_tar_warnings(mut pipe: ChildStderr) -> String {
+pub(crate) async fn read_tar_warnings(mut pipe: ChildStderr) -> String {
     let mut text = Vec::new();
     // The rest is read too: a full pipe would block tar.
     let _ = (&mut pipe).take(MAX_WARNING_BYTES).read_to_end(&mut text).await;
@@ -286,10 +289,10 @@ pub(super) async fn read_tar_warnings(mut pipe: ChildStderr) -> String {
 }
 
 /// [`None`] for a file or directory that does not exist any more.
-fn unless_vanished<T>(result: io::Result<T>, path: &Path) -> anyhow::Result<Option<T>> {
+fn unless_vanished<T>(result: io::Result<T>, path: &Path) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some).with_context(|| format!("cannot read {}", path.display())),
+        result => result.map(Some).during(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -303,7 +306,7 @@ fn hash_entry(hasher: &mut Sha256, relative: &Path, found: &Metadata) {
 }
 
 /// The command that extracts the archive of [`FrozenVolume::archive`] into a volume.
-pub(super) fn unpack(volume: &Path) -> Command {
+pub(crate) fn unpack(volume: &Path) -> Command {
     let mut command = Command::new("tar");
     command.args(["--extract", "--gzip", "--numeric-owner", "--same-owner", "--preserve-permissions", "--acls"]);
     command.args(["--xattrs", "--xattrs-include=*", "--file=-", "--directory"]).arg(volume);
