@@ -110,8 +110,8 @@ pub struct Overlay {
 /// Messages from the processes of a launch to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// The namespaces of a [`Preparation`] exist, and its file tree is mounted. One descriptor comes
-    /// with it: the network namespace.
+    /// The namespaces of a [`Preparation`] exist, and its file tree is mounted. One descriptor
+    /// comes with it: the network namespace.
     Prepared,
     /// The sandbox's first process exists, with this pid in the server's pid namespace.
     Made { pid: i32 },

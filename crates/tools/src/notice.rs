@@ -138,8 +138,8 @@ impl<'a> Provenance<'a> {
 }
 
 impl Producer {
-    /// For a command in the foreground, by the code of its result and the exit code, which is `None`
-    /// if unknown.
+    /// For a command in the foreground, by the code of its result and the exit code, which is
+    /// `None` if unknown.
     pub(crate) fn from_code(code: Option<ErrorCode>, exit_code: Option<i32>) -> Self {
         match code {
             Some(ErrorCode::Timeout | ErrorCode::Cancelled | ErrorCode::OutputLimit) if exit_code.is_none() => {
