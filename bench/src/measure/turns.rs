@@ -17,7 +17,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
-use tools::{ToolDispatcher, ToolResult, Watch};
+use tools::{BashOutput, StructuredResult, ToolDispatcher, ToolOutput, ToolResult, Watch};
 
 use super::{Plan, Row, Target};
 use crate::server::Server;
@@ -96,7 +96,9 @@ impl ToolDispatcher for Echo {
         let begun = Instant::now();
         let text = format!("{}\n{}[exit 0]", input["command"], "a line of output\n".repeat(50));
         let content = vec![tools::Block::Text(text)];
-        let result = ToolResult { is_error: false, code: None, content, structured: json!({ "exit_code": 0 }) };
+        let output = ToolOutput::Bash(BashOutput { exit_code: Some(0), ..BashOutput::default() });
+        let structured = StructuredResult { output, ..StructuredResult::default() };
+        let result = ToolResult { is_error: false, code: None, content, structured };
         self.0.note(|clock| clock.in_tool.push(begun.elapsed()));
         result
     }
