@@ -9,9 +9,10 @@
 //!   came from, or in the newest checkpoint.
 //! - No sandbox is killed that its workspace continues in, unless the plan allows one only.
 //! - A session whose files were set back has a notice that names the checkpoint they are from.
-//! - A sandbox is killed as an orphan only while its workspace has no record.
-//! - Once nothing fails any more, the workspace is usable. If the clock was never set, no sandbox
-//!   is left that its record does not name.
+//! - A sandbox is killed as an orphan only while its workspace has no record, or a record of
+//!   another id.
+//! - Once nothing fails any more, the workspace is usable. No sandbox is left that its record does
+//!   not name; those of earlier workspaces of its name are killed as orphans.
 //!
 //! Time is tokio's paused clock, so hours pass in milliseconds. A call has its effect at once and
 //! its answer later: a crash or a suspension lies between the two. A suspended process sends
@@ -58,8 +59,10 @@ use crate::records::{
 use crate::settings::Settings;
 use crate::setup::Setup;
 use crate::shell::KillError;
-use crate::workspace::{METADATA, Mark, MoveOptions, SandboxUpkeep, Unavailable, Unsaved, Workspace, read_details};
-use crate::workspaces::{OwnServer, Workspaces};
+use crate::workspace::{
+    METADATA, Mark, MoveOptions, SandboxUpkeep, Unavailable, Unsaved, WORKSPACE_ID, Workspace, read_details,
+};
+use crate::workspaces::{ORPHAN_GRACE, OwnServer, Workspaces};
 
 const SEEDS: Seeds = Seeds { short: 60, soak: Duration::from_secs(120) };
 const ACTIONS: usize = 120;
@@ -74,9 +77,21 @@ const KEEP: usize = 3;
 const LATE: Duration = Duration::from_secs(100);
 /// How long the end of a run waits for strays and retired sandboxes to be killed.
 const SETTLING: Duration = Duration::from_secs(1800);
+/// Sweeps over an orphan's day of grace, and one more for each pause that another process ended.
+const ORPHAN_SWEEPS: u32 = 8;
 /// How many lines of the trace a failing seed prints.
 const LAST_LINES: usize = 100;
 const READER: &str = "user";
+
+tokio::task_local! {
+    /// Set in the tasks that sweep.
+    static SWEEPING: ();
+}
+
+/// The id of the workspace that a sandbox was created for.
+fn id_of(metadata: &BTreeMap<String, String>) -> Option<Uuid> {
+    metadata.get(WORKSPACE_ID)?.parse().ok()
+}
 
 fn done<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("records in memory answer at once")
@@ -124,6 +139,8 @@ struct Place {
     sandbox: Option<SandboxId>,
     retired: Vec<SandboxId>,
     mark: Option<Stamp>,
+    /// The id of the workspace.
+    id: Option<Uuid>,
     /// The checkpoint to continue from without the sandbox, if it is not the newest.
     newest_before_loss: Option<Stamp>,
 }
@@ -159,6 +176,8 @@ struct World {
     /// The write before each.
     before: Vec<u64>,
     acknowledged: u64,
+    /// What was acknowledged before the last loss. A save that was under way may still store it.
+    before_loss: u64,
     /// What a session saw last, and the notices that sessions were given since.
     seen: u64,
     received: Vec<String>,
@@ -190,6 +209,7 @@ impl World {
             all_checkpoints: BTreeMap::new(),
             before: vec![0],
             acknowledged: 0,
+            before_loss: 0,
             seen: 0,
             received: Vec::new(),
             discarding: 0,
@@ -293,8 +313,8 @@ impl World {
                 WorkspaceState::Stopped | WorkspaceState::SettingUp => None,
             };
             let retired = details.retired.into_iter().map(|place| place.sandbox).collect();
-            let mark = details.mark.map(|mark| mark.stamp);
-            Place { state: record.state, paused: record.paused, sandbox, retired, mark, newest_before_loss }
+            let (mark, id) = (details.mark.map(|mark| mark.stamp), details.id);
+            Place { state: record.state, paused: record.paused, sandbox, retired, mark, id, newest_before_loss }
         });
     }
 
@@ -306,6 +326,8 @@ impl World {
         }
         if self.discarding > 0 {
             self.acknowledged = files;
+        } else if self.contains(files, self.before_loss) {
+            self.acknowledged = self.before_loss;
         } else {
             self.fail(format!("write {} is lost, {files} is there", self.acknowledged));
         }
@@ -326,6 +348,7 @@ impl World {
     fn accept_loss(&mut self) {
         let files = self.continues_with();
         if !self.contains(files, self.acknowledged) {
+            self.before_loss = self.acknowledged;
             self.acknowledged = files;
         }
     }
@@ -652,9 +675,14 @@ impl SandboxService for SimulatedService {
 
     async fn kill(&self, id: &SandboxId) -> Result<(), CallError> {
         let kill = |world: &mut World| {
-            if world.machine(&self.provider, id).is_some() {
+            if let Some(metadata) = world.machine(&self.provider, id).map(|machine| machine.metadata.clone()) {
                 world.machines.remove(id);
                 world.note(format_args!("{} killed {id}", self.side.owner));
+                if SWEEPING.try_with(|()| ()).is_ok()
+                    && world.place.as_ref().is_some_and(|place| place.id == id_of(&metadata))
+                {
+                    world.fail(format!("{id} is killed as an orphan, and belongs to the workspace"));
+                }
                 let is_in_use = world.place.as_ref().is_some_and(|place| place.sandbox.as_ref() == Some(id));
                 if is_in_use && !world.is_small {
                     world.fail(format!("{id} is killed, and its workspace would continue in it"));
@@ -971,7 +999,7 @@ impl Session {
                     .await
                     .map_or_else(|error| error.to_string(), |maintained| format!("{:?}", maintained.outcome));
             }
-            Request::Sweep => return outcome(self.workspaces.sweep(&Sweeper).await),
+            Request::Sweep => return outcome(SWEEPING.scope((), self.workspaces.sweep(&Sweeper)).await),
             Request::Close => {
                 self.close().await;
                 return "done".to_owned();
@@ -1050,7 +1078,7 @@ impl Session {
                     (machine.files, machine.cut) = (number, None);
                     machine.disk.push((number, machine.mark));
                     world.note(format_args!("{} wrote {number} in {id}", self.side.owner));
-                    (world.acknowledged, world.seen) = (number, number);
+                    (world.acknowledged, world.before_loss, world.seen) = (number, number, number);
                     world.received.clear();
                     world.writes += 1;
                     world.check();
@@ -1319,7 +1347,7 @@ impl Simulation {
             expires_at: now + SignedDuration::from_hours(24 * 30),
             services: json!({}),
             env: BTreeMap::new(),
-            details: json!({ "ttl_seconds": 24 * 30 * 3600 }),
+            details: json!({ "id": Uuid::new_v4(), "ttl_seconds": 24 * 30 * 3600 }),
         };
         done(records.insert_workspace(&record, &lease)).expect("it is new");
         done(records.release_lease(&lease)).expect("memory");
@@ -1359,30 +1387,37 @@ impl Simulation {
         }
         sleep(SETTLING).await;
         self.check();
-        let read = || done(self.world().records.workspace(&name())).expect("memory");
+        let records = Arc::clone(&self.world().records);
+        let read = || done(records.workspace(&name())).expect("memory");
         // A supervised workspace is rotated again and again.
         while read().is_some_and(|record| record.state == WorkspaceState::Moving) {
             sleep(Duration::from_secs(10)).await;
         }
+        self.kill_orphans().await;
         if let Some(record) = read() {
             let details = read_details(&record).expect("our own");
             let mut named: Vec<SandboxId> =
                 details.left_behind.iter().chain(&details.lost).map(|place| place.sandbox.clone()).collect();
-            named.extend(record.sandbox.clone());
+            named.extend(record.sandbox);
             let mut world = self.world();
-            // One from before this record may be that of an earlier workspace of the name.
-            let is_left = |(id, machine): &(&SandboxId, &Machine)| {
-                let is_ours = machine.metadata.contains_key(METADATA) && machine.requested_at >= record.created_at;
-                is_ours && !named.contains(id)
-            };
+            // The first sandbox is of an older program. It was left by a record that is removed.
+            let is_left =
+                |(id, machine): &(&SandboxId, &Machine)| machine.metadata.contains_key(METADATA) && !named.contains(id);
             let left: Vec<String> = world.machines.iter().filter(is_left).map(|(id, _)| id.to_string()).collect();
-            // By a clock that was set back, creations are older than the record, and their
-            // sandboxes may be those of an earlier workspace.
-            if !left.is_empty() && !self.is_clock_set {
+            if !left.is_empty() {
                 world.fail(format!("sandboxes are left over: {}", left.join(" ")));
             }
         }
         self.check();
+    }
+
+    /// Sweeps until the sandboxes of earlier workspaces are killed.
+    async fn kill_orphans(&mut self) {
+        self.ask(0, Request::Close);
+        for _ in 0..ORPHAN_SWEEPS {
+            self.ask(0, Request::Sweep);
+            sleep(ORPHAN_GRACE / 4).await;
+        }
     }
 
     fn check(&self) {

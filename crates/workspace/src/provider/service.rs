@@ -11,9 +11,11 @@ use sdk::model::{Capabilities, SandboxState};
 use sdk::{
     CallError, Client, Connect, Create, CreateError, ListQuery, Pause, PauseOutcome, Sandbox, SandboxError, SandboxId,
 };
+use uuid::Uuid;
 
 use super::ANSWER_TIMEOUT;
 use crate::records::Size;
+use crate::workspace::WORKSPACE_ID;
 
 /// A service at its limit may ask for a longer delay; then the next provider is tried.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -72,6 +74,13 @@ pub(crate) struct ListedSandbox {
     pub(crate) state: SandboxState,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) started_at: Option<Timestamp>,
+}
+
+impl ListedSandbox {
+    /// The id of the workspace that it was created for, if it carries one.
+    pub(crate) fn workspace_id(&self) -> Option<Uuid> {
+        self.metadata.get(WORKSPACE_ID)?.parse().ok()
+    }
 }
 
 #[async_trait]

@@ -44,6 +44,9 @@ const DEV_SERVER: &str = "dev_server";
 /// The metadata key that identifies a workspace's sandboxes.
 pub const METADATA: &str = "sandbar.workspace";
 
+/// The metadata key of the [id](Details::id) of the workspace that a sandbox was created for.
+pub(crate) const WORKSPACE_ID: &str = "sandbar.workspace.id";
+
 /// The timeout of a probe of the object store.
 const STORE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use sdk::Sandbox;
 use serde_json::Value;
 use tracing::info;
+use uuid::Uuid;
 
 use super::core::{Core, OpGuard, services, to_value};
 use super::details::{Details, Run, SandboxRef};
@@ -80,7 +81,10 @@ impl Core {
                 (record, details)
             }
             Some(_) => return Err(SetupError::Exists(name.clone())),
-            None => (new_record(context, name, setup, now), Details::default()),
+            None => {
+                let details = Details { id: Some(Uuid::new_v4()), ..Details::default() };
+                (new_record(context, name, setup, now), details)
+            }
         };
         // The caller may have corrected the setup since the last attempt.
         let ttl = setup.ttl.unwrap_or(context.settings.ttl);

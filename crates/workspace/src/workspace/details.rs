@@ -6,6 +6,7 @@ use std::fmt;
 use jiff::Timestamp;
 use sdk::SandboxId;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::mark::{Loss, Mark};
 use super::notices::Notices;
@@ -20,6 +21,9 @@ use checkpoint::Stamp;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Details {
+    /// Tells this workspace from others that had its name before. [`None`] in records of older
+    /// programs. Never set later: sandboxes that carry another id may be its own then.
+    pub(crate) id: Option<Uuid>,
     /// The job that pays, in addition to the project.
     pub(crate) job: Option<String>,
     /// The lifetime of the workspace from its creation or restore on.

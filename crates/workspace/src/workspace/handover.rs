@@ -11,7 +11,6 @@
 //! failure is rolled back by killing the successor. Only where the plan does not allow two
 //! sandboxes is the old one killed first, with its files in a verified checkpoint.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::core::{Core, METADATA, OpGuard, SavedFor};
+use super::core::{Core, METADATA, OpGuard, SavedFor, WORKSPACE_ID};
 use super::details::{LastFiles, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::mark::Mark;
@@ -363,11 +362,13 @@ impl Core {
         let payer = self.payer();
         let lifetime = self.ttl_left().max(SHORTEST_LIFE);
         let state = self.state();
+        let id = state.details.id.map(|id| (WORKSPACE_ID.to_owned(), id.to_string()));
+        let metadata = id.into_iter().chain([(METADATA.to_owned(), self.name.to_string())]).collect();
         CreateRequest {
             template: state.record.template.clone(),
             resources: state.details.resources,
             env: state.record.env.clone(),
-            metadata: BTreeMap::from([(METADATA.to_owned(), self.name.to_string())]),
+            metadata,
             lifetime,
             provider: only,
             prefer,

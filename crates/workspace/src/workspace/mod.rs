@@ -37,7 +37,7 @@ use tracing::warn;
 
 pub use self::commits::PhaseCommit;
 pub use self::core::METADATA;
-pub(crate) use self::core::{Core, dev_server};
+pub(crate) use self::core::{Core, WORKSPACE_ID, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
 pub(crate) use self::details::{Details, SandboxRef};

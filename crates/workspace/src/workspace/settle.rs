@@ -15,6 +15,8 @@ use super::resume::SandboxStatus;
 use super::transitions;
 use crate::clock::later;
 use crate::faults::{WorkspacePoint, reach};
+use crate::provider::ListedSandbox;
+use crate::records::Creation;
 use crate::workspaces::CREATION_TIMEOUT;
 use sdk::error_chain;
 
@@ -61,9 +63,9 @@ impl Core {
     /// Sandboxes that carry the workspace's name and are not its own: created by a process that
     /// died before it could record them, or that did not wait for the answer.
     pub(super) async fn find_strays(&self, own: Option<&SandboxRef>) -> Strays {
-        let (spared, created_at) = {
+        let (spared, own_id, created_at) = {
             let state = self.state();
-            (transitions::spare(&state.details, own), state.record.created_at)
+            (transitions::spare(&state.details, own), state.details.id, state.record.created_at)
         };
         let (mut strays, mut complete) = (Vec::<SandboxRef>::new(), true);
         for provider in self.context.providers_used_by(Some(&self.project)).await {
@@ -73,13 +75,17 @@ impl Core {
             };
             match service.list(Some((METADATA, self.name.as_str()))).await {
                 Ok(rows) => {
-                    // Their creator held this lease or an earlier one. One from before this record
-                    // was left by an earlier workspace of the name, and may alone have its files.
+                    // Their creator held this lease or an earlier one. What an earlier workspace of the
+                    // name left may alone have its files. Without ids, the time tells them apart.
+                    let is_own = |row: &ListedSandbox, made: &Creation| match own_id.zip(row.workspace_id()) {
+                        Some((own, id)) => id == own,
+                        None => made.at >= created_at,
+                    };
                     let Ok(ledger) = self.context.creations_for(&rows).await else {
                         complete = false;
                         continue;
                     };
-                    let ours = rows.iter().filter(|row| ledger.find(row).is_some_and(|made| made.at >= created_at));
+                    let ours = rows.iter().filter(|row| ledger.find(row).is_some_and(|made| is_own(row, made)));
                     for sandbox in ours.map(|row| row.id.clone()) {
                         if !spared.contains(&sandbox) && !strays.iter().any(|stray| stray.sandbox == sandbox) {
                             strays.push(SandboxRef { provider: provider.name().clone(), sandbox });

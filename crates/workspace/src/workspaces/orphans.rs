@@ -7,8 +7,10 @@
 //! - Only the sandbox's id identifies it, not the name of its provider: one server may have two
 //!   names, and names change.
 //! - Its creation is recorded here, and names no other sandbox.
-//! - A sandbox whose metadata names a workspace with a record is never an orphan. What a
-//!   workspace's own handovers left over, its lease holder kills (`settle.rs`).
+//! - A sandbox whose metadata names a workspace with a record is never an orphan, unless it also
+//!   carries the id of an earlier workspace of that name. Without an id, in the metadata or in the
+//!   record, it belongs to the workspace. What a workspace's own handovers left over, its lease
+//!   holder kills (`settle.rs`).
 //! - While this version cannot decode the row of any workspace, there are no orphans: that row may
 //!   name any sandbox.
 //! - A sandbox of a Sandbar server is swept only by that server, by whatever name another server
@@ -19,7 +21,7 @@
 //! - A running sandbox is never killed. One that a user resumed is paused again, and its day starts
 //!   over.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use sdk::model::SandboxState;
@@ -49,13 +51,15 @@ pub const ORPHAN_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// same records kills its own orphans sooner; afterwards the sandbox is assumed to be removed.
 const FOREIGN_RECORD_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A sandbox that was created for a workspace without a record, and that no record names.
+/// A sandbox that was created for a workspace whose record is removed, and that no record names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orphan {
     pub provider: ProviderName,
     #[serde(rename = "sandboxID")]
     pub sandbox: String,
     pub workspace: String,
+    #[serde(skip)]
+    workspace_id: Option<Uuid>,
     #[serde(skip)]
     runs: bool,
     /// The provider name under which its run is recorded.
@@ -84,14 +88,15 @@ struct OrphanScan {
 
 /// The workspaces that have a record, and the sandboxes that the records name.
 struct NamedSandboxes {
-    workspaces: HashSet<String>,
+    /// With their ids, which records of older programs lack.
+    workspaces: HashMap<String, Option<Uuid>>,
     ids: HashSet<String>,
     /// Workspaces whose rows cannot be decoded.
     unreadable: Vec<String>,
 }
 
 impl Workspaces {
-    /// Sandboxes that were created for workspaces that have no record any more, and that no record
+    /// Sandboxes that were created for workspaces whose records are removed, and that no record
     /// names. Skips providers that do not answer. Pauses and kills nothing.
     ///
     /// # Errors
@@ -134,6 +139,7 @@ impl Workspaces {
                 let orphan = Orphan {
                     provider: provider.name().clone(),
                     workspace: row.metadata.get(METADATA).cloned().unwrap_or_default(),
+                    workspace_id: row.workspace_id(),
                     runs: row.state == SandboxState::Running,
                     recorded_provider: creation.provider.clone(),
                     sandbox: row.id.to_string(),
@@ -144,7 +150,7 @@ impl Workspaces {
         // Read last: a sandbox that a record names by now is no orphan.
         let named = self.named_sandboxes().await?;
         let complete = self.context.log_unreadable(&named.unreadable);
-        let orphans = candidates.into_iter().filter(|orphan| named.is_orphan(&orphan.sandbox, &orphan.workspace));
+        let orphans = candidates.into_iter().filter(|orphan| named.is_orphan(orphan));
         Ok(OrphanScan { orphans: orphans.collect(), answered, foreign, complete })
     }
 
@@ -227,7 +233,7 @@ impl Workspaces {
             let may_be_other_s = is_local || foreign.contains(&recorded.provider);
             let is_old = clock.now() >= later(recorded.seen_at, FOREIGN_RECORD_TIMEOUT);
             let is_ours = !may_be_other_s || server.has(&id) || self.context.is_watched(&id) || is_old;
-            let is_named = named.names(id.as_str(), &recorded.workspace);
+            let is_named = named.ids.contains(id.as_str());
             if (answered.contains(&recorded.provider) && is_ours) || is_named {
                 self.context.forget_watch(&id);
                 records.forget_orphan(&id).await?;
@@ -273,7 +279,7 @@ impl Workspaces {
         let Ok(service) = provider.service().await else { return Ok(false) };
         // Pausing others and waiting for providers took time, so the records are read again.
         let named = self.named_sandboxes().await?;
-        if !named.is_orphan(id.as_str(), &orphan.workspace) {
+        if !named.is_orphan(orphan) {
             return Ok(false);
         }
         match service.inspect(id).await {
@@ -343,26 +349,28 @@ impl NamedSandboxes {
     ///
     /// [`WorkspaceRecords::workspaces_and_unreadable`]: crate::records::WorkspaceRecords
     fn new((records, unreadable): (Vec<WorkspaceRecord>, Vec<String>)) -> Result<Self, OpenError> {
-        let mut named = Self { workspaces: HashSet::new(), ids: HashSet::new(), unreadable };
+        let mut named = Self { workspaces: HashMap::new(), ids: HashSet::new(), unreadable };
         for record in records {
             let details = read_details(&record)?;
+            named.workspaces.insert(record.name.to_string(), details.id);
             let moving = details.handover.into_iter().flat_map(|handover| [handover.old, handover.successor]).flatten();
             let places = moving.chain(details.retired).chain(details.left_behind).chain(details.lost);
             named.ids.extend(record.sandbox.iter().map(ToString::to_string));
             named.ids.extend(places.map(|SandboxRef { sandbox, .. }| sandbox.to_string()));
-            named.workspaces.insert(record.name.to_string());
         }
         Ok(named)
     }
 
-    /// Whether neither a sandbox nor the workspace that it was created for is in any record.
-    fn is_orphan(&self, sandbox: &str, workspace: &str) -> bool {
-        self.unreadable.is_empty() && !self.names(sandbox, workspace)
+    /// Whether no record names a sandbox, and none is that of the workspace it was created for.
+    fn is_orphan(&self, Orphan { sandbox, workspace, workspace_id, .. }: &Orphan) -> bool {
+        let is_of_record = self.workspaces.get(workspace).is_some_and(|id| may_be_same(*id, *workspace_id));
+        self.unreadable.is_empty() && !self.ids.contains(sandbox) && !is_of_record
     }
+}
 
-    fn names(&self, sandbox: &str, workspace: &str) -> bool {
-        self.ids.contains(sandbox) || self.workspaces.contains(workspace)
-    }
+/// Whether two ids of workspaces with one name may be of the same workspace.
+fn may_be_same(id: Option<Uuid>, other: Option<Uuid>) -> bool {
+    id.zip(other).is_none_or(|(id, other)| id == other)
 }
 
 /// The recorded creations of a period.

@@ -16,7 +16,7 @@ use sea_orm::ConnectionTrait as _;
 use testing::Server;
 use uuid::Uuid;
 
-use crate::support::{Fixture, METADATA, OnlyServer, Recorder, World, name, settings, setup};
+use crate::support::{Fixture, METADATA, OnlyServer, Recorder, WORKSPACE_ID, World, name, settings, setup};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -79,6 +79,11 @@ async fn change_records(world: &World, sql: &str) {
 
 /// Creates a sandbox whose creating process died.
 async fn abandon(world: &World, of: &str) -> SandboxId {
+    abandon_of(world, of, None).await
+}
+
+/// The same, of a workspace with this id.
+async fn abandon_of(world: &World, of: &str, workspace_id: Option<&str>) -> SandboxId {
     let creation = Creation {
         id: Uuid::new_v4(),
         at: jiff::Timestamp::now() - SignedDuration::from_hours(1),
@@ -89,6 +94,7 @@ async fn abandon(world: &World, of: &str) -> SandboxId {
     records(world).await.begin_creation(&creation).await.expect("noted");
     let key = creation.id.simple().to_string();
     let create = Create::template("base").metadata(METADATA, of).metadata("sandbar.creation", &key);
+    let create = workspace_id.into_iter().fold(create, |create, id| create.metadata(WORKSPACE_ID, id));
     let made = world.one.client().create(create.timeout(HOUR)).await.expect("a sandbox");
     made.id().clone()
 }
@@ -226,6 +232,45 @@ async fn a_leftover_of_a_workspace_is_not_an_orphan() {
     assert_eq!(state(&world.one, &earlier).await, Some(SandboxState::Running));
     let own = process.workspaces.show(&name("needed")).await.expect("it is there").sandbox.expect("it has one");
     assert!(state(&world.one, &own.parse().expect("an id")).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_sandbox_of_an_earlier_workspace_is_an_orphan() {
+    let world = World::new();
+    let process = Process::start(&world, &[("one", &world.one)]).await;
+    let id_of = async |sandbox: &SandboxId| {
+        let made = world.one.client().info(sandbox).await.expect("it is there");
+        made.listed.metadata.get(WORKSPACE_ID).cloned().expect("it carries an id")
+    };
+    let earlier_id = id_of(&process.make("again").await).await;
+    let earlier = process.workspaces.open(&name("again")).await.expect("it opens");
+    earlier.destroy(Unsaved::Discard).await.expect("destroyed");
+    let own = process.make("again").await;
+    let own_id = id_of(&own).await;
+    assert_ne!(own_id, earlier_id);
+    // Its create was requested for the earlier workspace, and answered after that was destroyed.
+    let late = abandon_of(&world, "again", Some(&earlier_id)).await;
+    let leftover = abandon_of(&world, "again", Some(&own_id)).await;
+    let unknown = abandon(&world, "again").await;
+
+    let swept = process.sweep().await;
+    assert_eq!(swept.found.iter().map(|found| found.sandbox.as_str()).collect::<Vec<_>>(), [late.as_str()]);
+    assert_eq!(state(&world.one, &late).await, Some(SandboxState::Paused));
+    process.clock.advance(23 * HOUR);
+    assert_eq!(process.sweep().await, Swept::default());
+    process.clock.advance(2 * HOUR);
+    let swept = process.sweep().await;
+    assert_eq!(swept.ended.iter().map(|ended| ended.sandbox.as_str()).collect::<Vec<_>>(), [late.as_str()]);
+    assert_eq!(process.sweep_for_days().await, Swept::default());
+    for id in [&own, &leftover, &unknown] {
+        assert_eq!(state(&world.one, id).await, Some(SandboxState::Running), "{id}");
+    }
+
+    // A record of an older program has no id: any sandbox of the name may be its own.
+    let late = abandon_of(&world, "again", Some(&earlier_id)).await;
+    change_records(&world, "UPDATE workspace SET details = json_remove(details, '$.id') WHERE name = 'again'").await;
+    assert_eq!(process.sweep_for_days().await, Swept::default());
+    assert_eq!(state(&world.one, &late).await, Some(SandboxState::Running));
 }
 
 #[tokio::test(flavor = "multi_thread")]

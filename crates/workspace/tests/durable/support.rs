@@ -28,6 +28,8 @@ pub(crate) use testing::trees::{assert_same, run};
 
 /// The metadata key that identifies sandboxes of workspaces.
 pub(crate) const METADATA: &str = "sandbar.workspace";
+/// The metadata key of the id of the workspace that a sandbox was created for.
+pub(crate) const WORKSPACE_ID: &str = "sandbar.workspace.id";
 
 /// The configuration of a test, which can be passed to a child process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
