@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use checkpoint::{CheckpointOptions, Checkpoints, Objects, ProjectId, Which};
 use sdk::{Client, Command, Create, Sandbox};
 use tempfile::TempDir;
+use workspace::ClientSandbox;
 
 use super::{Plan, Row, Target};
 use crate::remote::{self, run};
@@ -103,14 +104,18 @@ async fn rounds(old: &Sandbox, new: &Sandbox, plan: &Plan) -> anyhow::Result<Tim
     for _ in 0..plan.snapshot_rounds {
         times.pack.push(timed(old, "tar cz -C /home/user . | cat >/var/plain.tgz").await?);
         let begun = Instant::now();
-        let saved = checkpoints.save(old, &project, &CheckpointOptions::default()).await.context("saving")?;
+        let saved = checkpoints
+            .save(&ClientSandbox(old.clone()), &project, &CheckpointOptions::default())
+            .await
+            .context("saving")?;
         times.save.push(begun.elapsed());
 
         timed(old, "rm -rf /var/out && mkdir /var/out").await?;
         times.unpack.push(timed(old, "tar xz -C /var/out </var/plain.tgz").await?);
         timed(new, "rm -rf /home/user/w").await?;
         let begun = Instant::now();
-        let restored = checkpoints.restore(new, &project, Which::Newest).await.context("restoring")?;
+        let restored =
+            checkpoints.restore(&ClientSandbox(new.clone()), &project, Which::Newest).await.context("restoring")?;
         times.restore.push(begun.elapsed());
         ensure!(restored.files == saved.files, "{} files were saved and {} came back", saved.files, restored.files);
     }

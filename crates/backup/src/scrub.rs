@@ -54,7 +54,7 @@ async fn scrub_databases(sources: &Sources, report: &mut ScrubReport) -> Result<
     for file in sources.files()?.into_iter().filter(|file| file.database) {
         report.databases += 1;
         if let Err(error) = database::verify(&file.path).await {
-            report.note(file.path.display().to_string(), sdk::error_chain(&error));
+            report.note(file.path.display().to_string(), text::error_chain(&error));
         }
     }
     Ok(())

@@ -18,14 +18,15 @@ use std::io::{self, BufReader, Read, Write};
 
 use bytes::{Buf, Bytes};
 use flate2::read::MultiGzDecoder;
+use secret::{EnvValues, ValueSearch};
 use tokio::sync::mpsc;
 
 use crate::digest::{Digest, DigestHasher};
+use crate::exposed::ExposedFile;
 use crate::git_object::LooseObject;
 use crate::limits::{ArchiveLimits, Excess};
 use crate::manifest::{FilePath, ManifestEntry, ManifestKind};
 use crate::spool::Spool;
-use crate::values::{EnvValues, ExposedFile, ValueSearch};
 
 const BLOCK: usize = 512;
 const BUFFER: usize = 128 * 1024;

@@ -8,6 +8,7 @@
 use futures::TryStreamExt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use text::error_chain;
 use tracing::warn;
 
 use crate::Checkpoints;
@@ -17,7 +18,6 @@ use crate::listing::{Condition, StoredObject};
 use crate::occasion::SaveOccasion;
 use crate::restore::Flaw;
 use crate::store::ObjectStoreError;
-use sdk::error_chain;
 
 /// The result of reading an archive, and later findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

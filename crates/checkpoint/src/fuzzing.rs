@@ -10,7 +10,7 @@ use crate::entries::{self, Wanted};
 use crate::limits::ArchiveLimits;
 use crate::manifest::ManifestEntry;
 use crate::spool::Spool;
-use crate::values::EnvValues;
+use secret::EnvValues;
 
 /// A compressed archive whose inflated length is `inflated`: no entry without a block, no byte that
 /// was not sent, and every entry survives a manifest. Returns whether it was read.

@@ -13,7 +13,7 @@ use crate::entries::{self, Wanted};
 use crate::limits::ArchiveLimits;
 use crate::manifest::{FilePath, ManifestEntry, ManifestKind};
 use crate::spool::Spool;
-use crate::values::EnvValues;
+use secret::EnvValues;
 
 const BLOCK: usize = 512;
 

@@ -25,6 +25,7 @@ mod checks;
 mod digest;
 mod entries;
 mod excludes;
+mod exposed;
 pub mod faults;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -37,7 +38,7 @@ mod limits;
 mod listing;
 mod manifest;
 mod occasion;
-mod plain;
+pub mod port;
 mod project_metadata;
 mod prune;
 mod restore;
@@ -48,7 +49,6 @@ mod spool;
 mod store;
 mod tar_warnings;
 mod upload;
-mod values;
 mod verify;
 
 use std::collections::HashMap;
@@ -60,6 +60,7 @@ use parking_lot::Mutex;
 pub use browse::{BrowseError, DirectoryEntries, FileBeginning};
 pub use digest::{Digest, InvalidDigest};
 pub use excludes::{Excludes, FolderName, InvalidFolderName};
+pub use exposed::ExposedFile;
 pub use key::{InvalidProjectId, InvalidStamp, ProjectId, Stamp};
 pub use limits::{ArchiveLimits, Excess};
 pub use listing::{Condition as CheckpointCondition, ListedCheckpoint};
@@ -67,13 +68,11 @@ pub use manifest::{ArchiveFacts, CheckpointManifest, FilePath, ListingFacts, Man
 /// The key of an object in a store.
 pub use object_store::path::Path as ObjectKey;
 pub use occasion::SaveOccasion;
-pub use plain::{SHORTEST_MASKED, is_plain};
 pub use prune::Pruned;
 pub use restore::{Flaw, RestoreError, Restored, Which};
 pub use save::{CheckpointOptions, SaveError, SavedCheckpoint};
 pub use store::{Condition, ConditionalPuts, ObjectStoreError, Objects, S3Config};
 pub use upload::Upload;
-pub use values::{EnvValues, ExposedFile};
 
 use script::ScriptTimeouts;
 use tokio::sync::Semaphore;

@@ -7,9 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use sdk::Sandbox;
-
-use sdk::error_chain;
+use crate::port::CheckpointSandbox;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -63,16 +61,8 @@ impl ArchiveLimits {
         SAVE_GRACE.saturating_add(Duration::from_secs(self.archive_bytes / SAVE_RATE)).min(longest)
     }
 
-    /// For a sandbox as its server describes it.
-    pub(crate) async fn for_sandbox(sandbox: &Sandbox) -> Self {
-        let megabytes = match sandbox.info().await {
-            Ok(detail) => u64::from(detail.listed.disk_size_mb),
-            Err(error) => {
-                tracing::debug!(error = %error_chain(&error), "disk size of the sandbox unknown, assuming 64 GiB");
-                0
-            }
-        };
-        Self::for_disk(if megabytes == 0 { UNKNOWN_DISK_BYTES } else { megabytes.saturating_mul(MIB) })
+    pub(crate) async fn for_sandbox(sandbox: &dyn CheckpointSandbox) -> Self {
+        Self::for_disk(sandbox.disk_bytes().await.unwrap_or(UNKNOWN_DISK_BYTES))
     }
 }
 

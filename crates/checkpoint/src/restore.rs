@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use sdk::{CommandError, Process, Sandbox, SandboxId};
+use protocol::SandboxId;
+use text::error_chain;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::Checkpoints;
 use crate::digest::{Digest, DigestHasher};
@@ -21,11 +22,11 @@ use crate::faults::{CheckpointPoint, reach};
 use crate::key::{self, ProjectId, Stamp};
 use crate::listing::{Generations, ManifestError};
 use crate::manifest::{CheckpointManifest, FilePath};
-use crate::script::{self, SandboxScript, SandboxScriptError, ScriptExit, ScriptInput, ScriptTimeouts};
+use crate::port::{CheckpointSandbox, SandboxFailure, ScriptControl, ScriptInput};
+use crate::script::{self, SandboxScript, SandboxScriptError, ScriptReport, ScriptTimeouts};
 use crate::spool::Spooled;
 use crate::store::ObjectStoreError;
 use crate::verify::{Comparison, Mismatch, VerifyRequest};
-use sdk::error_chain;
 
 /// The timeout for removing unpacked files after a failure.
 const DISCARD_DEADLINE: Duration = Duration::from_secs(60);
@@ -99,7 +100,7 @@ pub enum RestoreError {
     #[error("nothing came from sandbox {id} for {after:?} while it was being restored")]
     Silent { id: SandboxId, after: Duration },
     #[error("could not restore sandbox {}", id)]
-    Sandbox { id: SandboxId, source: CommandError },
+    Sandbox { id: SandboxId, source: SandboxFailure },
     /// The store failed, which says nothing about its checkpoints.
     #[error("the snapshots of project {project} could not be read")]
     Store { project: ProjectId, source: ObjectStoreError },
@@ -161,7 +162,7 @@ impl Checkpoints {
     #[tracing::instrument(skip_all, fields(sandbox = %sandbox.id(), project = %project))]
     pub async fn restore(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         which: Which,
     ) -> Result<Restored, RestoreError> {
@@ -192,7 +193,7 @@ impl Checkpoints {
 
     async fn try_restore(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         which: Which,
     ) -> Result<Restored, RestoreError> {
@@ -253,7 +254,7 @@ impl Checkpoints {
 
     async fn restore_one(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         stamp: Stamp,
         archive_size: Option<u64>,
@@ -290,7 +291,7 @@ impl Checkpoints {
     /// Unpacks the files next to the current ones, and verifies each as soon as it is written.
     async fn stage(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         manifest: &CheckpointManifest,
         entries: Entries,
         stage: &str,
@@ -302,7 +303,7 @@ impl Checkpoints {
         let (entries_to_verify, directory) = (entries.clone(), self.objects.spool_directory());
         let request = tokio::task::spawn_blocking(move || VerifyRequest::new(&entries_to_verify, directory)).await;
         let request = request.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(unread)?;
-        let (input, who) = match inflates_stdin(sandbox).await {
+        let (input, who) = match sandbox.inflates_input().await {
             true => (ScriptInput::Gzip, "guest"),
             false => (ScriptInput::Open, "script"),
         };
@@ -315,11 +316,11 @@ impl Checkpoints {
             SandboxScript::start(sandbox, script::UNPACK, arguments, input, self.quiet()).await.map_err(explain)?;
         reach(CheckpointPoint::RestoreUnpacking).await;
 
-        let process = script.process();
-        let mut comparison = Comparison::new(&entries, request, manifest.owners && script.as_root);
+        let process = script.control();
+        let mut comparison = Comparison::new(&entries, request, manifest.owners && script.as_root());
         let last_output = watch::Sender::new(Instant::now());
         let content = self.objects.read(key::archive(project, stamp), archive.bytes);
-        let mut sending = pin!(send(&process, &compressed, content, input));
+        let mut sending = pin!(send(process.as_ref(), &compressed, content, input));
         let reading = script.finish(|bytes| {
             last_output.send_replace(Instant::now());
             comparison.push(&bytes);
@@ -342,7 +343,7 @@ impl Checkpoints {
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) => {
-                kill(&process).await;
+                kill(process.as_ref()).await;
                 return Err(match error {
                     SendError::Store(ObjectStoreError::NotFound { .. }) => Failure::Flawed(Flaw::ArchiveMissing),
                     SendError::Store(source) => RestoreError::Store { project: project.clone(), source }.into(),
@@ -352,14 +353,14 @@ impl Checkpoints {
             }
         };
         let Some(ended) = ended else {
-            kill(&process).await;
+            kill(process.as_ref()).await;
             return Err(RestoreError::Silent { id, after: self.settings.silence }.into());
         };
         if sent != archive.sha256 {
             return Err(Failure::Flawed(Flaw::ArchiveDigest { found: sent, wanted: archive.sha256 }));
         }
-        let ScriptExit { exit, stderr } = ended.map_err(explain)?;
-        if !exit.success() {
+        let ScriptReport { exit, stderr } = ended.map_err(explain)?;
+        if !exit.success {
             let message = stderr.summary();
             let full = NO_SPACE.iter().any(|text| message.contains(text));
             return Err(match full {
@@ -375,14 +376,19 @@ impl Checkpoints {
         }
     }
 
-    async fn swap(&self, sandbox: &Sandbox, manifest: &CheckpointManifest, stage: &str) -> Result<(), RestoreError> {
+    async fn swap(
+        &self,
+        sandbox: &dyn CheckpointSandbox,
+        manifest: &CheckpointManifest,
+        stage: &str,
+    ) -> Result<(), RestoreError> {
         let arguments = vec![manifest.root.clone(), stage.to_owned()];
         let explain = |error| from_script_error(sandbox, error);
         let script = SandboxScript::start(sandbox, script::SWAP, arguments, ScriptInput::None, self.quiet())
             .await
             .map_err(explain)?;
-        let ScriptExit { exit, stderr } = script.finish_reconnecting().await.map_err(explain)?;
-        if exit.success() {
+        let ScriptReport { exit, stderr } = script.finish_reconnecting().await.map_err(explain)?;
+        if exit.success {
             return Ok(());
         }
         self.discard(sandbox, &manifest.root, stage).await;
@@ -394,12 +400,12 @@ impl Checkpoints {
     }
 
     /// Removes unpacked files after a failure. If that fails too, the next restore removes them.
-    async fn discard(&self, sandbox: &Sandbox, root: &str, stage: &str) {
+    async fn discard(&self, sandbox: &dyn CheckpointSandbox, root: &str, stage: &str) {
         let timeouts = ScriptTimeouts { total: DISCARD_DEADLINE, silence: DISCARD_DEADLINE };
         let arguments = vec![root.to_owned(), stage.to_owned()];
         match run(sandbox, script::DISCARD, arguments, timeouts).await {
-            Ok(ScriptExit { exit, .. }) if exit.success() => {}
-            Ok(ScriptExit { stderr, .. }) => warn!(output = stderr.summary(), "unpacked files could not be removed"),
+            Ok(ScriptReport { exit, .. }) if exit.success => {}
+            Ok(ScriptReport { stderr, .. }) => warn!(output = stderr.summary(), "unpacked files could not be removed"),
             Err(error) => warn!(%error, "unpacked files could not be removed"),
         }
     }
@@ -420,11 +426,11 @@ impl Generations {
 }
 
 async fn run(
-    sandbox: &Sandbox,
+    sandbox: &dyn CheckpointSandbox,
     text: &str,
     arguments: Vec<String>,
     timeouts: ScriptTimeouts,
-) -> Result<ScriptExit, SandboxScriptError> {
+) -> Result<ScriptReport, SandboxScriptError> {
     SandboxScript::start(sandbox, text, arguments, ScriptInput::None, timeouts).await?.finish(|_| {}).await
 }
 
@@ -434,19 +440,7 @@ const REQUEST_CHUNK: usize = 1 << 20;
 enum SendError {
     Store(ObjectStoreError),
     Spool(std::io::Error),
-    Sandbox(CommandError),
-}
-
-/// Whether the sandbox inflates input of a process, which is twice as fast as `gzip`. A server that
-/// cannot be asked is assumed to be plain E2B.
-async fn inflates_stdin(sandbox: &Sandbox) -> bool {
-    match sandbox.client().capabilities().await {
-        Ok(found) => found.is_some_and(|found| found.capabilities.contains_key("stdinEncodings")),
-        Err(error) => {
-            debug!(error = %error_chain(&error), "capabilities of the server unknown, assuming plain E2B");
-            false
-        }
-    }
+    Sandbox(SandboxFailure),
 }
 
 /// Waits for `reading`; [`None`] when there is no output for `silence`.
@@ -468,7 +462,7 @@ async fn wait_with_idle_timeout<T>(
 /// Sends the verification request and the archive, and returns the archive's digest. Continues to
 /// read when `tar` takes no more.
 async fn send(
-    process: &Process,
+    process: &dyn ScriptControl,
     request: &Spooled,
     content: impl Stream<Item = Result<Bytes, ObjectStoreError>>,
     input: ScriptInput,
@@ -479,7 +473,7 @@ async fn send(
     let mut open = true;
     let mut request = request.reader();
     while let Some(piece) = request.next_piece(REQUEST_CHUNK).map_err(SendError::Spool)?.filter(|_| open) {
-        open = accept_input(process.send_stdin(piece).await)?;
+        open = process.send(piece).await.map_err(SendError::Sandbox)?;
     }
     while let Some(piece) = content.next().await {
         let piece = piece.map_err(SendError::Store)?;
@@ -489,7 +483,7 @@ async fn send(
             hasher.update(&hashed);
             hasher
         });
-        open = open && accept_input(process.send_stdin(piece).await)?;
+        open = open && process.send(piece).await.map_err(SendError::Sandbox)?;
         hasher = hashing.await.expect("a digest is made of any bytes");
         if !half {
             half = true;
@@ -498,31 +492,22 @@ async fn send(
     }
     // When the script inflates, it counts bytes instead of waiting for the end of input.
     if open && input == ScriptInput::Gzip {
-        accept_input(process.close_stdin().await)?;
+        process.close().await.map_err(SendError::Sandbox)?;
     }
     Ok(hasher.finish())
 }
 
-/// Whether the process accepted the input; an exited one accepts no more.
-fn accept_input(sent: Result<(), CommandError>) -> Result<bool, SendError> {
-    match sent {
-        Ok(()) => Ok(true),
-        Err(CommandError::NotFound { .. } | CommandError::InputRefused { .. }) => Ok(false),
-        Err(error) => Err(SendError::Sandbox(error)),
-    }
-}
-
-async fn kill(process: &Process) {
+async fn kill(process: &dyn ScriptControl) {
     let killed = tokio::time::timeout(DISCARD_DEADLINE, process.kill()).await;
     if let Ok(Err(error)) = killed {
         warn!(%error, "tar may still be waiting in the sandbox; its timeout will end it");
     }
 }
 
-fn from_script_error(sandbox: &Sandbox, error: SandboxScriptError) -> RestoreError {
+fn from_script_error(sandbox: &dyn CheckpointSandbox, error: SandboxScriptError) -> RestoreError {
     let id = sandbox.id().clone();
     match error {
-        SandboxScriptError::Command(source) => RestoreError::Sandbox { id, source },
+        SandboxScriptError::Call(source) => RestoreError::Sandbox { id, source },
         SandboxScriptError::Silent(after) => RestoreError::Silent { id, after },
     }
 }

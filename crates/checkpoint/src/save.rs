@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use sdk::{Chunk, CommandError, Sandbox, SandboxId};
+use protocol::SandboxId;
+use secret::EnvValues;
+use text::error_chain;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
@@ -12,21 +14,21 @@ use crate::archive::{self, ArchiveContents};
 use crate::digest::DigestHasher;
 use crate::entries::{Entries, EntryWriter};
 use crate::excludes::Excludes;
+use crate::exposed::ExposedFile;
 use crate::faults::{CheckpointPoint, reach};
 use crate::key::{self, ProjectId, Stamp};
 use crate::limits::{ArchiveLimits, Excess};
 use crate::listing::{Condition, Generations, ManifestError};
 use crate::manifest::{ArchiveFacts, CheckpointManifest, FORMAT, FilePath};
 use crate::occasion::SaveOccasion;
+use crate::port::{CheckpointSandbox, SandboxFailure, ScriptChunk, ScriptInput};
 use crate::prune::Pruned;
-use crate::script::{self, SandboxScript, SandboxScriptError, ScriptInput, Stderr};
+use crate::script::{self, SandboxScript, SandboxScriptError, Stderr};
 use crate::spool::Spool;
 use crate::store::ObjectStoreError;
 use crate::tar_warnings;
 use crate::upload::Upload;
-use crate::values::{EnvValues, ExposedFile};
 use crate::{Checkpoints, Digest};
-use sdk::error_chain;
 
 /// What to save, and how.
 #[derive(Debug, Clone)]
@@ -106,7 +108,7 @@ pub enum SaveError {
     #[error("nothing came from sandbox {id} for {after:?} while it was being saved")]
     Silent { id: SandboxId, after: Duration },
     #[error("could not save sandbox {}", id)]
-    Sandbox { id: SandboxId, source: CommandError },
+    Sandbox { id: SandboxId, source: SandboxFailure },
     #[error("the snapshot of project {project} could not be stored")]
     Store { project: ProjectId, source: ObjectStoreError },
     /// Remove the values from the files, or allow them for this workspace. The sandbox keeps the
@@ -200,7 +202,7 @@ impl Checkpoints {
     #[tracing::instrument(skip_all, fields(sandbox = %sandbox.id(), project = %project))]
     pub async fn save(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
     ) -> Result<SavedCheckpoint, SaveError> {
@@ -235,7 +237,7 @@ impl Checkpoints {
 
     async fn try_save(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
         limits: &SaveLimits,
@@ -385,7 +387,7 @@ impl Checkpoints {
     /// [`SaveError::Silent`].
     pub async fn list_excluded(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         options: &CheckpointOptions,
     ) -> Result<Vec<FilePath>, SaveError> {
         let explain = |error| from_script_error(sandbox, error);
@@ -430,7 +432,7 @@ impl Checkpoints {
     /// the reader stops both.
     async fn stream(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         project: &ProjectId,
         options: &CheckpointOptions,
         limits: &SaveLimits,
@@ -488,7 +490,7 @@ impl Checkpoints {
                 return Err(unread(contents.err().unwrap_or_else(gone)));
             }
         };
-        let exit = script.exit();
+        let exit = script.exit().await.map_err(explain)?;
         if let Some(refused) = root_error(sandbox, options, exit.code) {
             return Err(refused);
         }
@@ -510,7 +512,7 @@ impl Checkpoints {
             return Err(exceeded(Excess::Reported(limits.archive.reported_paths)));
         }
         let (contents, entries) = contents.map_err(unread)?;
-        Ok(Streamed { contents, entries, facts, owners: script.as_root, excluded, changed })
+        Ok(Streamed { contents, entries, facts, owners: script.as_root(), excluded, changed })
     }
 }
 
@@ -520,7 +522,7 @@ fn arguments(options: &CheckpointOptions) -> Vec<String> {
 }
 
 /// The exit codes of both scripts for a root that cannot be saved.
-fn root_error(sandbox: &Sandbox, options: &CheckpointOptions, code: i32) -> Option<SaveError> {
+fn root_error(sandbox: &dyn CheckpointSandbox, options: &CheckpointOptions, code: i32) -> Option<SaveError> {
     let (id, root) = (sandbox.id().clone(), options.root.clone());
     match code {
         script::NO_ROOT => Some(SaveError::NoRoot { id, root }),
@@ -571,8 +573,8 @@ impl ArchiveTransfer {
             };
             let Some(chunk) = chunk else { break };
             match chunk {
-                Chunk::Stderr(text) => stderr.push(&text),
-                Chunk::Stdout(piece) | Chunk::Pty(piece) => {
+                ScriptChunk::Stderr(text) => stderr.push(&text),
+                ScriptChunk::Stdout(piece) => {
                     hasher.update(&piece);
                     bytes += piece.len() as u64;
                     if bytes > self.max_bytes {
@@ -612,10 +614,10 @@ fn parse_excludes(stderr: &[u8]) -> (Vec<FilePath>, &[u8]) {
     (excluded, rest)
 }
 
-fn from_script_error(sandbox: &Sandbox, error: SandboxScriptError) -> SaveError {
+fn from_script_error(sandbox: &dyn CheckpointSandbox, error: SandboxScriptError) -> SaveError {
     let id = sandbox.id().clone();
     match error {
-        SandboxScriptError::Command(source) => SaveError::Sandbox { id, source },
+        SandboxScriptError::Call(source) => SaveError::Sandbox { id, source },
         SandboxScriptError::Silent(after) => SaveError::Silent { id, after },
     }
 }

@@ -1,12 +1,14 @@
-//! Runs Sandbar's scripts in a sandbox. They run as root where the sandbox allows it, since only
-//! root can read all files and their owners; else as the sandbox's user.
+//! The scripts that save and restore, and how they run in a sandbox.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sdk::{CallError, Chunk, Command, CommandError, Exit, Running, Sandbox};
 
-use sdk::label;
+use crate::port::{
+    CheckpointSandbox, FailureKind, SandboxFailure, ScriptChunk, ScriptCommand, ScriptControl, ScriptExit, ScriptInput,
+    StartedScript,
+};
 
 /// Lists the folders that a checkpoint excludes. Arguments: root, named ones, `--`, certain ones,
 /// `--`, likely ones.
@@ -39,93 +41,68 @@ pub(crate) struct ScriptTimeouts {
 /// A running script. [`SandboxScript::kill`] ends it; dropping it leaves it running until its
 /// timeout.
 pub(crate) struct SandboxScript {
-    running: Running,
+    started: StartedScript,
     timeouts: ScriptTimeouts,
-    /// Whether it runs as root.
-    pub(crate) as_root: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxScriptError {
     #[error(transparent)]
-    Command(CommandError),
+    Call(SandboxFailure),
     #[error("nothing has come from the sandbox for {0:?}")]
     Silent(Duration),
 }
 
-/// Whether a retry of a failed command may succeed.
-pub(crate) fn is_retryable(error: &CommandError) -> bool {
-    match error {
-        CommandError::ConnectionLost { .. } => true,
-        CommandError::Call(error) => error.is_service_trouble(),
-        _ => false,
-    }
-}
-
-/// The standard input of a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ScriptInput {
-    None,
-    Open,
-    /// The input is gzip; the sandbox inflates it.
-    Gzip,
+/// Whether a retry of a failed call may succeed.
+pub(crate) fn is_retryable(error: &SandboxFailure) -> bool {
+    error.kind != FailureKind::Permanent
 }
 
 impl SandboxScript {
     pub(crate) async fn start(
-        sandbox: &Sandbox,
+        sandbox: &dyn CheckpointSandbox,
         text: &str,
         arguments: Vec<String>,
         input: ScriptInput,
         timeouts: ScriptTimeouts,
     ) -> Result<Self, SandboxScriptError> {
-        let arguments = ["-c", text, "sandbar"].map(str::to_owned).into_iter().chain(arguments);
-        // This module parses messages of programs, so their locale is fixed.
-        let command = label::tag_internal(Command::exec("/bin/bash", arguments)).env("LC_ALL", "C").cwd("/");
-        let command = command.timeout(timeouts.total);
-        let command = match input {
-            ScriptInput::None => command,
-            ScriptInput::Open => command.stdin(),
-            ScriptInput::Gzip => command.stdin_gzip(),
-        };
-        let sandbox = sandbox.within(timeouts.silence);
-        let (running, as_root) = match sandbox.commands().start(command.clone().user("root")).await {
-            Ok(running) => (running, true),
-            Err(
-                CommandError::NotStartable { .. }
-                | CommandError::Call(CallError::Unauthorized { .. } | CallError::Invalid { .. }),
-            ) => (sandbox.commands().start(command).await.map_err(SandboxScriptError::Command)?, false),
-            Err(error) => return Err(SandboxScriptError::Command(error)),
-        };
-        Ok(Self { running, timeouts, as_root })
+        let ScriptTimeouts { total: timeout, silence: answer_timeout } = timeouts;
+        let command = ScriptCommand { text, arguments, input, timeout, answer_timeout };
+        let started = sandbox.start(command).await.map_err(SandboxScriptError::Call)?;
+        Ok(Self { started, timeouts })
     }
 
-    /// The process, to send input while the output is read.
-    pub(crate) fn process(&self) -> sdk::Process {
-        self.running.process()
+    /// Whether it runs as root.
+    pub(crate) fn as_root(&self) -> bool {
+        self.started.as_root
+    }
+
+    /// To send input while the output is read.
+    pub(crate) fn control(&self) -> Arc<dyn ScriptControl> {
+        Arc::clone(&self.started.control)
     }
 
     /// The next chunk of output; [`None`] at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, SandboxScriptError> {
-        match tokio::time::timeout(self.timeouts.silence, self.running.next()).await {
-            Ok(next) => next.map_err(SandboxScriptError::Command),
+    pub(crate) async fn next(&mut self) -> Result<Option<ScriptChunk>, SandboxScriptError> {
+        match tokio::time::timeout(self.timeouts.silence, self.started.output.next()).await {
+            Ok(next) => next.map_err(SandboxScriptError::Call),
             Err(_) => Err(SandboxScriptError::Silent(self.timeouts.silence)),
         }
     }
 
-    /// The exit status, once there is no more output.
-    pub(crate) fn exit(&self) -> Exit {
-        self.running.exit().cloned().expect("no further chunk means that the end was seen")
+    /// How it exited, once there is no more output.
+    pub(crate) async fn exit(&mut self) -> Result<ScriptExit, SandboxScriptError> {
+        self.started.output.exit().await.map_err(SandboxScriptError::Call)
     }
 
     /// Reads the output to its end. Standard output goes to `each`.
-    pub(crate) async fn finish(mut self, mut each: impl FnMut(Bytes)) -> Result<ScriptExit, SandboxScriptError> {
+    pub(crate) async fn finish(mut self, mut each: impl FnMut(Bytes)) -> Result<ScriptReport, SandboxScriptError> {
         let mut stderr = Stderr::default();
         loop {
             match self.next().await {
-                Ok(Some(Chunk::Stderr(bytes))) => stderr.push(&bytes),
-                Ok(Some(chunk)) => each(chunk.bytes().clone()),
-                Ok(None) => return Ok(ScriptExit { exit: self.exit(), stderr }),
+                Ok(Some(ScriptChunk::Stderr(bytes))) => stderr.push(&bytes),
+                Ok(Some(ScriptChunk::Stdout(bytes))) => each(bytes),
+                Ok(None) => return Ok(ScriptReport { exit: self.exit().await?, stderr }),
                 Err(error) => {
                     self.kill().await;
                     return Err(error);
@@ -134,17 +111,18 @@ impl SandboxScript {
         }
     }
 
-    /// Reads the output to its end, reconnecting when the connection is lost: the caller must know
-    /// the result.
-    pub(crate) async fn finish_reconnecting(mut self) -> Result<ScriptExit, SandboxScriptError> {
+    /// Reads the output to its end, and learns the exit even when the connection is lost: the
+    /// caller must know the result.
+    pub(crate) async fn finish_reconnecting(mut self) -> Result<ScriptReport, SandboxScriptError> {
         let mut stderr = Stderr::default();
         loop {
             match self.next().await {
-                Ok(Some(chunk)) => stderr.push(chunk.bytes()),
-                Ok(None) => return Ok(ScriptExit { exit: self.exit(), stderr }),
-                Err(SandboxScriptError::Command(CommandError::ConnectionLost { .. })) => {
-                    let exit = self.running.wait_exit().await.map_err(SandboxScriptError::Command)?;
-                    return Ok(ScriptExit { exit, stderr });
+                Ok(Some(ScriptChunk::Stdout(bytes) | ScriptChunk::Stderr(bytes))) => stderr.push(&bytes),
+                Err(SandboxScriptError::Call(error)) if error.kind != FailureKind::ConnectionLost => {
+                    return Err(SandboxScriptError::Call(error));
+                }
+                Ok(None) | Err(SandboxScriptError::Call(_)) => {
+                    return Ok(ScriptReport { exit: self.exit().await?, stderr });
                 }
                 Err(error) => return Err(error),
             }
@@ -153,16 +131,16 @@ impl SandboxScript {
 
     /// Kills it, best effort: the caller already has an error to report.
     pub(crate) async fn kill(&self) {
-        if let Ok(Err(error)) = tokio::time::timeout(KILL_DEADLINE, self.running.kill()).await {
+        if let Ok(Err(error)) = tokio::time::timeout(KILL_DEADLINE, self.started.control.kill()).await {
             tracing::debug!(%error, "a script in the sandbox could not be ended; its timeout will");
         }
     }
 }
 
-/// The exit status and stderr of a script.
+/// The exit and stderr of a script.
 #[derive(Debug)]
-pub(crate) struct ScriptExit {
-    pub(crate) exit: Exit,
+pub(crate) struct ScriptReport {
+    pub(crate) exit: ScriptExit,
     pub(crate) stderr: Stderr,
 }
 

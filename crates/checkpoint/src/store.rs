@@ -22,6 +22,7 @@ use object_store::{
     Attribute, Attributes, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
     UpdateVersion,
 };
+use secret::Secret;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -52,7 +53,7 @@ pub struct S3Config {
     /// The URL of a service other than AWS. `http://` means no encryption.
     pub endpoint: Option<String>,
     /// Access key id and secret; [`None`]: the machine's own role.
-    pub credentials: Option<(String, sdk::Secret)>,
+    pub credentials: Option<(String, Secret)>,
 }
 
 /// How a store handles a condition.

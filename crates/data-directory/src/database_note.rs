@@ -7,7 +7,7 @@
 
 use crate::error::{DataDirectoryError, failed, write_error};
 use rustix::fs::{FlockOperation, flock};
-use sdk::Secret;
+use secret::Secret;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;

@@ -10,7 +10,7 @@ pub use error::{DataDirectoryError, write_error};
 
 use crate::error::failed;
 use rustix::fs::{FlockOperation, flock};
-use sdk::Secret;
+use secret::Secret;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::config::{ConfigError, Endpoints, KEEPALIVE, REQUEST_DEADLINE};
-use crate::secret::Secret;
 use crate::transport::{Http, HttpOptions, MAX_BACKOFF};
+use secret::Secret;
 
 /// A client of one E2B service. Cheap to clone; clones share their connections.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use url::Url;
 
-use crate::secret::Secret;
 use protocol::SandboxId;
+use secret::Secret;
 
 /// Default deadline of a response; the official SDKs use the same.
 pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(60);

@@ -12,10 +12,10 @@ use url::Url;
 
 use crate::client::Shared;
 use crate::config::join;
-use crate::secret::Secret;
 use crate::transport::connect::{EnvelopeStream, STREAM, UNARY, envelope, read_unary};
 use crate::transport::{Call, Failure};
 use protocol::SandboxId;
+use secret::Secret;
 
 /// The largest timeout in milliseconds that the protocol can express: 115 days. No sandbox lives
 /// longer.

@@ -1,7 +1,6 @@
 //! Errors of any call. Operations add their own enums (`CreateError`, `CommandError`, …), each with
 //! [`CallError`] as its last variant.
 
-use std::error::Error;
 use std::time::Duration;
 
 /// A call that failed independently of its operation, or that the server refused.
@@ -52,20 +51,4 @@ impl CallError {
             Self::Unauthorized { .. } | Self::Invalid { .. } | Self::Unsupported { .. } => false,
         }
     }
-}
-
-/// Formats an error and its causes as one line, for logs and one-line outputs.
-pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let cause = error.to_string();
-        next = error.source();
-        // A transparent error repeats the text of its cause.
-        if !text.ends_with(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-    }
-    text
 }

@@ -33,7 +33,6 @@ pub mod fuzzing;
 mod git;
 mod pty;
 mod sandbox;
-mod secret;
 mod transport;
 mod version;
 mod watched;
@@ -49,7 +48,7 @@ pub use control::{
     PauseOutcome, Resume, SandboxError, SandboxPage, SnapshotQuery, TimeRange,
 };
 pub use control::{secrets, templates, volumes};
-pub use error::{CallError, error_chain};
+pub use error::CallError;
 pub use files::{
     Entry, EntryKind, Expiry, FileError, FileEvent, FileEventKind, FileEvents, FileStream, Files, OnlyOver, Watch,
 };

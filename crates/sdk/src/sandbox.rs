@@ -13,8 +13,8 @@ use crate::client::Client;
 use crate::control::{Fork, ForkError, LogQuery, NewSnapshot, Pause, PauseOutcome, SandboxError, TimeRange};
 use crate::envd::Envd;
 use crate::error::CallError;
-use crate::secret::Secret;
 use crate::transport::{Call, Failure, Idempotency};
+use secret::Secret;
 
 /// A created or connected sandbox. Cheap to clone. Dropping it leaves the sandbox unchanged.
 #[derive(Clone)]

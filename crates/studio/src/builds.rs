@@ -13,7 +13,7 @@ use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord};
 use crate::studio::Studio;
 use crate::view::{Job, User};
 use crate::worker;
-use sdk::error_chain;
+use text::error_chain;
 
 impl Studio {
     /// Queues a build for one credit.

@@ -90,7 +90,7 @@ impl Credentials {
                     .for_each(|credential| credentials.revoke(credential)),
                 // A failed read revokes nothing; the next poll reads again.
                 Err(error) => {
-                    warn!(error = %sdk::error_chain(&error), "cannot check whether open streams are still allowed");
+                    warn!(error = %text::error_chain(&error), "cannot check whether open streams are still allowed");
                 }
             }
         }

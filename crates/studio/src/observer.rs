@@ -8,7 +8,7 @@ use crate::events::{self, EventBody, StudioEvent};
 use crate::job::Status;
 use crate::records::{Change, Precondition};
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 #[async_trait]
 impl Observer for Studio {

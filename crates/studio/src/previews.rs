@@ -25,7 +25,7 @@ use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
 use crate::studio::Studio;
 use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
-use sdk::error_chain;
+use text::error_chain;
 
 /// A resume in progress, shared by its callers.
 pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;

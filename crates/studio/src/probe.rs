@@ -9,7 +9,7 @@ use sdk::model::SandboxState;
 use sdk::{PortRoute, Sandbox, SandboxError};
 use workspace::{OpenError, WorkspaceName, Workspaces};
 
-use sdk::error_chain;
+use text::error_chain;
 
 /// A provider that does not respond within this time counts as unreachable.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -234,7 +234,7 @@ impl Studio {
             // The worker lets this page load the preview before it pauses the sandbox.
             let change = Change { watched: Some(true), ..Change::default() };
             if let Err(error) = self.change(id, Precondition::None, change, Vec::new()).await {
-                warn!(job = %id, error = %sdk::error_chain(&error), "cannot record that a page watches the build; the sandbox may be paused before the page has loaded");
+                warn!(job = %id, error = %text::error_chain(&error), "cannot record that a page watches the build; the sandbox may be paused before the page has loaded");
             }
         }
         // An `after` beyond the last event is clamped, so that the caller receives new events.

@@ -61,7 +61,7 @@ impl Timeline {
         let Some(channel) = self.channel(job) else { return };
         if let Err(error) = self.catch_up(job, &channel).await {
             // The poll for events of other processes sends them later.
-            warn!(%job, error = %sdk::error_chain(&error), "cannot read new events; the next poll delivers them");
+            warn!(%job, error = %text::error_chain(&error), "cannot read new events; the next poll delivers them");
         }
     }
 
@@ -117,7 +117,7 @@ impl Timeline {
         }
         let counts = match self.records.event_counts(&watched).await {
             Ok(counts) => counts,
-            Err(error) => return warn!(error = %sdk::error_chain(&error), "cannot poll for new events; trying again"),
+            Err(error) => return warn!(error = %text::error_chain(&error), "cannot poll for new events; trying again"),
         };
         for (job, count) in counts {
             let Some(count) = count else {
@@ -214,7 +214,7 @@ impl Watcher {
                 self.replay.extend(events);
             }
             Err(error) => {
-                warn!(job = %self.job, error = %sdk::error_chain(&error), "cannot read a timeline; trying again");
+                warn!(job = %self.job, error = %text::error_chain(&error), "cannot read a timeline; trying again");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }

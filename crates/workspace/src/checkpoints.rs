@@ -8,6 +8,8 @@ use checkpoint::{
 };
 use sdk::Sandbox;
 
+use crate::checkpoint_sandbox::ClientSandbox;
+
 /// The checkpoints of projects, and the sandboxes that they are saved from and restored in.
 #[async_trait]
 pub(crate) trait CheckpointStore: Send + Sync {
@@ -40,11 +42,11 @@ impl CheckpointStore for Checkpoints {
         project: &ProjectId,
         options: &CheckpointOptions,
     ) -> Result<SavedCheckpoint, SaveError> {
-        Self::save(self, sandbox, project, options).await
+        Self::save(self, &ClientSandbox(sandbox.clone()), project, options).await
     }
 
     async fn restore(&self, sandbox: &Sandbox, project: &ProjectId, which: Which) -> Result<Restored, RestoreError> {
-        Self::restore(self, sandbox, project, which).await
+        Self::restore(self, &ClientSandbox(sandbox.clone()), project, which).await
     }
 
     async fn newest(&self, project: &ProjectId) -> Result<Option<Stamp>, ObjectStoreError> {

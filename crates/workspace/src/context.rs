@@ -20,7 +20,7 @@ use crate::records::{Records, Stored};
 use crate::settings::Settings;
 use crate::workspace::{SandboxUpkeep, UpkeepCommands};
 use checkpoint::{Checkpoints, ProjectId};
-use sdk::error_chain;
+use text::error_chain;
 
 /// The dependencies of [`crate::Workspaces`].
 pub struct Parts {

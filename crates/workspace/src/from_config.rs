@@ -15,7 +15,7 @@ use crate::records::{DatabaseRecords, Records, RecordsError};
 use crate::settings::Settings;
 use crate::workspaces::Workspaces;
 use checkpoint::{CheckpointOptions, Checkpoints, Condition, Excludes, ObjectStoreError, Objects, S3Config};
-use sdk::error_chain;
+use text::error_chain;
 
 /// The environment variables that AWS's own programs read.
 const S3_KEY: &str = "AWS_ACCESS_KEY_ID";

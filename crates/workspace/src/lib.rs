@@ -4,6 +4,7 @@
 //! servers.
 #![forbid(unsafe_code)]
 
+mod checkpoint_sandbox;
 mod checkpoints;
 pub mod clock;
 pub mod config;
@@ -13,7 +14,6 @@ pub mod events;
 pub mod faults;
 mod from_config;
 pub mod ledger;
-pub mod mask;
 mod name;
 pub mod phase;
 pub mod process;
@@ -27,6 +27,7 @@ mod simulation;
 mod workspace;
 mod workspaces;
 
+pub use checkpoint_sandbox::ClientSandbox;
 pub use context::Parts;
 pub use from_config::BuildError;
 pub use name::{InvalidName, ProviderName, WorkspaceName};

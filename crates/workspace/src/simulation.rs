@@ -41,6 +41,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
+use crate::checkpoint_sandbox::to_failure;
 use crate::checkpoints::CheckpointStore;
 use crate::clock::{Clock, ManualClock};
 use crate::config::{PlanConfig, ProviderConfig, ProviderKind, WorkspaceConfig};
@@ -765,7 +766,8 @@ impl CheckpointStore for SimulatedStore {
     ) -> Result<SavedCheckpoint, SaveError> {
         let failed = |source| SaveError::Store { project: project.clone(), source };
         let stamp = self.call(|world| self.next_stamp(world)).await.map_err(failed)?;
-        let from_sandbox = |source: CallError| SaveError::Sandbox { id: sandbox.id().clone(), source: source.into() };
+        let from_sandbox =
+            |source: CallError| SaveError::Sandbox { id: sandbox.id().clone(), source: to_failure(source.into()) };
         let files = self.run(sandbox, |world, id| world.machines[id].files).await.map_err(from_sandbox)?;
         let saved = |stamp: Stamp, unchanged: bool| SavedCheckpoint {
             stamp,
@@ -814,7 +816,8 @@ impl CheckpointStore for SimulatedStore {
         });
         let none = || RestoreError::NoCheckpoint { project: project.clone(), skipped: Vec::new() };
         let (stamp, files) = chosen.await.map_err(failed)?.ok_or_else(none)?;
-        let broken = |source: CallError| RestoreError::Sandbox { id: sandbox.id().clone(), source: source.into() };
+        let broken =
+            |source: CallError| RestoreError::Sandbox { id: sandbox.id().clone(), source: to_failure(source.into()) };
         // A connection of a process that was suspended for longer than its lease is broken.
         if !self.side.holds_lease() {
             return Err(broken(lost("restore")));
@@ -968,7 +971,7 @@ enum Request {
 
 /// How a request ended, in a line of the trace.
 fn outcome<T>(answer: Result<T, impl std::error::Error>) -> String {
-    answer.map_or_else(|error| sdk::error_chain(&error), |_| "done".to_owned())
+    answer.map_or_else(|error| text::error_chain(&error), |_| "done".to_owned())
 }
 
 struct Session {
@@ -1011,7 +1014,7 @@ impl Session {
             None | Some(WorkspaceState::SettingUp) => {
                 self.close().await;
                 let created = self.workspaces.create(&name(), Setup::default()).await;
-                created.map(|created| created.workspace).map_err(|error| sdk::error_chain(&error))
+                created.map(|created| created.workspace).map_err(|error| text::error_chain(&error))
             }
             Some(_) => self.workspaces.open(&name()).await.map_err(|error| error.to_string()),
         };
@@ -1054,7 +1057,7 @@ impl Session {
             Ok(guard) => guard,
             // An interrupted destroy has saved the files.
             Err(Unavailable::Stopped(_)) => return outcome(workspace.restore(Which::Newest).await),
-            Err(error) => return sdk::error_chain(&error),
+            Err(error) => return text::error_chain(&error),
         };
         if self.side.is_suspended() || self.side.gone.load(Ordering::Relaxed) {
             return "suspended".to_owned();

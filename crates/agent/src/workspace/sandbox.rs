@@ -7,7 +7,7 @@ use ::workspace::setup::PROJECT_DIRECTORY;
 use ::workspace::{SESSION_DIRECTORY, SandboxGuard, Workspace};
 use async_trait::async_trait;
 use sdk::Sandbox;
-use sdk::error_chain;
+use text::error_chain;
 use tools::{AcquireError, LeaseGuard, SandboxLease, SandboxSource, SandboxToolDispatcher};
 
 /// The tools in a workspace's default session. Calls wait while the workspace changes its sandbox

@@ -11,7 +11,7 @@ use sandbar_checkpoint::{
 use sdk::{Command, Sandbox};
 use testing::{Server, eventually_async};
 
-use crate::support::{project, run};
+use crate::support::{port, project, run};
 
 /// For what must happen, on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ impl Place {
     }
 
     async fn save(&self, sandbox: &Sandbox) -> Result<(), SaveError> {
-        self.checkpoints.save(sandbox, &project("hostile"), &CheckpointOptions::default()).await.map(drop)
+        self.checkpoints.save(&port(sandbox), &project("hostile"), &CheckpointOptions::default()).await.map(drop)
     }
 
     /// Names and lengths of all stored files.
@@ -164,7 +164,11 @@ async fn hostile_archives_are_rejected_without_a_trace() {
     let made = sandbox.commands().run(Command::new("rm /usr/local/bin/tar").user("root")).await.expect("it runs");
     assert!(made.success(), "{made:?}");
     run(&sandbox, "echo changed >file").await;
-    place.checkpoints.restore(&sandbox, &project("hostile"), Which::Newest).await.expect("what was saved before");
+    place
+        .checkpoints
+        .restore(&port(&sandbox), &project("hostile"), Which::Newest)
+        .await
+        .expect("what was saved before");
     assert_eq!(run(&sandbox, "cat file").await, "kept\n");
     run(&sandbox, "echo more >file").await;
     place.save(&sandbox).await.expect("the workspace can be saved as before");
@@ -179,7 +183,7 @@ async fn a_trickling_archive_is_abandoned() {
     let checkpoints = Checkpoints::new(Objects::memory()).with(settings);
     replace_tar(&sandbox, &program("import time\nwhile True:\n    out.write(b'\\x1f'); out.flush(); time.sleep(0.05)"))
         .await;
-    let refused = checkpoints.save(&sandbox, &project("slow"), &CheckpointOptions::default()).await;
+    let refused = checkpoints.save(&port(&sandbox), &project("slow"), &CheckpointOptions::default()).await;
     // A reader that sees no gzip may fail first.
     assert!(matches!(refused, Err(SaveError::Slow { .. } | SaveError::Garbled { .. })), "{refused:?}");
 }
@@ -195,7 +199,7 @@ async fn an_endless_archive_ends_with_the_time_of_the_save() {
                    out.flush(); time.sleep(0.2)";
     replace_tar(&sandbox, &program(&format!("open('/tmp/starts', 'a').write('x')\n{endless}"))).await;
     let begun = Instant::now();
-    let refused = checkpoints.save(&sandbox, &project("endless"), &CheckpointOptions::default()).await;
+    let refused = checkpoints.save(&port(&sandbox), &project("endless"), &CheckpointOptions::default()).await;
     assert!(matches!(refused, Err(SaveError::TimedOut { .. })), "{refused:?}");
     // With a deadline per attempt it would take three times as long.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
@@ -213,7 +217,7 @@ async fn an_archive_that_cannot_be_read_is_made_once() {
     let programs = [("garbage", "out.write(b'no gzip' * 100)"), ("a part", "send(header('a', b'0', 5000))\nend()")];
     for (number, (what, text)) in programs.into_iter().enumerate() {
         replace_tar(&sandbox, &program(&format!("open('/tmp/starts-{number}', 'a').write('x')\n{text}"))).await;
-        let refused = checkpoints.save(&sandbox, &project("garbled"), &CheckpointOptions::default()).await;
+        let refused = checkpoints.save(&port(&sandbox), &project("garbled"), &CheckpointOptions::default()).await;
         assert!(matches!(refused, Err(SaveError::Garbled { .. })), "{what}: {refused:?}");
         assert_eq!(run(&sandbox, &format!("cat /tmp/starts-{number}")).await, "x", "{what}");
     }
@@ -250,10 +254,10 @@ async fn disk_faults_of_a_filling_directory_leave_a_reserve() {
     let checkpoints = Checkpoints::new(Objects::disk(&directory.path().join("objects")).expect("a store"));
     let id = project("reserve");
     run(&sandbox, "head -c 20000000 /dev/urandom >small").await;
-    let first = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("there is room");
+    let first = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("there is room");
     run(&sandbox, "head -c 90000000 /dev/urandom >large").await;
     let before = free(directory.path());
-    let refused = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
+    let refused = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await;
     let Err(SaveError::Store { source: ObjectStoreError::NoSpace { .. }, .. }) = &refused else {
         panic!("{refused:?}")
     };
@@ -262,8 +266,8 @@ async fn disk_faults_of_a_filling_directory_leave_a_reserve() {
     assert_eq!(listed.iter().map(|listed| listed.stamp).collect::<Vec<_>>(), [first.stamp]);
 
     run(&sandbox, "rm large").await;
-    let again = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+    let again = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot");
     assert!(again.unchanged, "{again:?}");
     run(&sandbox, "head -c 10000000 /dev/urandom >more").await;
-    checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("there is room for this");
+    checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("there is room for this");
 }

@@ -11,7 +11,7 @@ use sdk::Sandbox;
 use tempfile::TempDir;
 use testing::Server;
 
-use crate::support::{assert_same, checkpoints, project, run, tree};
+use crate::support::{assert_same, checkpoints, port, project, run, tree};
 
 /// Two checkpoints of a project, with newer files in the sandbox.
 struct Two {
@@ -33,10 +33,10 @@ impl Two {
         let checkpoints = checkpoints(Objects::disk(directory.path()).expect("a store"));
         let id = project("damaged");
         run(&sandbox, "mkdir p; echo first >p/file; head -c 100000 /dev/urandom >p/random").await;
-        let first = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+        let first = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot");
         let first_tree = tree(&sandbox).await;
         run(&sandbox, "echo second >p/file; ln -s file p/link").await;
-        let second = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+        let second = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot");
         run(&sandbox, "echo present >p/file").await;
         Self { _server: server, directory, checkpoints, id, sandbox, first, second, first_tree }
     }
@@ -66,13 +66,14 @@ impl Two {
 
     /// The newest checkpoint has this flaw, and the first is restored.
     async fn assert_falls_back(&self, expected: impl Fn(&Flaw) -> bool) {
-        let restored = self.checkpoints.restore(&self.sandbox, &self.id, Which::Newest).await.expect("a restore");
+        let restored =
+            self.checkpoints.restore(&port(&self.sandbox), &self.id, Which::Newest).await.expect("a restore");
         assert_eq!(restored.stamp, self.first.stamp);
         let [(stamp, flaw)] = &restored.skipped_generations[..] else { panic!("{restored:?}") };
         assert!(*stamp == self.second.stamp && expected(flaw), "{restored:?}");
         assert_same(&tree(&self.sandbox).await, &self.first_tree);
 
-        let exactly = self.checkpoints.restore(&self.sandbox, &self.id, Which::Exactly(*stamp)).await;
+        let exactly = self.checkpoints.restore(&port(&self.sandbox), &self.id, Which::Exactly(*stamp)).await;
         match &exactly {
             Err(RestoreError::Damaged { flaw, .. }) => assert!(expected(flaw), "{exactly:?}"),
             Err(RestoreError::NotThere { .. }) => assert!(expected(&Flaw::NoManifest), "{exactly:?}"),
@@ -166,10 +167,11 @@ async fn a_manifest_of_the_first_format_is_restored() {
     two.make_manifest_old();
     let listed = two.checkpoints.list(&two.id).await.expect("a list");
     assert!(matches!(listed[1].condition, CheckpointCondition::Whole { verified: true, .. }), "{listed:?}");
-    let restored = two.checkpoints.restore(&two.sandbox, &two.id, Which::Newest).await.expect("a restore");
+    let restored = two.checkpoints.restore(&port(&two.sandbox), &two.id, Which::Newest).await.expect("a restore");
     assert_eq!((restored.stamp, restored.skipped_generations), (two.second.stamp, Vec::new()));
     assert_eq!(run(&two.sandbox, "cat p/file p/link").await, "second\nsecond\n");
-    let saved = two.checkpoints.save(&two.sandbox, &two.id, &CheckpointOptions::default()).await.expect("a snapshot");
+    let saved =
+        two.checkpoints.save(&port(&two.sandbox), &two.id, &CheckpointOptions::default()).await.expect("a snapshot");
     assert!(saved.unchanged && saved.stamp == two.second.stamp, "the same files are seen in either form: {saved:?}");
 
     let end = lines.len() - 3;
@@ -197,7 +199,7 @@ exit $status
 END"#;
     let made = two.sandbox.commands().run(sdk::Command::new(wrapper).user("root")).await.expect("it runs");
     assert!(made.success(), "{made:?}");
-    let restored = two.checkpoints.restore(&two.sandbox, &two.id, Which::Newest).await.expect("a restore");
+    let restored = two.checkpoints.restore(&port(&two.sandbox), &two.id, Which::Newest).await.expect("a restore");
     assert_eq!(restored.stamp, two.first.stamp);
     let [(stamp, Flaw::Mismatch { path, what })] = &restored.skipped_generations[..] else { panic!("{restored:?}") };
     assert_eq!((*stamp, &*path.text(), *what), (two.second.stamp, "p/random", "its content differs"));
@@ -217,14 +219,14 @@ async fn a_full_disk_keeps_the_old_files() {
     run(&large, "mkdir /srv/w && head -c 20000000 /dev/urandom >/srv/w/big").await;
     run(&small, "mkdir /srv/w && echo old >/srv/w/file && head -c 85000000 /dev/zero >/srv/filler").await;
     let options = CheckpointOptions { root: "/srv/w".to_owned(), ..CheckpointOptions::default() };
-    let saved = checkpoints.save(&large, &id, &options).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&large), &id, &options).await.expect("a snapshot");
 
-    let failed = checkpoints.restore(&small, &id, Which::Newest).await;
+    let failed = checkpoints.restore(&port(&small), &id, Which::Newest).await;
     assert!(matches!(failed, Err(RestoreError::NoSpace { stamp, .. }) if stamp == saved.stamp), "{failed:?}");
     assert_eq!(run(&small, "ls -A /srv/w; cat /srv/w/file").await, "file\nold\n", "and nothing is left behind");
 
     run(&small, "rm /srv/filler").await;
-    checkpoints.restore(&small, &id, Which::Newest).await.expect("there is room now");
+    checkpoints.restore(&port(&small), &id, Which::Newest).await.expect("there is room now");
     let digest = "cd /srv/w && ls -A && sha256sum big";
     assert_eq!(run(&small, digest).await, run(&large, digest).await);
 }
@@ -237,7 +239,7 @@ async fn damaged_checkpoints_do_not_count_when_pruning() {
     let save = async || {
         // Unchanged files would store no other checkpoint.
         run(&two.sandbox, "date +%s%N >changed").await;
-        two.checkpoints.save(&two.sandbox, &two.id, &options).await
+        two.checkpoints.save(&port(&two.sandbox), &two.id, &options).await
     };
     let third = save().await.expect("a snapshot");
     let pruned = two.checkpoints.prune(&two.id, 2).await.expect("a prune");

@@ -14,7 +14,7 @@ use sandbar_checkpoint::{CheckpointCondition, CheckpointOptions, Checkpoints, Ob
 use sdk::Sandbox;
 use testing::{Server, kill_at, wait_to_be_killed};
 
-use crate::support::{assert_same, checkpoints, project, run, tree};
+use crate::support::{assert_same, checkpoints, port, project, run, tree};
 
 const PROJECT: &str = "killed";
 /// Retained while the process is killed repeatedly.
@@ -52,9 +52,11 @@ async fn be_killed(point: &str, work: &str, server: &str, key: &str, sandbox: &s
     });
     let done = faults::scope(hook, async {
         match work {
-            "save" => drop(checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot")),
+            "save" => {
+                drop(checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot"));
+            }
             "prune" => drop(checkpoints.prune(&id, 1).await.expect("a prune")),
-            "restore" => drop(checkpoints.restore(&sandbox, &id, Which::Newest).await.expect("a restore")),
+            "restore" => drop(checkpoints.restore(&port(&sandbox), &id, Which::Newest).await.expect("a restore")),
             other => panic!("no such work: {other}"),
         }
     });
@@ -103,7 +105,7 @@ impl World<'_> {
     async fn save(&self, sandbox: &Sandbox) -> Stamp {
         // Unchanged files would store no other checkpoint.
         run(sandbox, "date +%s%N >d/changed").await;
-        self.checkpoints.save(sandbox, &self.id, &CheckpointOptions::default()).await.expect("a snapshot").stamp
+        self.checkpoints.save(&port(sandbox), &self.id, &CheckpointOptions::default()).await.expect("a snapshot").stamp
     }
 
     /// All checkpoints, which must be complete.
@@ -173,7 +175,7 @@ impl World<'_> {
             // nothing else.
             assert_same(&there[1..], &old[1..]);
         }
-        self.checkpoints.restore(target, &self.id, Which::Newest).await.expect("the next restore works");
+        self.checkpoints.restore(&port(target), &self.id, Which::Newest).await.expect("the next restore works");
         assert_same(&tree(target).await, &new);
     }
 

@@ -7,7 +7,7 @@ use sandbar_checkpoint::{
 };
 use testing::{S3Server, Server};
 
-use crate::support::{assert_same, checkpoints, make_hostile_tree, project, run, s3_objects, tree};
+use crate::support::{assert_same, checkpoints, make_hostile_tree, port, project, run, s3_objects, tree};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_tree_survives_a_round_trip() {
@@ -31,11 +31,11 @@ async fn a_hostile_tree_survives_a_round_trip() {
     for (objects, new) in stores.into_iter().zip([&like, &new, &like]) {
         let checkpoints = checkpoints(objects);
         let project = project("hostile");
-        let saved = checkpoints.save(&old, &project, &CheckpointOptions::default()).await.expect("a snapshot");
+        let saved = checkpoints.save(&port(&old), &project, &CheckpointOptions::default()).await.expect("a snapshot");
         assert_eq!((saved.changed.len(), saved.excluded.len()), (0, 0), "{saved:?}");
         assert_same(&tree(&old).await, &wanted);
 
-        let restored = checkpoints.restore(new, &project, Which::Newest).await.expect("a restore");
+        let restored = checkpoints.restore(&port(new), &project, Which::Newest).await.expect("a restore");
         assert_eq!((restored.stamp, restored.files), (saved.stamp, saved.files));
         assert!(restored.skipped_generations.is_empty(), "{restored:?}");
         assert_same(&tree(new).await, &wanted);
@@ -75,7 +75,7 @@ async fn generated_folders_are_excluded_unless_tracked() {
     run(&old, make).await;
     let checkpoints = checkpoints(Objects::memory());
     let id = project("folders");
-    let saved = checkpoints.save(&old, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &CheckpointOptions::default()).await.expect("a snapshot");
     let wanted = [
         "app/.next",
         "app/build/node_modules",
@@ -89,7 +89,7 @@ async fn generated_folders_are_excluded_unless_tracked() {
     excluded.sort();
     assert_eq!(excluded, wanted.map(FilePath::from));
 
-    let restored = checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore");
+    let restored = checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore");
     assert_eq!(restored.excluded, saved.excluded);
     let list =
         "find . -name .git -prune -o -type f -print | sort; git -C app branch --list --format='%(refname:short)'";
@@ -110,8 +110,8 @@ async fn generated_folders_are_excluded_unless_tracked() {
     // With nothing to exclude, all of it is kept.
     let options = CheckpointOptions { excluded: Excludes::nothing(), ..CheckpointOptions::default() };
     let before = tree(&old).await;
-    checkpoints.save(&old, &id, &options).await.expect("a snapshot");
-    checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore");
+    checkpoints.save(&port(&old), &id, &options).await.expect("a snapshot");
+    checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore");
     assert_same(&tree(&new).await, &before);
 }
 
@@ -140,9 +140,9 @@ async fn folders_are_excluded_only_with_a_known_generator() {
     run(&old, make).await;
     let checkpoints = checkpoints(Objects::memory());
     let options = CheckpointOptions::default();
-    let listed = checkpoints.list_excluded(&old, &options).await.expect("a list, before anything is saved");
+    let listed = checkpoints.list_excluded(&port(&old), &options).await.expect("a list, before anything is saved");
     let id = project("hand-written");
-    let saved = checkpoints.save(&old, &id, &options).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &options).await.expect("a snapshot");
     assert_eq!(listed, saved.excluded);
     let mut excluded = saved.excluded.clone();
     excluded.sort();
@@ -163,11 +163,11 @@ async fn folders_are_excluded_only_with_a_known_generator() {
     let named = Excludes { named: vec!["lib".parse().expect("a folder")], ..Excludes::nothing() };
     let options = CheckpointOptions { excluded: named, ..options };
     assert_eq!(
-        checkpoints.list_excluded(&old, &options).await.expect("a list"),
+        checkpoints.list_excluded(&port(&old), &options).await.expect("a list"),
         ["repo/lib", "repo/vendored/lib"].map(FilePath::from)
     );
 
-    checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore");
+    checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore");
     let without = wanted.map(|path| format!("-path ./{path} -prune -o")).join(" ");
     let list = format!("find . -name .git -prune -o {without} -print | sort");
     assert_eq!(run(&new, &list).await, run(&old, &list).await, "everything else is there");
@@ -183,7 +183,7 @@ async fn five_checkpoints_are_retained_and_stamps_increase() {
     let mut stamps = Vec::new();
     for round in 0..7 {
         run(&sandbox, &format!("echo {round} >round")).await;
-        let saved = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+        let saved = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot");
         stamps.push(saved.stamp);
         assert_eq!(saved.pruned.checkpoints, stamps.iter().rev().skip(5).take(1).copied().collect::<Vec<_>>());
     }
@@ -193,16 +193,16 @@ async fn five_checkpoints_are_retained_and_stamps_increase() {
     let files = std::fs::read_dir(directory.path().join("projects/many/snapshots")).expect("a directory").count();
     assert_eq!(files, 10, "an archive and a manifest each");
 
-    let restored = checkpoints.restore(&sandbox, &id, Which::Exactly(stamps[3])).await.expect("a restore");
+    let restored = checkpoints.restore(&port(&sandbox), &id, Which::Exactly(stamps[3])).await.expect("a restore");
     assert_eq!((restored.stamp, run(&sandbox, "cat round").await.trim()), (stamps[3], "3"));
-    let gone = checkpoints.restore(&sandbox, &id, Which::Exactly(stamps[0])).await;
+    let gone = checkpoints.restore(&port(&sandbox), &id, Which::Exactly(stamps[0])).await;
     let Err(RestoreError::NotThere { there, .. }) = &gone else { panic!("{gone:?}") };
     assert_eq!(there[..], stamps[2..], "it says which there are");
     assert_eq!(run(&sandbox, "cat round").await.trim(), "3", "a restore that fails changes nothing");
 
     let pruned = checkpoints.prune(&id, 1).await.expect("a prune");
     assert_eq!(pruned.checkpoints, stamps[2..6]);
-    let none = checkpoints.restore(&sandbox, &project("unknown"), Which::Newest).await;
+    let none = checkpoints.restore(&port(&sandbox), &project("unknown"), Which::Newest).await;
     assert!(matches!(&none, Err(RestoreError::NoCheckpoint { skipped, .. }) if skipped.is_empty()), "{none:?}");
 }
 
@@ -218,16 +218,17 @@ async fn files_that_change_during_a_save_are_named() {
     let checkpoints = checkpoints(Objects::memory());
     let id = project("changing");
     let options = CheckpointOptions { retries_when_changed: 1, ..CheckpointOptions::default() };
-    let saved = checkpoints.save(&old, &id, &options).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &options).await.expect("a snapshot");
     assert_eq!(saved.changed, [FilePath::from("w/a\nlog\\x")], "{saved:?}");
-    let restored = checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore with every digest right");
+    let restored =
+        checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore with every digest right");
     assert_eq!(restored.files, saved.files);
 
     writer.kill().await.expect("it can be ended");
-    let saved = checkpoints.save(&old, &id, &options).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &options).await.expect("a snapshot");
     assert_eq!(saved.changed, []);
     let before = tree(&old).await;
-    checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore");
+    checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore");
     assert_same(&tree(&new).await, &before);
 }
 
@@ -239,15 +240,15 @@ async fn a_failed_save_names_its_reason() {
         checkpoints(Objects::memory()).with(CheckpointSettings { attempts: 1, ..CheckpointSettings::default() });
     let id = project("none");
     let options = CheckpointOptions { root: "/home/user/nowhere".to_owned(), ..CheckpointOptions::default() };
-    let refused = checkpoints.save(&sandbox, &id, &options).await;
+    let refused = checkpoints.save(&port(&sandbox), &id, &options).await;
     assert!(matches!(refused, Err(SaveError::NoRoot { .. })), "{refused:?}");
 
     run(&sandbox, "mkdir -p .sandbar-restore.0123456789abcdef/old").await;
-    let refused = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
+    let refused = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await;
     assert!(matches!(refused, Err(SaveError::HalfRestored { .. })), "{refused:?}");
 
     sandbox.kill().await.expect("it can be ended");
-    let refused = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
+    let refused = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await;
     assert!(matches!(refused, Err(SaveError::Sandbox { .. })), "{refused:?}");
     assert_eq!(checkpoints.list(&id).await.expect("a list"), []);
 }

@@ -9,7 +9,7 @@ use sandbar_checkpoint::{
 };
 use testing::Server;
 
-use crate::support::{assert_same, checkpoints, project, run, tree};
+use crate::support::{assert_same, checkpoints, port, project, run, tree};
 use testing::{FaultyStore, ObjectRequest, StoreFault};
 
 const TIMEOUT: Duration = Duration::from_millis(1500);
@@ -44,7 +44,7 @@ async fn a_failing_store_is_retried_without_leftovers() {
     for fault in scripted {
         store.expect(fault.0, fault.1);
         change(&old).await;
-        let saved = checkpoints.save(&old, &id, &CheckpointOptions::default()).await;
+        let saved = checkpoints.save(&port(&old), &id, &CheckpointOptions::default()).await;
         let saved = saved.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
         assert!(store.is_done(), "{fault:?} was not met");
         let listed = checkpoints.list(&id).await.expect("a list");
@@ -55,16 +55,16 @@ async fn a_failing_store_is_retried_without_leftovers() {
     // A failed removal does not fail the save; the next save removes them.
     store.expect(Delete, Fail);
     change(&old).await;
-    let saved = checkpoints.save(&old, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &CheckpointOptions::default()).await.expect("a snapshot");
     assert_eq!((saved.pruned.checkpoints.len(), store.is_done()), (0, true));
     change(&old).await;
-    let saved = checkpoints.save(&old, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+    let saved = checkpoints.save(&port(&old), &id, &CheckpointOptions::default()).await.expect("a snapshot");
     assert_eq!(saved.pruned.checkpoints.len(), 2);
 
     let wanted = tree(&old).await;
     for fault in [(List, Fail), (Get, Fail), (Get, Stall)] {
         store.expect(fault.0, fault.1);
-        let restored = checkpoints.restore(&new, &id, Which::Newest).await.expect("a restore");
+        let restored = checkpoints.restore(&port(&new), &id, Which::Newest).await.expect("a restore");
         assert!(store.is_done() && restored.skipped_generations.is_empty(), "{fault:?} {restored:?}");
         assert_same(&tree(&new).await, &wanted);
     }
@@ -77,14 +77,14 @@ async fn a_save_fails_after_three_attempts() {
     let store = FaultyStore::default();
     let checkpoints = checkpoints(Objects::new(Arc::new(store.clone())).within(TIMEOUT));
     let id = project("giving-up");
-    checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await.expect("a snapshot");
+    checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await.expect("a snapshot");
     let before = checkpoints.list(&id).await.expect("a list");
     run(&sandbox, "echo new >file").await;
 
     for _ in 0..3 {
         store.expect(ObjectRequest::PutArchive, StoreFault::Fail);
     }
-    let failed = checkpoints.save(&sandbox, &id, &CheckpointOptions::default()).await;
+    let failed = checkpoints.save(&port(&sandbox), &id, &CheckpointOptions::default()).await;
     assert!(matches!(failed, Err(SaveError::Store { source: ObjectStoreError::Failed { .. }, .. })), "{failed:?}");
     assert!(store.is_done());
     assert_eq!(checkpoints.list(&id).await.expect("a list"), before, "earlier snapshots are as they were");
@@ -94,7 +94,7 @@ async fn a_save_fails_after_three_attempts() {
     for _ in 0..3 {
         store.expect(ObjectRequest::Get, StoreFault::Stall);
     }
-    let failed = checkpoints.restore(&sandbox, &id, Which::Newest).await;
+    let failed = checkpoints.restore(&port(&sandbox), &id, Which::Newest).await;
     assert!(matches!(failed, Err(RestoreError::Store { source: ObjectStoreError::TimedOut { .. }, .. })), "{failed:?}");
     assert_eq!(run(&sandbox, "cat file; ls -A | grep -c sandbar || true").await, "new\n0\n");
 }
@@ -112,7 +112,8 @@ async fn a_store_that_ignores_conditions_is_detected() {
     let options = CheckpointOptions::default();
     let writer = sdk::Command::exec("/bin/bash", ["-c", "while date +%s%N >file; do sleep 0.01; done"]);
     let writer = sandbox.commands().start(writer.cwd("/home/user").no_timeout()).await.expect("a writer");
-    let saves = (0..3).map(|_| checkpoints.save(&sandbox, &id, &options));
+    let port = port(&sandbox);
+    let saves = (0..3).map(|_| checkpoints.save(&port, &id, &options));
     let saved = futures::future::join_all(saves).await;
     writer.kill().await.expect("it can be ended");
     let saved: Vec<_> = saved.into_iter().map(|saved| saved.expect("a snapshot")).collect();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sandbar_checkpoint::{CheckpointSettings, Checkpoints, Objects, ProjectId, S3Config};
 use sdk::Sandbox;
 use testing::S3Server;
+use workspace::ClientSandbox;
 
 use testing::trees::python;
 pub(crate) use testing::trees::{assert_same, run, tree_of as tree};
@@ -26,6 +27,11 @@ pub(crate) fn s3_objects(server: &S3Server, prefix: &str, secret: &str) -> Objec
     };
     assert!(!format!("{config:?}").contains(secret), "secrets are not shown");
     Objects::s3(config).expect("a store")
+}
+
+/// A sandbox of the real client.
+pub(crate) fn port(sandbox: &Sandbox) -> ClientSandbox {
+    ClientSandbox(sandbox.clone())
 }
 
 pub(crate) fn project(name: &str) -> ProjectId {

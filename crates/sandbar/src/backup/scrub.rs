@@ -79,7 +79,7 @@ async fn scrub_stores(config: &Config, report: &mut ScrubReport) {
     }
     for objects in stores {
         if let Err(error) = ::backup::scrub_checkpoints(objects, report).await {
-            report.note("a store of snapshots", sdk::error_chain(&error));
+            report.note("a store of snapshots", text::error_chain(&error));
         }
     }
 }

@@ -12,8 +12,8 @@ use super::query::{Path, encode};
 use super::request::Request;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::secret::Secret;
 use crate::transport::{Failure, Refusal};
+use secret::Secret;
 
 /// A failed operation on a secret.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use url::Url;
 
 use super::error::GitError;
 use crate::commands::Command;
-use crate::secret::Secret;
+use secret::Secret;
 
 /// A user name and a password or token, for `https` remotes.
 #[derive(Debug, Clone, PartialEq, Eq)]

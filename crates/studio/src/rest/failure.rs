@@ -145,7 +145,7 @@ impl From<StudioError> for Failure {
                     .hint("send it again once the server's disk accepts changes; `GET /ready` says when")
             }
             StudioError::Unavailable(_) => {
-                error!(error = sdk::error_chain(&error), "a call of the studio failed");
+                error!(error = text::error_chain(&error), "a call of the studio failed");
                 with(StatusCode::SERVICE_UNAVAILABLE).kind("unavailable").hint("try again; the server's log says more")
             }
         }

@@ -13,7 +13,7 @@ use super::host::WorkspaceHost;
 use crate::error::StudioError;
 use crate::previews::close;
 use crate::records::JobRecord;
-use sdk::error_chain;
+use text::error_chain;
 
 /// For the worker of the earlier build, which saves its files and pauses or deletes its sandbox.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);

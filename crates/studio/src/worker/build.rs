@@ -27,7 +27,7 @@ use crate::job::{Status, Step, next};
 use crate::records::{Change, JobRecord, MAX_RETRY_DELAY, NewScreenshot, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// Workers that may be interrupted between two turns of the model. After that the job fails, so
 /// that a job which kills its workers is not claimed again.

@@ -9,7 +9,7 @@ use super::host::BuildHost;
 use crate::error::StudioError;
 use crate::events;
 use crate::records::{Change, JobRecord};
-use sdk::error_chain;
+use text::error_chain;
 
 impl<H: BuildHost> JobTask<'_, H> {
     /// Restores the files. A failure is reported on the timeline and not retried: the user may ask

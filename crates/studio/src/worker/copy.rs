@@ -14,7 +14,7 @@ use crate::events::{EventBody, StudioEvent, TimelineEventKind};
 use crate::id::{JobId, ScreenshotId};
 use crate::records::{Change, NewScreenshot, Precondition};
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// Narrower screenshots are of a mobile viewport.
 const DESKTOP: u32 = 600;

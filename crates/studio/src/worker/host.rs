@@ -18,7 +18,7 @@ use crate::previews::close;
 use crate::probe::{self, SandboxStatus};
 use crate::records::JobRecord;
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// Every call is idempotent: a worker that continues after a killed one finds completed steps done.
 #[async_trait]

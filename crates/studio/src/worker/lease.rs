@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::records::JobRecord;
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// A claim that is renewed until it is dropped.
 pub(super) struct Claim {

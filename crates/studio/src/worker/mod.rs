@@ -28,7 +28,7 @@ use tracing::{Instrument as _, info_span, warn};
 use self::host::WorkspaceHost;
 use crate::records::JobRecord;
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// How long before its sandbox expires a resumed preview is paused, so that it is not lost. Earlier
 /// than workspace maintenance would extend the sandbox, because no user works in it.

@@ -18,7 +18,7 @@ use crate::error::StudioError;
 use crate::probe::{self, AppResponse};
 use crate::records::JobRecord;
 use crate::studio::Studio;
-use sdk::error_chain;
+use text::error_chain;
 
 /// How the run ended.
 pub(super) struct RunOutcome {

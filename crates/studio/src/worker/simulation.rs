@@ -197,7 +197,7 @@ impl BuildHost for Simulated {
         let phases = unbounded_channel().0;
         let mut copier = JournalCopier::new(&self.studio, &job.id, job.attempt, usage, job.run_entries, phases);
         copier.copy().await?;
-        let again = |error: &dyn std::error::Error| DriveError::Retry(sdk::error_chain(error));
+        let again = |error: &dyn std::error::Error| DriveError::Retry(text::error_chain(error));
         let known = inner.runs.run(run).await.map_err(|error| again(&error))?;
         let mut count = known.as_ref().map_or(0, |known| known.entries);
         if known.is_none() {

@@ -24,10 +24,10 @@ use super::{PlanReached, Provider};
 use crate::clock::{Clock, later};
 use crate::config::{Mistake, ProviderKind, Variables, WorkspaceConfig};
 use crate::ledger::months;
-use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::LocalServer;
 use crate::records::{Creation, Interval, Records, RecordsError, Size, UsageQuery};
+use secret::Mask;
 
 /// The metadata key that links a sandbox to its recorded creation.
 pub(crate) const CREATION: &str = "sandbar.creation";

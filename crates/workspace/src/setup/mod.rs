@@ -29,11 +29,11 @@ pub use progress::{Progress, Step};
 pub use repo::{Repo, RepoSource};
 
 use crate::devserver::DevServer;
-use crate::mask::Mask;
 use crate::name::ProviderName;
 use crate::provider::Resources;
 use crate::shell::{self, KillFilter, STAGE};
 use checkpoint::ProjectId;
+use secret::Mask;
 
 /// The project directory in every workspace.
 pub const PROJECT_DIRECTORY: &str = "/home/user/project";

@@ -6,8 +6,8 @@ use std::time::Duration;
 use sdk::{Command, Sandbox};
 
 use super::{PROJECT_DIRECTORY, PreparedFile, StepError};
-use crate::mask::Mask;
 use crate::shell::{self, run_to_end, tail_of};
+use secret::Mask;
 
 /// Allows for a long installation; a longer command hangs.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(30 * 60);

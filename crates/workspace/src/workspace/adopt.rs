@@ -17,7 +17,7 @@ use crate::name::ProviderName;
 use crate::records::{ChangeError, WorkspaceState};
 use crate::setup::PROJECT_DIRECTORY;
 use checkpoint::SavedCheckpoint;
-use sdk::error_chain;
+use text::error_chain;
 
 impl Core {
     /// Makes sure that the sandbox runs, for a caller that holds the operation lock and so needs no

@@ -28,15 +28,13 @@ use crate::clock::later;
 use crate::context::WorkspaceContext;
 use crate::devserver::DevServer;
 use crate::events::{EventKind, WorkspaceEvent};
-use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::{Placed, SandboxService};
 use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use checkpoint::{
-    CheckpointOptions, EnvValues, ExposedFile, ProjectId, SaveError, SaveOccasion, SavedCheckpoint, Stamp,
-};
-use sdk::error_chain;
+use checkpoint::{CheckpointOptions, ExposedFile, ProjectId, SaveError, SaveOccasion, SavedCheckpoint, Stamp};
+use secret::{EnvValues, Mask};
+use text::error_chain;
 
 /// The key of the dev server in a record's services.
 const DEV_SERVER: &str = "dev_server";

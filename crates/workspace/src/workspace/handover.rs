@@ -30,7 +30,7 @@ use crate::faults::{WorkspacePoint, reach};
 use crate::name::ProviderName;
 use crate::provider::{CreateRequest, Placed, PlanReached};
 use checkpoint::{Restored, Stamp, Which};
-use sdk::error_chain;
+use text::error_chain;
 
 /// The minimum lifetime of a new sandbox, also of a workspace that is about to end.
 const SHORTEST_LIFE: Duration = Duration::from_secs(60);

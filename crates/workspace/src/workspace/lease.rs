@@ -27,7 +27,7 @@ use crate::name::WorkspaceName;
 use crate::process::{self, CLOCK_SKEW, Liveness};
 use crate::records::{Lease, LeaseError};
 use crate::settings::Settings;
-use sdk::error_chain;
+use text::error_chain;
 
 /// A clock that is slewed differs by a few milliseconds within a lease. Two jumps that cancel out
 /// to within this, with another process taking the lease between them, go unnoticed until the next

@@ -18,7 +18,7 @@ use super::handover::Why;
 use super::resume::{AutoRestore, SandboxStatus};
 use crate::records::ChangeError;
 use checkpoint::{ObjectStoreError, Stamp, Which};
-use sdk::error_chain;
+use text::error_chain;
 
 /// The marker that was written into a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -51,12 +51,13 @@ pub use self::pause::Unsaved;
 pub use self::resume::AutoRestore;
 pub(crate) use self::supervisor::maintenance_due;
 pub(crate) use self::upkeep::{SandboxUpkeep, UpkeepCommands};
+use crate::checkpoint_sandbox::ClientSandbox;
 use crate::context::WorkspaceContext;
 use crate::devserver::{DevServer, Ready};
-use crate::mask::Mask;
 use crate::name::{ProviderName, WorkspaceName};
 use checkpoint::{FilePath, ListedCheckpoint, ProjectId, Pruned, Restored, SavedCheckpoint, Stamp, Which};
-use sdk::error_chain;
+use secret::Mask;
+use text::error_chain;
 
 /// How long closing waits for work of the supervisor: a rotation, a checkpoint.
 const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -190,7 +191,7 @@ impl Workspace {
     pub async fn excluded_folders(&self) -> Result<Vec<FilePath>, WorkspaceError> {
         let pass = self.enter().await?;
         let WorkspaceContext { checkpoints, settings, .. } = &*self.inner.core.context;
-        Ok(checkpoints.list_excluded(pass.sandbox(), &settings.checkpoint).await?)
+        Ok(checkpoints.list_excluded(&ClientSandbox(pass.sandbox().clone()), &settings.checkpoint).await?)
     }
 
     /// The checkpoints of its project, oldest first.

@@ -16,7 +16,7 @@ use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Limit;
 use crate::records::WorkspaceState;
 use checkpoint::{SavedCheckpoint, Stamp};
-use sdk::error_chain;
+use text::error_chain;
 
 /// What to do with unsaved changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::WorkspaceState;
 use checkpoint::{Restored, Stamp, Which};
-use sdk::error_chain;
+use text::error_chain;
 
 impl Core {
     /// Restores the files of a checkpoint: in the sandbox if it runs, else in a new one.

@@ -30,7 +30,7 @@ use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::Verdict;
 use crate::records::{Size, WorkspaceState};
 use checkpoint::{Restored, Which};
-use sdk::error_chain;
+use text::error_chain;
 
 fn is_files_missing(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Sandbox(SandboxError::FilesMissing { .. }))

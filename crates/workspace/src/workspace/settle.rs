@@ -18,7 +18,7 @@ use crate::faults::{WorkspacePoint, reach};
 use crate::provider::ListedSandbox;
 use crate::records::Creation;
 use crate::workspaces::CREATION_TIMEOUT;
-use sdk::error_chain;
+use text::error_chain;
 
 impl Core {
     /// Rolls a failed handover back as far as possible; the next operation does the rest.

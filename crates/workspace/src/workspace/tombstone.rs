@@ -8,7 +8,7 @@ use super::core::{Core, OpGuard, services};
 use crate::devserver::DevServer;
 use crate::records::ChangeError;
 use checkpoint::ObjectStoreError;
-use sdk::error_chain;
+use text::error_chain;
 
 const NAME: &str = "workspace.json";
 

@@ -2,7 +2,8 @@
 //! the adapter that runs it as commands of the sandbox.
 
 use async_trait::async_trait;
-use sdk::{Command, CommandError, Output, Sandbox, error_chain, label};
+use sdk::{Command, CommandError, Output, Sandbox, label};
+use text::error_chain;
 
 use super::mark::Mark;
 use crate::devserver::{self, DevServer, DevServerError};

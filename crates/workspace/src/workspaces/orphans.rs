@@ -38,7 +38,7 @@ use crate::provider::{ANSWER_TIMEOUT, CREATION, ListedSandbox, Provider, Sandbox
 use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord};
 use crate::workspace::{METADATA, OpenError, SandboxRef, read_details};
 use checkpoint::ProjectId;
-use sdk::error_chain;
+use text::error_chain;
 
 /// How long a creation may take until a record names its sandbox. The requesting process has given
 /// up by then.

@@ -9,6 +9,7 @@ use sdk::model::SandboxState;
 use serde::Serialize;
 
 use super::{WorkspaceView, Workspaces};
+use crate::checkpoint_sandbox::ClientSandbox;
 use crate::records::WorkspaceState;
 use checkpoint::FilePath;
 
@@ -62,7 +63,8 @@ impl Workspaces {
             if found.state == SandboxState::Paused {
                 return None;
             }
-            self.context.checkpoints.list_excluded(&found.sandbox, &self.context.settings.checkpoint).await.ok()
+            let sandbox = ClientSandbox(found.sandbox);
+            self.context.checkpoints.list_excluded(&sandbox, &self.context.settings.checkpoint).await.ok()
         };
         tokio::time::timeout(STATUS_TIMEOUT, query).await.ok().flatten()
     }

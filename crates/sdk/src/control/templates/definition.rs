@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use protocol::rest::template::ArchiveFormat;
 use serde_json::{Value, json};
 
-use crate::secret::Secret;
+use secret::Secret;
 
 /// A template to build, from an image, another template or a Dockerfile.
 ///

@@ -16,8 +16,8 @@ use crate::client::Client;
 use crate::config::join;
 use crate::control::query::{Path, encode};
 use crate::error::CallError;
-use crate::secret::Secret;
 use crate::transport::{Call, Failure, Idempotency, Refusal, read_json};
+use secret::Secret;
 
 /// A failed operation on a volume or its content.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ use crate::devserver::Start;
 use crate::events::EventKind;
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
-use sdk::error_chain;
+use text::error_chain;
 
 /// A program that opens a workspace for one command inspects it by itself; this delay is for
 /// long-running ones.

@@ -6,8 +6,8 @@
 //! Overlapping occurrences are masked together, so that no end of one remains visible.
 //!
 //! Masking a plain value everywhere would destroy the text: a port, `true`, `production`, and any
-//! value of fewer than [`checkpoint::SHORTEST_MASKED`] bytes ([`is_plain`]). Plain values are
-//! masked only after their name, as in `NAME=value`, so they must not be used for secrets.
+//! value of fewer than four bytes ([`is_plain`]). Plain values are masked
+//! only after their name, as in `NAME=value`, so they must not be used for secrets.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, MatchKind};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use checkpoint::is_plain;
+
+use crate::plain::is_plain;
 
 /// Replaces a masked value.
 pub const HIDDEN: &str = "***";

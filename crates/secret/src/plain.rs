@@ -2,7 +2,7 @@
 //! `true`, `production`, and everything short.
 
 /// Values below this many bytes are plain.
-pub const SHORTEST_MASKED: usize = 4;
+pub(crate) const SHORTEST_MASKED: usize = 4;
 /// Numbers of up to this many digits are plain: every port is one.
 const SHORT_NUMBER: usize = 5;
 /// Common values of settings.
@@ -37,7 +37,7 @@ const COMMON: [&str; 26] = [
 
 /// Whether a value is too common to be masked everywhere: fewer than [`SHORTEST_MASKED`] bytes, a
 /// number of up to five digits, or a common value of settings.
-pub fn is_plain(value: &str) -> bool {
+pub(crate) fn is_plain(value: &str) -> bool {
     let number = value.len() <= SHORT_NUMBER && value.bytes().all(|byte| byte.is_ascii_digit());
     value.len() < SHORTEST_MASKED || number || COMMON.iter().any(|word| value.eq_ignore_ascii_case(word))
 }

@@ -1,11 +1,10 @@
-//! Detects values of a workspace's variables in archives, which store them in plain text and for
-//! long.
+//! Detects values of an environment in files that are stored in plain text and for long.
 //!
 //! Only values that look like secrets are searched for: many files legitimately contain a short
 //! word or the URL of a service, and rejecting those saves would lose work. They are found verbatim
 //! and as programs write them: escaped for JSON or for a URL, in hexadecimal, and in base64, also
-//! within a longer text (`Basic` credentials). Compressed values are found in loose objects of Git
-//! only (`git_object.rs`); encrypted or split ones are not.
+//! within a longer text (`Basic` credentials). Compressed, encrypted or split values are not
+//! found: the caller inflates what it can.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +15,6 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::manifest::FilePath;
 use crate::plain::is_plain;
 
 /// Shorter values are never searched for, whatever the name of their variable.
@@ -31,7 +29,7 @@ const SHORTEST_BASE64: usize = 10;
 /// Parts of the names of variables that hold secrets.
 const SECRET_NAMES: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "PRIVATE", "COOKIE"];
 
-/// Values that no archive may contain. Cheap to clone.
+/// Values that no stored file may contain. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct EnvValues(Option<Arc<Finder>>);
 
@@ -41,20 +39,6 @@ struct Finder {
     variables: Vec<usize>,
     longest: usize,
     finder: AhoCorasick,
-}
-
-/// A file in an archive that contains values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExposedFile {
-    pub path: FilePath,
-    /// The variables whose values it contains.
-    pub variables: Vec<String>,
-}
-
-impl fmt::Display for ExposedFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.path.text(), self.variables.join(", "))
-    }
 }
 
 impl EnvValues {
@@ -77,12 +61,12 @@ impl EnvValues {
     }
 
     /// Whether there is nothing to search for.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     /// Starts the search of one file.
-    pub(crate) fn search(&self) -> ValueSearch<'_> {
+    pub fn search(&self) -> ValueSearch<'_> {
         ValueSearch { finder: self.0.as_deref(), held: Vec::new(), found: BTreeSet::new() }
     }
 }
@@ -95,7 +79,7 @@ impl fmt::Debug for EnvValues {
 }
 
 /// The search of one file, whose content arrives in chunks that may split a value.
-pub(crate) struct ValueSearch<'v> {
+pub struct ValueSearch<'v> {
     finder: Option<&'v Finder>,
     /// The end of the input so far, in which a value may start.
     held: Vec<u8>,
@@ -103,7 +87,7 @@ pub(crate) struct ValueSearch<'v> {
 }
 
 impl ValueSearch<'_> {
-    pub(crate) fn push(&mut self, piece: &[u8]) {
+    pub fn push(&mut self, piece: &[u8]) {
         let Some(Finder { longest, finder, variables, .. }) = self.finder else { return };
         let keep = longest - 1;
         // Searches the boundary first, so that the chunk itself need not be copied.
@@ -119,7 +103,7 @@ impl ValueSearch<'_> {
     }
 
     /// The variables whose values were found.
-    pub(crate) fn finish(self) -> Vec<String> {
+    pub fn finish(self) -> Vec<String> {
         let Some(Finder { names, .. }) = self.finder else { return Vec::new() };
         self.found.into_iter().map(|place| names[place].clone()).collect()
     }
