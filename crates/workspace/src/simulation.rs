@@ -129,6 +129,8 @@ struct Machine {
     boot: u64,
     /// What its disk had after each write and mark, oldest first.
     disk: Vec<(u64, Option<Stamp>)>,
+    /// The newest checkpoint of its files that its workspace's record has named.
+    noted: Option<Stamp>,
     /// The checkpoint with the files that it lost with the power of its host.
     cut: Option<Stamp>,
 }
@@ -256,6 +258,7 @@ impl World {
             mark: None,
             boot: self.boots,
             disk: vec![(0, None)],
+            noted: None,
             cut: None,
         };
         self.machines.insert(id.clone(), machine);
@@ -310,11 +313,17 @@ impl World {
             let newest_before_loss = details.newest_before_loss();
             let sandbox = match record.state {
                 WorkspaceState::Ready => record.sandbox,
-                WorkspaceState::Moving => details.handover.and_then(|handover| handover.old).map(|place| place.sandbox),
+                WorkspaceState::Moving => {
+                    details.handover.clone().and_then(|handover| handover.old).map(|place| place.sandbox)
+                }
                 WorkspaceState::Stopped | WorkspaceState::SettingUp => None,
             };
+            let (mark, id) = (details.mark.map(|mark| mark.newest()), details.id);
+            let handed_over = details.handover.and_then(|handover| handover.checkpoint);
+            if let Some(machine) = sandbox.as_ref().and_then(|id| self.machines.get_mut(id)) {
+                machine.noted = mark.and(machine.noted.max(mark).max(handed_over));
+            }
             let retired = details.retired.into_iter().map(|place| place.sandbox).collect();
-            let (mark, id) = (details.mark.map(|mark| mark.stamp), details.id);
             Place { state: record.state, paused: record.paused, sandbox, retired, mark, id, newest_before_loss }
         });
     }
@@ -332,6 +341,37 @@ impl World {
         } else {
             self.fail(format!("write {} is lost, {files} is there", self.acknowledged));
         }
+    }
+
+    /// The sandbox is paused, boots again and has the files that its disk had before. They may be
+    /// older than its newest checkpoint.
+    fn cut_power(&mut self, id: &SandboxId) {
+        if !self.machines.contains_key(id) {
+            return;
+        }
+        self.boots += 1;
+        let (boot, back) = (self.boots, self.random.index(3));
+        let machine = self.machines.get_mut(id).expect("it is there");
+        let at = machine.disk.len().saturating_sub(1 + back);
+        machine.disk.truncate(at + 1);
+        let (files, mark) = machine.disk[at];
+        (machine.files, machine.mark, machine.boot, machine.state) = (files, mark, boot, SandboxState::Paused);
+        let noted = machine.noted;
+        let is_own = self.place.as_ref().is_some_and(|place| place.sandbox.as_ref() == Some(id));
+        let cut = noted.filter(|noted| {
+            let is_marked = mark.is_some_and(|mark| mark >= *noted);
+            is_own && !is_marked && !self.contains(files, self.all_checkpoints[noted])
+        });
+        self.machines.get_mut(id).expect("it is there").cut = cut;
+        self.note(format_args!("{id} loses power, and has {files}"));
+        if !is_own {
+            return;
+        }
+        // What no checkpoint has is lost without a sign.
+        if cut.is_none() && !self.contains(files, self.seen) {
+            self.seen = files;
+        }
+        self.accept_loss();
     }
 
     /// A workspace whose record no longer has the mark of a sandbox that lost its last writes
@@ -827,6 +867,7 @@ impl CheckpointStore for SimulatedStore {
             world.note(format_args!("{owner} restored {stamp} ({files}) in {id}"));
             let machine = world.machines.get_mut(id).expect("it runs");
             (machine.files, machine.mark, machine.cut) = (files, None, None);
+            machine.noted = None;
             machine.disk.push((files, None));
             world.check();
         });
@@ -861,7 +902,7 @@ impl SandboxUpkeep for SimulatedStore {
             let machine = world.machines.get_mut(id).expect("it runs");
             machine.mark = Some(stamp);
             machine.disk.push((machine.files, machine.mark));
-            Mark { stamp, boot: machine.boot.to_string() }
+            Mark::new(stamp, machine.boot.to_string())
         };
         self.run(sandbox, write).await.map_err(|error| error.to_string())
     }
@@ -1292,34 +1333,17 @@ impl Simulation {
         world.accept_loss();
     }
 
-    /// The host of the workspace's sandbox loses power: the sandbox is paused, boots again and has
-    /// the files that its disk had before. Not simulated is a loss between a restore and the mark
-    /// that follows it.
+    /// The host of a sandbox loses power: of the workspace's own, or of a successor before its
+    /// workspace continues in it.
     fn cut_power(&self) {
         let mut world = self.world();
-        let ready = world.place.as_ref().filter(|place| place.state == WorkspaceState::Ready);
-        let Some(Place { sandbox: Some(id), mark, .. }) = ready else { return };
-        let (id, marked) = (id.clone(), *mark);
-        if !world.machines.contains_key(&id) {
-            return;
+        let made_last = world.machines.keys().next_back().cloned();
+        let own = world.place.as_ref().and_then(|place| place.sandbox.clone());
+        match (own, made_last) {
+            (_, Some(last)) if world.random.one_in(3) => world.cut_power(&last),
+            (Some(own), _) => world.cut_power(&own),
+            (None, _) => {}
         }
-        world.boots += 1;
-        let boot = world.boots;
-        let back = world.random.index(3);
-        let machine = world.machines.get_mut(&id).expect("it is there");
-        let at = machine.disk.len().saturating_sub(1 + back);
-        machine.disk.truncate(at + 1);
-        let (files, mark) = machine.disk[at];
-        machine.cut = marked.filter(|marked| mark.is_none_or(|mark| mark < *marked));
-        (machine.files, machine.mark, machine.boot, machine.state) = (files, mark, boot, SandboxState::Paused);
-        // What no checkpoint has is lost without a sign.
-        let cut = machine.cut;
-        let is_unseen = cut.is_none_or(|stamp| world.all_checkpoints[&stamp] == files);
-        if is_unseen && !world.contains(files, world.seen) {
-            world.seen = files;
-        }
-        world.note(format_args!("{id} loses power, and has {files}"));
-        world.accept_loss();
     }
 
     async fn run(&mut self) {

@@ -110,6 +110,12 @@ pub enum WorkspaceError {
     /// The old sandbox is still in use, or paused.
     #[error("workspace {workspace} was not saved and replaced within {within:?}")]
     NotInTime { workspace: WorkspaceName, within: Duration },
+    /// Restore again.
+    #[error(
+        "the sandbox of workspace {workspace} stopped or booted again while snapshot {stamp} was restored in it; its files may \
+         be those of before"
+    )]
+    RestoreCut { workspace: WorkspaceName, stamp: Stamp },
     #[error("sandbox {0} cannot be attached: it is not running")]
     NotRunning(SandboxId),
     #[error("provider {provider} cannot be used: {source}")]

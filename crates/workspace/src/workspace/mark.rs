@@ -17,7 +17,7 @@ use super::error::WorkspaceError;
 use super::handover::Why;
 use super::resume::{AutoRestore, SandboxStatus};
 use crate::records::ChangeError;
-use checkpoint::{ObjectStoreError, Stamp, Which};
+use checkpoint::{ObjectStoreError, Restored, Stamp, Which};
 use text::error_chain;
 
 /// The marker that was written into a sandbox.
@@ -26,6 +26,21 @@ pub(crate) struct Mark {
     pub(crate) stamp: Stamp,
     /// The boot id of the sandbox. While it is the same, no write can have been lost.
     pub(crate) boot: String,
+    /// A newer checkpoint of the same files, which the marker does not name yet: a handover saved
+    /// it and was rolled back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unmarked: Option<Stamp>,
+}
+
+impl Mark {
+    pub(crate) fn new(stamp: Stamp, boot: String) -> Self {
+        Self { stamp, boot, unmarked: None }
+    }
+
+    /// The newest checkpoint of the files.
+    pub(crate) fn newest(&self) -> Stamp {
+        self.unmarked.unwrap_or(self.stamp)
+    }
 }
 
 /// A sandbox lost its last writes, and they are not restored yet.
@@ -51,11 +66,68 @@ impl Core {
 
     /// The checkpoint whose files the sandbox had on its disk and lost. [`None`] when it has them.
     /// A marker that cannot be read is an error: older files would be used without a notice.
-    pub(super) async fn find_lost_checkpoint(&self, sandbox: &Sandbox) -> Result<Option<Stamp>, WorkspaceError> {
+    pub(super) async fn find_lost_checkpoint(
+        &self,
+        op: &OpGuard<'_>,
+        sandbox: &Sandbox,
+    ) -> Result<Option<Stamp>, WorkspaceError> {
         let Some(mark) = self.state().details.mark.clone() else { return Ok(None) };
         let (boot, found) = self.context.upkeep.read_mark(sandbox, self.root()).await?;
-        let is_lost = boot != mark.boot && found.is_none_or(|found| found < mark.stamp);
-        Ok(is_lost.then_some(mark.stamp))
+        if boot == mark.boot {
+            self.mark_unmarked(op, sandbox).await?;
+            return Ok(None);
+        }
+        let newest = mark.newest();
+        Ok(found.is_none_or(|found| found < newest).then_some(newest))
+    }
+
+    /// Marks a sandbox with the checkpoint of a handover that was rolled back, if it runs since.
+    pub(super) async fn mark_unmarked(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), ChangeError> {
+        let Some(mark) = self.state().details.mark.clone() else { return Ok(()) };
+        let Some(unmarked) = mark.unmarked else { return Ok(()) };
+        let written = self.write_mark(sandbox, unmarked).await;
+        match written.filter(|written| written.boot == mark.boot) {
+            Some(written) => self.set_mark(op, Some(written)).await,
+            // The next inspection finds out what was lost.
+            None => {
+                self.detach();
+                Ok(())
+            }
+        }
+    }
+
+    /// Restores a checkpoint, marks the sandbox with it, and starts the services meanwhile. Fails if
+    /// the sandbox stopped or booted again in between: its disk may not have the files.
+    pub(super) async fn restore_and_mark(
+        &self,
+        sandbox: &Sandbox,
+        which: Which,
+        services: impl Future<Output = ()>,
+    ) -> Result<(Restored, Option<Mark>), WorkspaceError> {
+        let restore = self.context.store.restore(sandbox, &self.project, which);
+        let (restored, before) = tokio::join!(restore, self.read_boot(sandbox));
+        let restored = restored?;
+        let ((), mark) = tokio::join!(services, self.write_mark(sandbox, restored.stamp));
+        let after = match &mark {
+            Some(mark) => Some(mark.boot.clone()),
+            None => self.read_boot(sandbox).await,
+        };
+        match (before, after) {
+            (Some(before), Some(after)) if before == after => Ok((restored, mark)),
+            // Without an answer before, the boot may be another.
+            (None, Some(_)) => Ok((restored, mark)),
+            _ => Err(WorkspaceError::RestoreCut { workspace: self.name.clone(), stamp: restored.stamp }),
+        }
+    }
+
+    /// The boot id of a sandbox. Asks twice: without it, a loss would not be noticed.
+    async fn read_boot(&self, sandbox: &Sandbox) -> Option<String> {
+        for _ in 0..2 {
+            if let Ok((boot, _)) = self.context.upkeep.read_mark(sandbox, self.root()).await {
+                return Some(boot);
+            }
+        }
+        None
     }
 
     /// Restores the checkpoint that has the last writes of a sandbox that lost them. Its current
@@ -82,16 +154,17 @@ impl Core {
             Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
         };
         info!(workspace = %self.name, %lost, %aside, "the sandbox lost its last writes; restoring the checkpoint");
-        let restored = match self.context.store.restore(sandbox, &self.project, Which::Exactly(lost)).await {
+        let (restored, mark) = match self.restore_and_mark(sandbox, Which::Exactly(lost), async {}).await {
             Ok(restored) => restored,
+            // The next inspection finds the loss again.
+            Err(error @ WorkspaceError::RestoreCut { .. }) => return Err(error),
             // Without the sandbox, its older files are none to continue with.
-            Err(error) if !self.runs(sandbox).await => return Err(error.into()),
+            Err(error) if !self.runs(sandbox).await => return Err(error),
             Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
         };
         let notice = self.describe_handover(Why::LostWrites { aside }, &restored, &[], None);
         self.add_notice(&notice);
         // Without its mark, what is written from now on would be taken for lost.
-        let mark = self.write_mark(sandbox, restored.stamp).await;
         self.update(op, |_, details| {
             details.loss = details
                 .newest_before_loss()

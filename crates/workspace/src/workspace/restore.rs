@@ -11,6 +11,7 @@ use super::core::{Core, OpGuard, SavedFor};
 use super::details::StopReason;
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{HandoverPlan, Target, Why};
+use super::mark::Mark;
 use super::notice_text::{describe_skipped, format_time};
 use super::pause::Unsaved;
 use super::resume::SandboxStatus;
@@ -65,6 +66,9 @@ impl Core {
         self.update(&op, |_, details| {
             details.saved_at_pause = details.saved_at_pause.filter(|saved| *saved != stamp);
             details.mark = details.mark.take().filter(|mark| mark.stamp != stamp);
+            if let Some(mark) = &mut details.mark {
+                mark.unmarked = mark.unmarked.filter(|unmarked| *unmarked != stamp);
+            }
             details.unsaved |= newest == Some(stamp);
         })
         .await?;
@@ -123,12 +127,8 @@ impl Core {
         }
         // What another process acknowledged since is not set back.
         self.check().await?;
-        let restored = self.restore_recorded(op, sandbox, which).await?;
+        let (restored, mark) = self.restore_recorded(op, sandbox, which).await?;
         self.unsaved.store(false, Ordering::Release);
-        let ((), mark) = tokio::join!(
-            self.start_services_again(sandbox, Start::AfterRestore),
-            self.write_mark(sandbox, restored.stamp)
-        );
         let head = self.head(sandbox).await;
         // Stored with the change, so that a crash after it does not lose the notice.
         let missing = self.describe_missing(&restored.excluded);
@@ -157,7 +157,7 @@ impl Core {
         op: &OpGuard<'_>,
         sandbox: &Sandbox,
         which: Which,
-    ) -> Result<Restored, WorkspaceError> {
+    ) -> Result<(Restored, Option<Mark>), WorkspaceError> {
         let expected = match which {
             Which::Exactly(stamp) => Some(stamp),
             Which::Newest => self.context.store.newest(&self.project).await?,
@@ -170,7 +170,8 @@ impl Core {
             details.unsaved = true;
         })
         .await?;
-        let failed = match self.context.store.restore(sandbox, &self.project, which).await {
+        let services = self.start_services_again(sandbox, Start::AfterRestore);
+        let failed = match self.restore_and_mark(sandbox, which, services).await {
             Ok(restored) => return Ok(restored),
             Err(failed) => failed,
         };
@@ -180,6 +181,6 @@ impl Core {
         if let Err(error) = self.update(op, |_, details| details.restoring = None).await {
             warn!(workspace = %self.name, error = %error_chain(&error), "the failed restore could not be recorded");
         }
-        Err(failed.into())
+        Err(failed)
     }
 }

@@ -230,7 +230,7 @@ impl Core {
         // costs.
         self.emit_resumed(place, &run, started.elapsed()).await;
         let (ended, lost) =
-            tokio::join!(self.context.upkeep.stop_leftovers(&sandbox), self.find_lost_checkpoint(&sandbox));
+            tokio::join!(self.context.upkeep.stop_leftovers(&sandbox), self.find_lost_checkpoint(op, &sandbox));
         if let Err(error) = ended {
             warn!(workspace = %self.name, error = %error_chain(&error), "leftover processes may still run");
         }
@@ -252,7 +252,7 @@ impl Core {
         op: &OpGuard<'_>,
         sandbox: &Sandbox,
     ) -> Result<Option<AutoRestore>, WorkspaceError> {
-        match self.find_lost_checkpoint(sandbox).await? {
+        match self.find_lost_checkpoint(op, sandbox).await? {
             Some(lost) => self.restore_lost_writes(op, sandbox, lost).await,
             None => Ok(None),
         }

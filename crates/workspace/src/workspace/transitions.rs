@@ -99,10 +99,14 @@ pub(crate) fn settle(
     strays: Vec<SandboxRef>,
     strays_due: Timestamp,
 ) {
-    let Some(Handover { old, successor, .. }) = details.handover.take() else {
+    let Some(Handover { old, successor, checkpoint }) = details.handover.take() else {
         record.state = settled_state(record.sandbox.is_some());
         return;
     };
+    // The marker of the old sandbox names the checkpoint before the handover's.
+    if let Some(mark) = details.mark.as_mut().filter(|mark| old_lives && checkpoint > Some(mark.newest())) {
+        mark.unmarked = checkpoint;
+    }
     let (kept, lost) = if old_lives { (old, None) } else { (None, old) };
     record.state = settled_state(kept.is_some());
     details.stopped = kept.is_none().then_some(StopReason::Lost);

@@ -68,7 +68,7 @@ pub(crate) struct UpkeepCommands;
 impl SandboxUpkeep for UpkeepCommands {
     async fn write_mark(&self, sandbox: &Sandbox, root: &str, stamp: Stamp) -> Result<Mark, String> {
         match run_script(sandbox, WRITE, [root.to_owned(), stamp.to_string()]).await {
-            Ok(output) if output.success() => Ok(Mark { stamp, boot: output.stdout_text().trim().to_owned() }),
+            Ok(output) if output.success() => Ok(Mark::new(stamp, output.stdout_text().trim().to_owned())),
             Ok(output) => Err(output.stderr_text().trim().to_owned()),
             Err(error) => Err(error_chain(&error)),
         }
