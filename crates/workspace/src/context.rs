@@ -48,7 +48,7 @@ pub(crate) struct WorkspaceContext {
     /// Workspaces with unreadable rows, as logged when a sweep skipped them.
     pub(crate) unreadable: Mutex<Vec<String>>,
     /// Orphans that this process observes.
-    pub(crate) watched: Mutex<HashMap<SandboxId, Watched>>,
+    pub(crate) watched: Mutex<HashMap<SandboxId, WatchedOrphan>>,
     /// Leases of other processes that end later than a new lease would.
     pub(crate) seen_leases: Mutex<HashMap<WorkspaceName, SeenLease>>,
     /// The start of this process, by the wall clock and by the monotonic clock.
@@ -70,7 +70,7 @@ pub(crate) struct SeenLease {
 
 /// How long this process has observed an orphan.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedOrphan {
     /// The observed time that was recorded when this observation started.
     pub(crate) before: Duration,
     /// The start of this observation, by the monotonic clock.

@@ -38,6 +38,6 @@ pub use workspace::{
     SetupError, Unavailable, Unsaved, Workspace, WorkspaceError,
 };
 pub use workspaces::{
-    Abandoned, Created, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, OwnServer, SandboxCondition, Swept,
-    WorkspaceView, Workspaces,
+    Abandoned, CreatedWorkspace, Maintained, MaintenanceOutcome, ORPHAN_GRACE, Orphan, OwnServer, SandboxCondition,
+    Swept, WorkspaceView, Workspaces,
 };

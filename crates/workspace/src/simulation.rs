@@ -53,8 +53,8 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::process::Liveness;
 use crate::provider::{Breaker, Inspected, ListedSandbox, Orchestrator, Provider, SandboxService};
 use crate::records::{
-    ChangeError, Creation, Health, HealthRecords, Interval, Lease, LeaseError, Leases, MemoryRecords, OrphanRecord,
-    OrphanRecords, Records, RecordsError, Size, Stored, Tokens, UsageQuery, UsageRecords, UsageRows, Warning,
+    Creation, Health, HealthRecords, Interval, Lease, LeaseError, Leases, MemoryRecords, OrphanRecord, OrphanRecords,
+    RecordChangeError, Records, RecordsError, Size, Stored, Tokens, UsageQuery, UsageRecords, UsageRows, Warning,
     WorkspaceRecord, WorkspaceRecords, WorkspaceState,
 };
 use crate::settings::Settings;
@@ -534,9 +534,9 @@ records_through_a_process! {
     WorkspaceRecords {
         fn workspace(name: &WorkspaceName) -> Result<Option<WorkspaceRecord>, RecordsError>;
         fn workspaces_and_unreadable() -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError>;
-        fn insert_workspace(record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
-        fn update_workspace(record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
-        fn remove_workspace(lease: &Lease) -> Result<(), ChangeError>;
+        fn insert_workspace(record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError>;
+        fn update_workspace(record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError>;
+        fn remove_workspace(lease: &Lease) -> Result<(), RecordChangeError>;
     }
     Leases {
         fn take_lease(workspace: &WorkspaceName, owner: &str, now: Timestamp, time: Duration) -> Result<Lease, LeaseError>;

@@ -14,9 +14,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use workspace::devserver::DevServer;
-use workspace::provider::{Resources, Skipped};
+use workspace::provider::{Resources, SkippedProvider};
 use workspace::setup::{Prepare, PreparedFile, Repo, Setup};
-use workspace::{Created, ProviderName, SetupError, WorkspaceName};
+use workspace::{CreatedWorkspace, ProviderName, SetupError, WorkspaceName};
 
 /// GitHub and most other hosts accept any user name with a token; this one is GitHub's.
 const TOKEN_USER: &str = "x-access-token";
@@ -143,7 +143,7 @@ impl Create {
         };
         session.app.progress().show_step(format!("setting up workspace {name}"));
         let created = session.app.workspaces().create(&name, setup).await.map_err(|error| explain(error, &name))?;
-        let Created { workspace, project, provider, sandbox, skipped, limits, restored } = created;
+        let CreatedWorkspace { workspace, project, provider, sandbox, skipped, limits, restored } = created;
         let dev_server_error = session.app.timeline().dev_server_error();
         let mut notes = workspace.enter().await.map(|guard| guard.notices()).unwrap_or_default();
         notes.retain(|note| !dev_server_error.as_ref().is_some_and(|error| note.contains(error)));
@@ -166,7 +166,7 @@ impl Create {
                 "dev_server_error": dev_server_error,
             }))?);
         }
-        for Skipped { provider, reason } in &skipped {
+        for SkippedProvider { provider, reason } in &skipped {
             eprintln!("sandbar: provider {provider} was passed over: {}", printable(reason));
         }
         for note in &notes {

@@ -21,7 +21,7 @@ pub use breaker::{Admission, Breaker};
 pub use local::{LocalEndpoint, LocalServer, NoLocalServer};
 pub(crate) use orchestrator::CREATION;
 pub use orchestrator::Orchestrator;
-pub use placement::{CreateRequest, OrchestratorError, Placed, Skipped};
+pub use placement::{CreateRequest, OrchestratorError, Placed, SkippedProvider};
 pub use plan::{Plan, PlanReached, Price};
 pub use resources::{Resources, ResourcesRefused};
 pub(crate) use service::{Inspected, ListedSandbox, SandboxService};

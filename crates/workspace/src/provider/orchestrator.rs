@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::breaker::Admission;
-use super::placement::{CreateRequest, OrchestratorError, Placed, Skipped};
+use super::placement::{CreateRequest, OrchestratorError, Placed, SkippedProvider};
 use super::resources::Sizing;
 use super::service::SandboxService;
 use super::{PlanReached, Provider};
@@ -122,7 +122,7 @@ impl Orchestrator {
                 }
                 Outcome::Next(reason) => {
                     warn!(provider = %provider.name(), reason, "skipped the provider");
-                    skipped.push(Skipped { provider: provider.name().clone(), reason });
+                    skipped.push(SkippedProvider { provider: provider.name().clone(), reason });
                 }
             }
         }

@@ -49,7 +49,7 @@ pub struct Placed {
     pub sandbox: Sandbox,
     pub provider: ProviderName,
     /// The preferred providers that were skipped.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedProvider>,
     pub limits: Limits,
     pub size: Size,
     pub started_at: Timestamp,
@@ -59,7 +59,7 @@ pub struct Placed {
 
 /// A provider that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Skipped {
+pub struct SkippedProvider {
     pub provider: ProviderName,
     pub reason: String,
 }
@@ -68,7 +68,7 @@ pub struct Skipped {
 #[derive(Debug, thiserror::Error)]
 pub enum OrchestratorError {
     #[error("no provider could make a sandbox: {}", list(.skipped))]
-    NoProvider { skipped: Vec<Skipped> },
+    NoProvider { skipped: Vec<SkippedProvider> },
     #[error("there is no provider {name}; the configuration has {}", known.join(", "))]
     UnknownProvider { name: ProviderName, known: Vec<String> },
     /// The request is invalid; no other provider was tried.
@@ -80,7 +80,7 @@ pub enum OrchestratorError {
     Records(#[from] RecordsError),
 }
 
-fn list(skipped: &[Skipped]) -> String {
-    let one = |skipped: &Skipped| format!("{}: {}", skipped.provider, skipped.reason);
+fn list(skipped: &[SkippedProvider]) -> String {
+    let one = |skipped: &SkippedProvider| format!("{}: {}", skipped.provider, skipped.reason);
     skipped.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -14,7 +14,7 @@ use super::model::{
     WorkspaceRecord,
 };
 use super::port::{
-    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, RecordsError, UsageRecords, WorkspaceRecords,
+    HealthRecords, LeaseError, Leases, OrphanRecords, RecordChangeError, RecordsError, UsageRecords, WorkspaceRecords,
 };
 use crate::ledger::Usd;
 use crate::name::{ProviderName, WorkspaceName};
@@ -51,9 +51,9 @@ impl MemoryRecords {
 }
 
 impl Tables {
-    fn check(&self, lease: &Lease) -> Result<(), ChangeError> {
+    fn check(&self, lease: &Lease) -> Result<(), RecordChangeError> {
         let newest = self.leases.get(&lease.workspace).map(|held| held.fence);
-        if newest == Some(lease.fence) { Ok(()) } else { Err(ChangeError::LeaseLost(lease.workspace.clone())) }
+        if newest == Some(lease.fence) { Ok(()) } else { Err(RecordChangeError::LeaseLost(lease.workspace.clone())) }
     }
 
     fn open_intervals(&mut self, provider: &ProviderName, sandbox: &SandboxId) -> impl Iterator<Item = &mut Interval> {
@@ -86,27 +86,27 @@ impl WorkspaceRecords for MemoryRecords {
         Ok((self.held().workspaces.values().cloned().collect(), Vec::new()))
     }
 
-    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError> {
         let mut held = self.held();
         held.check(lease)?;
         if held.workspaces.contains_key(&record.name) {
-            return Err(ChangeError::Exists(record.name.clone()));
+            return Err(RecordChangeError::Exists(record.name.clone()));
         }
         held.workspaces.insert(record.name.clone(), record.clone());
         Ok(())
     }
 
-    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError> {
         let mut held = self.held();
         held.check(lease)?;
         match held.workspaces.get_mut(&record.name) {
             Some(place) => *place = record.clone(),
-            None => return Err(ChangeError::LeaseLost(record.name.clone())),
+            None => return Err(RecordChangeError::LeaseLost(record.name.clone())),
         }
         Ok(())
     }
 
-    async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError> {
+    async fn remove_workspace(&self, lease: &Lease) -> Result<(), RecordChangeError> {
         let mut held = self.held();
         held.check(lease)?;
         held.workspaces.remove(&lease.workspace);

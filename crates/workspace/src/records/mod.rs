@@ -18,6 +18,6 @@ pub use model::{
     Warning, WorkspaceRecord, WorkspaceState,
 };
 pub use port::{
-    ChangeError, HealthRecords, LeaseError, Leases, OrphanRecords, Records, RecordsError, UsageRecords,
+    HealthRecords, LeaseError, Leases, OrphanRecords, RecordChangeError, Records, RecordsError, UsageRecords,
     WorkspaceRecords,
 };

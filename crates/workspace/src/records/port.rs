@@ -26,7 +26,7 @@ pub struct RecordsError {
 
 /// Why a change to a workspace was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum ChangeError {
+pub enum RecordChangeError {
     /// Another process took the workspace. Stop acting on it.
     #[error("the lease of workspace {0} was lost to another process")]
     LeaseLost(WorkspaceName),
@@ -67,13 +67,13 @@ pub trait WorkspaceRecords: Send + Sync {
     /// decode: their workspaces exist, and their sandboxes are in use.
     async fn workspaces_and_unreadable(&self) -> Result<(Vec<WorkspaceRecord>, Vec<String>), RecordsError>;
 
-    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
+    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError>;
 
     /// Replaces the whole record.
-    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError>;
+    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError>;
 
     /// Removing an absent workspace succeeds.
-    async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError>;
+    async fn remove_workspace(&self, lease: &Lease) -> Result<(), RecordChangeError>;
 }
 
 /// Leases: at most one process acts on a workspace.

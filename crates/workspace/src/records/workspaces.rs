@@ -18,12 +18,12 @@ use super::database::{DatabaseRecords, cannot};
 use super::entity::{lease, workspace};
 use super::memory::later;
 use super::model::{Lease, WorkspaceRecord, WorkspaceState};
-use super::port::{ChangeError, LeaseError, Leases, RecordsError, WorkspaceRecords};
+use super::port::{LeaseError, Leases, RecordChangeError, RecordsError, WorkspaceRecords};
 use crate::name::WorkspaceName;
 
 impl DatabaseRecords {
     /// Starts a transaction in which `lease` stays the newest: the update locks its row.
-    async fn begin_under_lease(&self, held: &Lease) -> Result<Transaction, ChangeError> {
+    async fn begin_under_lease(&self, held: &Lease) -> Result<Transaction, RecordChangeError> {
         let transaction = self.database.begin().await.map_err(cannot("change"))?;
         let kept = lease::Entity::update_many()
             .col_expr(lease::Column::Fence, Expr::value(held.fence))
@@ -33,7 +33,7 @@ impl DatabaseRecords {
             .await
             .map_err(cannot("change"))?;
         match kept.rows_affected {
-            0 => Err(ChangeError::LeaseLost(held.workspace.clone())),
+            0 => Err(RecordChangeError::LeaseLost(held.workspace.clone())),
             _ => Ok(transaction),
         }
     }
@@ -66,13 +66,13 @@ impl WorkspaceRecords for DatabaseRecords {
         Ok((read, unreadable))
     }
 
-    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+    async fn insert_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError> {
         let row = to_row(record).map_err(cannot("write"))?.into_active_model();
         let transaction = self.begin_under_lease(lease).await?;
         let inserted = workspace::Entity::insert(row).exec_without_returning(&transaction).await;
         match inserted {
             Err(error) if matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_))) => {
-                return Err(ChangeError::Exists(record.name.clone()));
+                return Err(RecordChangeError::Exists(record.name.clone()));
             }
             Err(error) => return Err(cannot("write")(error).into()),
             Ok(_) => {}
@@ -80,7 +80,7 @@ impl WorkspaceRecords for DatabaseRecords {
         transaction.commit().await.map_err(|error| cannot("write")(error).into())
     }
 
-    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), ChangeError> {
+    async fn update_workspace(&self, record: &WorkspaceRecord, lease: &Lease) -> Result<(), RecordChangeError> {
         let mut change = to_row(record).map_err(cannot("write"))?.into_active_model().reset_all();
         change.name = sea_orm::ActiveValue::NotSet;
         let transaction = self.begin_under_lease(lease).await?;
@@ -91,16 +91,16 @@ impl WorkspaceRecords for DatabaseRecords {
             .await
             .map_err(cannot("write"))?;
         if updated.rows_affected == 0 {
-            return Err(ChangeError::LeaseLost(record.name.clone()));
+            return Err(RecordChangeError::LeaseLost(record.name.clone()));
         }
         transaction.commit().await.map_err(|error| cannot("write")(error).into())
     }
 
-    async fn remove_workspace(&self, lease: &Lease) -> Result<(), ChangeError> {
+    async fn remove_workspace(&self, lease: &Lease) -> Result<(), RecordChangeError> {
         let transaction = self.begin_under_lease(lease).await?;
         let removed = workspace::Entity::delete_by_id(lease.workspace.as_str()).exec(&transaction).await;
         removed.map_err(cannot("change"))?;
-        transaction.commit().await.map_err(|error| ChangeError::from(cannot("change")(error)))?;
+        transaction.commit().await.map_err(|error| RecordChangeError::from(cannot("change")(error)))?;
         // The deleted row is still in SQLite's write-ahead log. A concurrent reader prevents
         // truncation; then a later checkpoint truncates it.
         if self.database.get_database_backend() == DbBackend::Sqlite {

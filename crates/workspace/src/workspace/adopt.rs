@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use sdk::{Sandbox, SandboxId};
 use tracing::warn;
 
-use super::core::{Attached, Core, OpGuard, SavedFor, services};
+use super::core::{Attached, OpGuard, SavedFor, WorkspaceCore, services};
 use super::details::{Details, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::resume::{AutoRestore, SandboxStatus};
@@ -14,12 +14,12 @@ use crate::clock::later;
 use crate::devserver::{self, Choice, DevServer, Ready, Start};
 use crate::events::EventKind;
 use crate::name::ProviderName;
-use crate::records::{ChangeError, WorkspaceState};
+use crate::records::{RecordChangeError, WorkspaceState};
 use crate::setup::PROJECT_DIRECTORY;
 use checkpoint::SavedCheckpoint;
 use text::error_chain;
 
-impl Core {
+impl WorkspaceCore {
     /// Makes sure that the sandbox runs, for a caller that holds the operation lock and so needs no
     /// sandbox guard. Also returns whether it was restored from a checkpoint.
     pub(super) async fn ensure_running(
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Declares the detected server, if none is declared.
-    pub(super) async fn declare_detected(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), ChangeError> {
+    pub(super) async fn declare_detected(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), RecordChangeError> {
         if self.dev_server().is_some() {
             return Ok(());
         }

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use sdk::Sandbox;
 use tracing::debug;
 
-use super::core::{Core, OpGuard, SavedFor};
+use super::core::{OpGuard, SavedFor, WorkspaceCore};
 use super::error::WorkspaceError;
 use crate::events::EventKind;
 use crate::phase::{self, Phase};
-use crate::records::ChangeError;
+use crate::records::RecordChangeError;
 use crate::setup::PROJECT_DIRECTORY;
 use checkpoint::SavedCheckpoint;
 
@@ -24,7 +24,7 @@ pub struct PhaseCommit {
     pub checkpoint: Option<SavedCheckpoint>,
 }
 
-impl Core {
+impl WorkspaceCore {
     pub(super) async fn commit_phase(self: &Arc<Self>, message: &str) -> Result<PhaseCommit, WorkspaceError> {
         let pass = self.enter().await?;
         let phase = phase::commit(pass.sandbox(), PROJECT_DIRECTORY, message).await?;
@@ -72,7 +72,7 @@ impl Core {
         op: &OpGuard<'_>,
         commit: &str,
         message: Option<&str>,
-    ) -> Result<Option<SavedCheckpoint>, ChangeError> {
+    ) -> Result<Option<SavedCheckpoint>, RecordChangeError> {
         self.update(op, |_, details| details.head = Some(commit.to_owned())).await?;
         let saved = match self.attached() {
             Some(attached) => self.save(op, &attached.sandbox, SavedFor::Phase).await.ok(),

@@ -30,7 +30,7 @@ use crate::devserver::DevServer;
 use crate::events::{EventKind, WorkspaceEvent};
 use crate::name::{ProviderName, WorkspaceName};
 use crate::provider::{Placed, SandboxService};
-use crate::records::{ChangeError, Interval, Payer, WorkspaceRecord, WorkspaceState};
+use crate::records::{Interval, Payer, RecordChangeError, WorkspaceRecord, WorkspaceState};
 use crate::settings::Settings;
 use checkpoint::{CheckpointOptions, ExposedFile, ProjectId, SaveError, SaveOccasion, SavedCheckpoint, Stamp};
 use secret::{EnvValues, Mask};
@@ -51,7 +51,7 @@ const STORE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const LEASE_RETAKEN: &str =
     "Another process worked in this workspace while this one was held up: files may have changed.";
 
-pub(crate) struct Core {
+pub(crate) struct WorkspaceCore {
     pub(super) context: Arc<WorkspaceContext>,
     pub(super) name: WorkspaceName,
     pub(super) project: ProjectId,
@@ -83,7 +83,7 @@ pub(super) struct LocalState {
     pub(super) attached: Option<Attached>,
     pub(super) last_answer: Option<LastAnswer>,
     /// The last save of this process, by the wall clock as in the details, and by
-    /// [`Core::stable_now`].
+    /// [`WorkspaceCore::stable_now`].
     pub(super) saved: Option<(Timestamp, Timestamp)>,
 }
 
@@ -103,7 +103,7 @@ impl LocalState {
 #[derive(Clone)]
 pub(super) struct Attached {
     pub(super) sandbox: Sandbox,
-    /// Its start and end, by [`Core::stable_now`].
+    /// Its start and end, by [`WorkspaceCore::stable_now`].
     pub(super) started_at: Timestamp,
     pub(super) ends_at: Timestamp,
     /// When the end was learned, by the same clock.
@@ -139,7 +139,7 @@ pub(super) struct OpGuard<'a> {
     _guard: tokio::sync::MutexGuard<'a, ()>,
 }
 
-impl Core {
+impl WorkspaceCore {
     pub(crate) fn new(
         context: Arc<WorkspaceContext>,
         held_lease: HeldLease,
@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// Waits for the operation lock. A lost lease is retaken here, where no operation under it is
-    /// in progress; [`Core::check`] reports whether that succeeded.
+    /// in progress; [`WorkspaceCore::check`] reports whether that succeeded.
     pub(super) async fn begin_op(&self) -> OpGuard<'_> {
         let op = OpGuard { _guard: self.op_lock.lock().await };
         if self.is_open()
@@ -292,7 +292,7 @@ impl Core {
         &self,
         _op: &OpGuard<'_>,
         change: impl FnOnce(&mut WorkspaceRecord, &mut Details),
-    ) -> Result<(), ChangeError> {
+    ) -> Result<(), RecordChangeError> {
         let (mut record, mut details) = {
             let state = self.state();
             (state.record.clone(), Details { notices: state.notices.clone(), ..state.details.clone() })
@@ -300,12 +300,12 @@ impl Core {
         change(&mut record, &mut details);
         record.details = to_value(&details);
         let mut written = self.context.records.update_workspace(&record, &self.held_lease.lease()).await;
-        if let Err(ChangeError::Records(_)) = &written
+        if let Err(RecordChangeError::Records(_)) = &written
             && self.is_stored(&record).await
         {
             written = Ok(());
         }
-        if let Err(ChangeError::LeaseLost(_)) = &written {
+        if let Err(RecordChangeError::LeaseLost(_)) = &written {
             self.held_lease.lose();
         }
         written?;
@@ -343,7 +343,7 @@ impl Core {
     }
 
     /// Stores which notices were delivered, if the record does not say so yet.
-    pub(super) async fn store_notices(&self, op: &OpGuard<'_>) -> Result<(), ChangeError> {
+    pub(super) async fn store_notices(&self, op: &OpGuard<'_>) -> Result<(), RecordChangeError> {
         let differ = {
             let state = self.state();
             state.notices != state.stored_notices
@@ -352,7 +352,7 @@ impl Core {
     }
 
     /// Stores whether the sandbox has unsaved changes, for the next process.
-    pub(super) async fn store_unsaved(&self, op: &OpGuard<'_>) -> Result<(), ChangeError> {
+    pub(super) async fn store_unsaved(&self, op: &OpGuard<'_>) -> Result<(), RecordChangeError> {
         let unsaved = self.unsaved.load(Ordering::Acquire);
         let stored = self.state().details.unsaved;
         if stored == unsaved { Ok(()) } else { self.update(op, |_, details| details.unsaved = unsaved).await }
@@ -453,7 +453,7 @@ impl Core {
         self.save_sparing(op, sandbox, saved_for, None).await
     }
 
-    /// Like [`Core::save`], without pruning `spare`.
+    /// Like [`WorkspaceCore::save`], without pruning `spare`.
     pub(super) async fn save_sparing(
         &self,
         op: &OpGuard<'_>,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::info;
 use uuid::Uuid;
 
-use super::core::{Core, OpGuard, services, to_value};
+use super::core::{OpGuard, WorkspaceCore, services, to_value};
 use super::details::{Details, Run, SandboxRef};
 use super::error::{OpenError, SetupError, WorkspaceError};
 use super::lease::HeldLease;
@@ -23,21 +23,21 @@ use crate::events::EventKind;
 use crate::faults::{WorkspacePoint, reach};
 use crate::ledger::find_used_up_budget;
 use crate::name::WorkspaceName;
-use crate::provider::{Limits, Skipped};
-use crate::records::{ChangeError, WorkspaceRecord, WorkspaceState};
+use crate::provider::{Limits, SkippedProvider};
+use crate::records::{RecordChangeError, WorkspaceRecord, WorkspaceState};
 use crate::setup::{self, Prepare, Progress, Setup, StepFailed};
 use checkpoint::{RestoreError, Restored, Which};
 
 /// The result of a setup.
 pub(crate) struct SetUp {
     /// The preferred providers that were skipped.
-    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) skipped: Vec<SkippedProvider>,
     pub(crate) limits: Limits,
     /// The restored checkpoint, if the project had one; then the steps of the setup were skipped.
     pub(crate) restored: Option<Restored>,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Takes the lease and writes the record, or continues an unfinished one.
     pub(crate) async fn begin(
         context: Arc<WorkspaceContext>,
@@ -97,7 +97,7 @@ impl Core {
         details.job = setup.job.clone();
         record.details = to_value(&details);
         let written = match context.records.insert_workspace(&record, &held_lease.lease()).await {
-            Err(ChangeError::Exists(_)) => context.records.update_workspace(&record, &held_lease.lease()).await,
+            Err(RecordChangeError::Exists(_)) => context.records.update_workspace(&record, &held_lease.lease()).await,
             other => other,
         };
         written.map_err(|error| SetupError::Failed { workspace: name.clone(), source: error.into() })?;
@@ -151,7 +151,7 @@ impl Core {
         Ok(SetUp { skipped, limits, restored })
     }
 
-    async fn store_progress(&self, op: &OpGuard<'_>, progress: Progress) -> Result<(), ChangeError> {
+    async fn store_progress(&self, op: &OpGuard<'_>, progress: Progress) -> Result<(), RecordChangeError> {
         self.update(op, |_, details| details.setup = progress).await
     }
 
@@ -181,7 +181,7 @@ impl Core {
         &self,
         op: &OpGuard<'_>,
         setup: &Setup,
-    ) -> Result<(Sandbox, Vec<Skipped>), WorkspaceError> {
+    ) -> Result<(Sandbox, Vec<SkippedProvider>), WorkspaceError> {
         let placed = self.context.orchestrator.create(&self.request(setup.provider.clone(), None)).await?;
         reach(WorkspacePoint::CreateMade).await;
         let place = SandboxRef { provider: placed.provider.clone(), sandbox: placed.sandbox.id().clone() };

@@ -72,7 +72,7 @@ pub(crate) struct Details {
     /// Whether checkpoints may contain values of its variables.
     pub(crate) allow_env_values: bool,
     /// Why there is no sandbox, while there is none.
-    pub(crate) stopped: Option<StopReason>,
+    pub(crate) stopped: Option<NoSandbox>,
 }
 
 /// The most lost sandboxes that a record keeps.
@@ -132,7 +132,7 @@ pub(crate) struct Handover {
 /// Why a workspace has no sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum StopReason {
+pub(crate) enum NoSandbox {
     /// The sandbox disappeared, or its successor could not be created: the next use restores the
     /// workspace.
     Lost,

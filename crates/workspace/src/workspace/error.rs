@@ -11,7 +11,7 @@ use crate::name::{ProviderName, WorkspaceName};
 use crate::phase::PhaseError;
 use crate::process;
 use crate::provider::{OrchestratorError, Unusable};
-use crate::records::{ChangeError, LeaseError, RecordsError};
+use crate::records::{LeaseError, RecordChangeError, RecordsError};
 use crate::setup::StepFailed;
 use checkpoint::{ObjectStoreError, RestoreError, SaveError, Stamp};
 
@@ -141,7 +141,7 @@ pub enum WorkspaceError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error(transparent)]
-    Change(#[from] ChangeError),
+    Change(#[from] RecordChangeError),
     #[error(transparent)]
     Records(#[from] RecordsError),
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sdk::Sandbox;
 use tokio::time::Instant;
 
-use super::core::Core;
+use super::core::WorkspaceCore;
 use super::error::Unavailable;
 use super::gate::Permit;
 use super::resume::{AutoRestore, ResumeOutcome};
@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 5;
 
 /// An operation in a workspace. Dropping it leaves the sandbox gate.
 pub struct SandboxGuard {
-    core: Arc<Core>,
+    core: Arc<WorkspaceCore>,
     sandbox: Sandbox,
     epoch: u64,
     resumed: bool,
@@ -90,7 +90,7 @@ impl fmt::Debug for SandboxGuard {
     }
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Waits while the sandbox is being replaced, resumes it if necessary, and lets the caller in.
     /// If the sandbox is known to run, this sends no request.
     pub(super) async fn enter(self: &Arc<Self>) -> Result<SandboxGuard, Unavailable> {

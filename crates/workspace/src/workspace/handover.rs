@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::core::{Core, METADATA, OpGuard, SavedFor, WORKSPACE_ID};
+use super::core::{METADATA, OpGuard, SavedFor, WORKSPACE_ID, WorkspaceCore};
 use super::details::{LastFiles, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::mark::Mark;
@@ -111,7 +111,7 @@ pub struct LeftBehind {
     pub since: Stamp,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Replaces the sandbox by one with the same files.
     pub(super) async fn rotate(&self) -> Result<HandedOver, WorkspaceError> {
         let op = self.begin_op().await;

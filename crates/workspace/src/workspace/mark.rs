@@ -11,12 +11,12 @@ use sdk::Sandbox;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::core::{Core, OpGuard, SavedFor};
+use super::core::{OpGuard, SavedFor, WorkspaceCore};
 use super::details::Details;
 use super::error::WorkspaceError;
 use super::handover::Why;
 use super::resume::{AutoRestore, SandboxStatus};
-use crate::records::ChangeError;
+use crate::records::RecordChangeError;
 use checkpoint::{ObjectStoreError, Restored, Stamp, Which};
 use text::error_chain;
 
@@ -52,7 +52,7 @@ pub(crate) struct Loss {
     pub(crate) newest: Option<Stamp>,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Marks a sandbox as having all files of a checkpoint on its disk. [`None`] when it could not
     /// be marked in time.
     pub(super) async fn write_mark(&self, sandbox: &Sandbox, stamp: Stamp) -> Option<Mark> {
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Marks a sandbox with the checkpoint of a handover that was rolled back, if it runs since.
-    pub(super) async fn mark_unmarked(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), ChangeError> {
+    pub(super) async fn mark_unmarked(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), RecordChangeError> {
         let Some(mark) = self.state().details.mark.clone() else { return Ok(()) };
         let Some(unmarked) = mark.unmarked else { return Ok(()) };
         let written = self.write_mark(sandbox, unmarked).await;
@@ -96,8 +96,8 @@ impl Core {
         }
     }
 
-    /// Restores a checkpoint, marks the sandbox with it, and starts the services meanwhile. Fails if
-    /// the sandbox stopped or booted again in between: its disk may not have the files.
+    /// Restores a checkpoint, marks the sandbox with it, and starts the services meanwhile. Fails
+    /// if the sandbox stopped or booted again in between: its disk may not have the files.
     pub(super) async fn restore_and_mark(
         &self,
         sandbox: &Sandbox,
@@ -207,7 +207,7 @@ impl Core {
     /// Records a loss before the older files are saved, and returns the newest checkpoint of that
     /// time. When the restore is interrupted, a newer checkpoint may have the older files, so that
     /// it is no sign that only the marker was lost.
-    async fn note_loss(&self, op: &OpGuard<'_>) -> Result<Result<Option<Stamp>, ObjectStoreError>, ChangeError> {
+    async fn note_loss(&self, op: &OpGuard<'_>) -> Result<Result<Option<Stamp>, ObjectStoreError>, RecordChangeError> {
         let (mark, loss) = {
             let Details { mark, loss, .. } = &self.state().details;
             (mark.clone(), loss.clone())
@@ -229,7 +229,7 @@ impl Core {
         matches!(self.inspect_sandbox(&place).await, Ok(SandboxStatus::Running { .. }))
     }
 
-    async fn set_mark(&self, op: &OpGuard<'_>, mark: Option<Mark>) -> Result<(), ChangeError> {
+    async fn set_mark(&self, op: &OpGuard<'_>, mark: Option<Mark>) -> Result<(), RecordChangeError> {
         self.update(op, |_, details| {
             details.mark = mark;
             details.loss = None;

@@ -37,7 +37,7 @@ use tracing::warn;
 
 pub use self::commits::PhaseCommit;
 pub use self::core::METADATA;
-pub(crate) use self::core::{Core, WORKSPACE_ID, dev_server};
+pub(crate) use self::core::{WORKSPACE_ID, WorkspaceCore, dev_server};
 pub(crate) use self::create::{SetUp, read_details};
 pub use self::details::LastFiles;
 pub(crate) use self::details::{Details, SandboxRef};
@@ -73,7 +73,7 @@ pub struct Workspace {
 }
 
 pub(crate) struct Inner {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: Arc<WorkspaceCore>,
     tasks: Mutex<Option<Tasks>>,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Tasks {
 
 impl Workspace {
     /// Starts its tasks: the supervisor and the renewal of the lease.
-    pub(crate) fn start(core: Core) -> Self {
+    pub(crate) fn start(core: WorkspaceCore) -> Self {
         let core = Arc::new(core);
         let stop = CancellationToken::new();
         let supervisor = tokio::spawn(supervisor::supervise(Arc::clone(&core), stop.clone()));

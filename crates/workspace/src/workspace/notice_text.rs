@@ -1,6 +1,6 @@
 //! The texts of notices about a change of sandbox, one line each.
 
-use super::core::Core;
+use super::core::WorkspaceCore;
 use super::details::{LastFiles, SandboxRef};
 use super::handover::Why;
 use checkpoint::{FilePath, Restored, Stamp};
@@ -8,7 +8,7 @@ use checkpoint::{FilePath, Restored, Stamp};
 /// The most names of processes and folders in a notice.
 const NAMED: usize = 8;
 
-impl Core {
+impl WorkspaceCore {
     /// Describes what did not survive, and since when.
     pub(super) fn describe_handover(
         &self,

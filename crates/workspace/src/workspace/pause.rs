@@ -7,8 +7,8 @@ use futures::future::join_all;
 use sdk::{PauseOutcome, Sandbox};
 use tracing::{info, warn};
 
-use super::core::{Core, OpGuard, SavedFor};
-use super::details::{Details, SandboxRef, StopReason};
+use super::core::{OpGuard, SavedFor, WorkspaceCore};
+use super::details::{Details, NoSandbox, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::resume::SandboxStatus;
 use crate::events::EventKind;
@@ -40,7 +40,7 @@ pub(super) enum Saving {
     None,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Pauses the sandbox. Pausing a paused one succeeds.
     pub(super) async fn pause(&self) -> Result<(), WorkspaceError> {
         let op = self.begin_op().await;
@@ -130,7 +130,7 @@ impl Core {
             record.state = WorkspaceState::Stopped;
             record.sandbox = None;
             record.paused = false;
-            details.stopped = Some(StopReason::TimeOver);
+            details.stopped = Some(NoSandbox::TimeOver);
             details.saved_at_pause = None;
             details.run = None;
             details.retired.extend(place);
@@ -214,7 +214,7 @@ impl Core {
             record.state = WorkspaceState::Stopped;
             record.sandbox = None;
             record.paused = false;
-            details.stopped = Some(StopReason::TimeOver);
+            details.stopped = Some(NoSandbox::TimeOver);
             details.saved_at_pause = None;
             details.retired.extend(place);
         })

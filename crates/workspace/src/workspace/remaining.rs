@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use sdk::SandboxId;
 
-use super::core::Core;
+use super::core::WorkspaceCore;
 use crate::provider::Inspected;
 
 /// The minimum for a running sandbox whose answer is implausible: soon enough for the supervisor to
@@ -38,7 +38,7 @@ pub(super) struct LastAnswer {
     remaining: Duration,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// How long a running sandbox lives without an extension.
     pub(super) fn remaining(&self, found: &Inspected) -> Duration {
         let Some(end) = found.ends_at else { return LEAST };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use sdk::Sandbox;
 use tracing::warn;
 
-use super::core::{Core, OpGuard, SavedFor};
-use super::details::StopReason;
+use super::core::{OpGuard, SavedFor, WorkspaceCore};
+use super::details::NoSandbox;
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{HandoverPlan, Target, Why};
 use super::mark::Mark;
@@ -22,7 +22,7 @@ use crate::records::WorkspaceState;
 use checkpoint::{Restored, Stamp, Which};
 use text::error_chain;
 
-impl Core {
+impl WorkspaceCore {
     /// Restores the files of a checkpoint: in the sandbox if it runs, else in a new one.
     pub(super) async fn restore(&self, which: Which, unsaved: Unsaved) -> Result<Restored, WorkspaceError> {
         let op = self.begin_op().await;
@@ -45,7 +45,7 @@ impl Core {
         }
         self.check_budget().await?;
         let old = self.current_sandbox();
-        if self.state().details.stopped == Some(StopReason::TimeOver) {
+        if self.state().details.stopped == Some(NoSandbox::TimeOver) {
             let (now, ttl) = (self.now(), Duration::from_secs(self.state().details.ttl_seconds));
             self.update(&op, |record, _| record.expires_at = later(now, ttl)).await?;
         }

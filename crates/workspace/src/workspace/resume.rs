@@ -17,8 +17,8 @@ use sdk::{Sandbox, SandboxError};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::core::{Core, OpGuard};
-use super::details::{LastFiles, Run, SandboxRef, StopReason};
+use super::core::{OpGuard, WorkspaceCore};
+use super::details::{LastFiles, NoSandbox, Run, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{HandoverPlan, Why};
 use super::supervisor::SLACK;
@@ -73,7 +73,7 @@ pub struct AutoRestore {
     pub restored: Restored,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Asks the provider for the state of a sandbox. Neither resumes nor extends it.
     pub(super) async fn inspect_sandbox(&self, place: &SandboxRef) -> Result<SandboxStatus, WorkspaceError> {
         let found = match self.service(&place.provider).await?.inspect(&place.sandbox).await {
@@ -102,7 +102,7 @@ impl Core {
             (state.record.state, state.details.stopped)
         };
         let place = match (state, stopped, self.current_sandbox()) {
-            (WorkspaceState::Stopped, Some(StopReason::TimeOver), _) => {
+            (WorkspaceState::Stopped, Some(NoSandbox::TimeOver), _) => {
                 return Err(Unavailable::Stopped(self.name.clone()));
             }
             (WorkspaceState::Ready, _, Some(place)) => place,
@@ -277,8 +277,8 @@ impl Core {
         }
     }
 
-    /// Like [`Core::start_services`], with the shorter timeout for a caller that may not need a
-    /// server.
+    /// Like [`WorkspaceCore::start_services`], with the shorter timeout for a caller that may not
+    /// need a server.
     pub(super) async fn start_services_again(&self, sandbox: &Sandbox, how: Start) {
         let timeouts = StartTimeouts { ready: self.settings().service_timeout, ..StartTimeouts::default() };
         self.start_services_within(sandbox, how, timeouts).await;
@@ -322,17 +322,12 @@ impl Core {
 
     /// Records that the sandbox is gone. The next use creates a new one.
     pub(super) async fn record_gone(&self, op: &OpGuard<'_>, place: &SandboxRef) -> Result<(), WorkspaceError> {
-        self.record_stopped(op, place, StopReason::Lost).await?;
+        self.record_stopped(op, place, NoSandbox::Lost).await?;
         self.emit(EventKind::SandboxLost { sandbox: place.sandbox.to_string() }).await;
         Ok(())
     }
 
-    async fn record_stopped(
-        &self,
-        op: &OpGuard<'_>,
-        place: &SandboxRef,
-        why: StopReason,
-    ) -> Result<(), WorkspaceError> {
+    async fn record_stopped(&self, op: &OpGuard<'_>, place: &SandboxRef, why: NoSandbox) -> Result<(), WorkspaceError> {
         self.detach();
         self.close_interval(place).await;
         Ok(self.update(op, |record, details| transitions::stop(record, details, place, why)).await?)
@@ -345,7 +340,7 @@ impl Core {
         self.check().await?;
         let ready = self.state().record.state == WorkspaceState::Ready;
         match self.current_sandbox().filter(|place| ready && place.sandbox.as_str() == sandbox) {
-            Some(place) => self.record_stopped(&op, &place, StopReason::Ended(files)).await,
+            Some(place) => self.record_stopped(&op, &place, NoSandbox::Ended(files)).await,
             None => Ok(()),
         }
     }
@@ -366,7 +361,7 @@ impl Core {
     /// Creates a new sandbox with the files of the newest complete checkpoint.
     async fn restore_newest_checkpoint(&self, op: &OpGuard<'_>) -> Result<ResumeOutcome, Unavailable> {
         let why = match self.state().details.stopped {
-            Some(StopReason::Ended(files)) => Why::Ended(files),
+            Some(NoSandbox::Ended(files)) => Why::Ended(files),
             _ => Why::Lost,
         };
         self.restore_newest_for(op, why, None).await

@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use tracing::warn;
 
-use super::core::{Core, METADATA, OpGuard};
+use super::core::{METADATA, OpGuard, WorkspaceCore};
 use super::details::{Handover, SandboxRef};
 use super::error::WorkspaceError;
 use super::resume::SandboxStatus;
@@ -20,7 +20,7 @@ use crate::records::Creation;
 use crate::workspaces::CREATION_TIMEOUT;
 use text::error_chain;
 
-impl Core {
+impl WorkspaceCore {
     /// Rolls a failed handover back as far as possible; the next operation does the rest.
     pub(super) async fn roll_back(&self, op: &OpGuard<'_>) {
         if let Err(error) = self.settle(op).await {
@@ -75,8 +75,8 @@ impl Core {
             };
             match service.list(Some((METADATA, self.name.as_str()))).await {
                 Ok(rows) => {
-                    // Their creator held this lease or an earlier one. What an earlier workspace of the
-                    // name left may alone have its files. Without ids, the time tells them apart.
+                    // Their creator held this lease or an earlier one. What an earlier workspace of
+                    // the name left may alone have its files. Without ids, the time tells.
                     let is_own = |row: &ListedSandbox, made: &Creation| match own_id.zip(row.workspace_id()) {
                         Some((own, id)) => id == own,
                         None => made.at >= created_at,

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::core::{Core, OpGuard, services};
+use super::core::{OpGuard, WorkspaceCore, services};
 use crate::devserver::DevServer;
-use crate::records::ChangeError;
+use crate::records::RecordChangeError;
 use checkpoint::ObjectStoreError;
 use text::error_chain;
 
@@ -18,7 +18,7 @@ struct Tombstone {
     dev_server: Option<DevServer>,
 }
 
-impl Core {
+impl WorkspaceCore {
     /// Writes the tombstone for a later workspace of this name. If that fails, the dev server has
     /// to be declared again.
     pub(super) async fn write_tombstone(&self) {
@@ -36,7 +36,7 @@ impl Core {
     }
 
     /// Declares the dev server of the tombstone, if none is declared.
-    pub(super) async fn declare_from_tombstone(&self, op: &OpGuard<'_>) -> Result<(), ChangeError> {
+    pub(super) async fn declare_from_tombstone(&self, op: &OpGuard<'_>) -> Result<(), RecordChangeError> {
         if self.dev_server().is_some() {
             return Ok(());
         }

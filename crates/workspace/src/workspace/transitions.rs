@@ -10,7 +10,7 @@
 use jiff::Timestamp;
 use sdk::SandboxId;
 
-use super::details::{Details, Handover, Run, SandboxRef, StopReason};
+use super::details::{Details, Handover, NoSandbox, Run, SandboxRef};
 use super::mark::Mark;
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use checkpoint::Stamp;
@@ -109,7 +109,7 @@ pub(crate) fn settle(
     }
     let (kept, lost) = if old_lives { (old, None) } else { (None, old) };
     record.state = settled_state(kept.is_some());
-    details.stopped = kept.is_none().then_some(StopReason::Lost);
+    details.stopped = kept.is_none().then_some(NoSandbox::Lost);
     record.sandbox = kept.as_ref().map(|place| place.sandbox.clone());
     if let Some(place) = kept {
         record.provider = place.provider;
@@ -127,14 +127,14 @@ pub(crate) fn settle(
 }
 
 /// The sandbox is gone, or was given up.
-pub(crate) fn stop(record: &mut WorkspaceRecord, details: &mut Details, place: &SandboxRef, why: StopReason) {
+pub(crate) fn stop(record: &mut WorkspaceRecord, details: &mut Details, place: &SandboxRef, why: NoSandbox) {
     record.sandbox = None;
     record.paused = false;
     record.state = WorkspaceState::Stopped;
     details.stopped = Some(why);
     details.saved_at_pause = None;
     details.run = None;
-    if why == StopReason::Lost {
+    if why == NoSandbox::Lost {
         details.record_lost(place.clone());
     }
 }
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_new_sandbox_does_not_count_as_saved() {
         let (mut record, mut details) = paused();
-        stop(&mut record, &mut details, &place("i1"), StopReason::Lost);
+        stop(&mut record, &mut details, &place("i1"), NoSandbox::Lost);
         assert_eq!(details.saved_at_pause, None, "its sandbox is lost");
 
         let (mut record, mut details) = paused();

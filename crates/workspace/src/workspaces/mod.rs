@@ -19,11 +19,12 @@ use crate::context::{Parts, WorkspaceContext};
 use crate::devserver::DevServer;
 use crate::ledger::Ledger;
 use crate::name::{ProviderName, WorkspaceName};
-use crate::provider::{Limits, Orchestrator, Skipped};
+use crate::provider::{Limits, Orchestrator, SkippedProvider};
 use crate::records::{WorkspaceRecord, WorkspaceState};
 use crate::setup::Setup;
 use crate::workspace::{
-    Core, Details, HeldLease, Inner, OpenError, SandboxRef, SetUp, SetupError, Workspace, dev_server, read_details,
+    Details, HeldLease, Inner, OpenError, SandboxRef, SetUp, SetupError, Workspace, WorkspaceCore, dev_server,
+    read_details,
 };
 use checkpoint::{Checkpoints, ListedCheckpoint, ObjectStoreError, ProjectId, Restored, Stamp};
 
@@ -46,13 +47,13 @@ type Slot = Arc<tokio::sync::Mutex<Weak<Inner>>>;
 
 /// A created workspace.
 #[derive(Debug)]
-pub struct Created {
+pub struct CreatedWorkspace {
     pub workspace: Workspace,
     pub project: ProjectId,
     pub provider: ProviderName,
     pub sandbox: Option<SandboxId>,
     /// The preferred providers that were skipped.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedProvider>,
     pub limits: Limits,
     /// The restored checkpoint, if the project had one; then the steps of the setup were skipped.
     pub restored: Option<Restored>,
@@ -158,17 +159,17 @@ impl Workspaces {
     ///
     /// # Errors
     /// [`SetupError`] names the step that failed.
-    pub async fn create(&self, name: &WorkspaceName, setup: Setup) -> Result<Created, SetupError> {
+    pub async fn create(&self, name: &WorkspaceName, setup: Setup) -> Result<CreatedWorkspace, SetupError> {
         let slot = self.slot(name);
         let mut slot = slot.lock().await;
-        let core = Core::begin(Arc::clone(&self.context), name, &setup).await?;
+        let core = WorkspaceCore::begin(Arc::clone(&self.context), name, &setup).await?;
         match core.set_up(&setup).await {
             Ok(SetUp { skipped, limits, restored }) => {
                 let workspace = Workspace::start(core);
                 *slot = Arc::downgrade(workspace.inner());
                 let (project, provider) = (workspace.project().clone(), workspace.provider());
                 let sandbox = workspace.sandbox_id();
-                Ok(Created { workspace, project, provider, sandbox, skipped, limits, restored })
+                Ok(CreatedWorkspace { workspace, project, provider, sandbox, skipped, limits, restored })
             }
             Err(error) => {
                 core.remove_if_unused().await;
@@ -201,11 +202,11 @@ impl Workspaces {
     }
 
     /// Takes the lease, and reads the record under it.
-    async fn take(&self, name: &WorkspaceName, wait: Duration) -> Result<Core, OpenError> {
+    async fn take(&self, name: &WorkspaceName, wait: Duration) -> Result<WorkspaceCore, OpenError> {
         let held_lease = HeldLease::take(Arc::clone(&self.context), name, wait).await;
         let held_lease = held_lease.map_err(OpenError::from_lease)?;
         match self.read(name).await {
-            Ok((record, details)) => Ok(Core::new(Arc::clone(&self.context), held_lease, record, details)),
+            Ok((record, details)) => Ok(WorkspaceCore::new(Arc::clone(&self.context), held_lease, record, details)),
             Err(error) => {
                 held_lease.release().await;
                 Err(error)

@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use super::{OwnServer, Workspaces};
 use crate::clock::{earlier, later};
-use crate::context::{Watched, WorkspaceContext};
+use crate::context::{WatchedOrphan, WorkspaceContext};
 use crate::name::ProviderName;
 use crate::provider::{ANSWER_TIMEOUT, CREATION, ListedSandbox, Provider, SandboxService};
 use crate::records::{Creation, OrphanRecord, RecordsError, UsageQuery, WorkspaceRecord};
@@ -412,8 +412,8 @@ impl WorkspaceContext {
     fn watch(&self, id: &SandboxId, before: Duration) -> Duration {
         let now = self.settings.clock.monotonic();
         let mut watched = self.watched.lock();
-        let fresh = Watched { before, since: now, pause_failed: false };
-        let Watched { before, since, .. } = *watched.entry(id.clone()).or_insert(fresh);
+        let fresh = WatchedOrphan { before, since: now, pause_failed: false };
+        let WatchedOrphan { before, since, .. } = *watched.entry(id.clone()).or_insert(fresh);
         before + now.saturating_sub(since)
     }
 
@@ -422,7 +422,7 @@ impl WorkspaceContext {
         let now = self.settings.clock.monotonic();
         let mut watched = self.watched.lock();
         let pause_failed = watched.get(id).is_some_and(|watched| watched.pause_failed);
-        watched.insert(id.clone(), Watched { before: Duration::ZERO, since: now, pause_failed });
+        watched.insert(id.clone(), WatchedOrphan { before: Duration::ZERO, since: now, pause_failed });
         Duration::ZERO
     }
 

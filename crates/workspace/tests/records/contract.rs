@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use sandbar_workspace::ledger::Usd;
 use sandbar_workspace::provider::Breaker;
 use sandbar_workspace::records::{
-    ChangeError, Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, Records, Size, Stored, TokenUsage, Tokens,
-    UsageQuery, UsageRows, Warning, WorkspaceRecord, WorkspaceState,
+    Creation, Interval, Lease, LeaseError, OrphanRecord, Payer, RecordChangeError, Records, Size, Stored, TokenUsage,
+    Tokens, UsageQuery, UsageRows, Warning, WorkspaceRecord, WorkspaceState,
 };
 use sandbar_workspace::{ProviderName, WorkspaceName};
 use sdk::{SandboxId, Secret};
@@ -117,7 +117,7 @@ async fn a_name_is_inserted_once(Pair { one, two, .. }: Pair) {
     one.release_lease(&held).await.expect("it is given back");
     let held = lease(&two, "a", 0).await;
     let again = two.insert_workspace(&workspace("a"), &held).await;
-    assert!(matches!(again, Err(ChangeError::Exists(_))), "{again:?}");
+    assert!(matches!(again, Err(RecordChangeError::Exists(_))), "{again:?}");
     two.update_workspace(&workspace("a"), &held).await.expect("a refused insert leaves everything usable");
 }
 
@@ -172,11 +172,11 @@ async fn writes_under_an_old_lease_are_rejected(Pair { one, two, .. }: Pair) {
     let mut change = workspace("a");
     change.project = "stale".parse().expect("an id");
     let refused = one.update_workspace(&change, &old).await;
-    assert!(matches!(refused, Err(ChangeError::LeaseLost(_))), "{refused:?}");
-    assert!(matches!(one.remove_workspace(&old).await, Err(ChangeError::LeaseLost(_))));
+    assert!(matches!(refused, Err(RecordChangeError::LeaseLost(_))), "{refused:?}");
+    assert!(matches!(one.remove_workspace(&old).await, Err(RecordChangeError::LeaseLost(_))));
     let mut other = workspace("a");
     other.state = WorkspaceState::Ready;
-    assert!(matches!(one.insert_workspace(&other, &old).await, Err(ChangeError::LeaseLost(_))));
+    assert!(matches!(one.insert_workspace(&other, &old).await, Err(RecordChangeError::LeaseLost(_))));
     assert_eq!(two.workspace(&name("a")).await.expect("read"), seen);
     two.update_workspace(&other, &new).await.expect("the new lease writes");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::decision::{Due, Facts, due, stop_at};
-use super::{Core, SupervisorState, unsaved_due};
+use super::{SupervisorState, WorkspaceCore, unsaved_due};
 use crate::clock::later;
 use crate::context::WorkspaceContext;
 use crate::records::{WorkspaceRecord, WorkspaceState};
@@ -16,7 +16,7 @@ use crate::workspace::error::WorkspaceError;
 /// Far more than there are consecutive actions.
 const ROUNDS: usize = 16;
 
-impl Core {
+impl WorkspaceCore {
     /// Does all that is due, and returns when the next action is. An error is returned once nothing
     /// more can be done about it: after a failed rotation, a pause may be due.
     pub(crate) async fn maintain(&self) -> (Duration, Result<(), WorkspaceError>) {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use self::decision::{Due, Facts, action_timeout, due, stop_at};
 pub(crate) use self::maintenance::maintenance_due;
-use super::core::{Attached, Core, OpGuard, SavedFor};
+use super::core::{Attached, OpGuard, SavedFor, WorkspaceCore};
 use super::details::{Details, SandboxRef};
 use super::error::{Unavailable, WorkspaceError};
 use super::handover::{Target, Why};
@@ -81,7 +81,7 @@ fn unsaved_due(record: &WorkspaceRecord, details: &Details, settings: &Settings)
 }
 
 /// Supervises a workspace until it is closed.
-pub(super) async fn supervise(core: Arc<Core>, stop: CancellationToken) {
+pub(super) async fn supervise(core: Arc<WorkspaceCore>, stop: CancellationToken) {
     let settings = core.settings();
     let mut supervisor = SupervisorState::begin(core.stable_now(), FIRST_INSPECTION_DELAY, settings);
     while !stop.is_cancelled() {
@@ -112,8 +112,8 @@ pub(super) async fn supervise(core: Arc<Core>, stop: CancellationToken) {
     }
 }
 
-impl Core {
-    /// The time left until then, by [`Core::stable_now`].
+impl WorkspaceCore {
+    /// The time left until then, by [`WorkspaceCore::stable_now`].
     fn until(&self, moment: Timestamp) -> Duration {
         Duration::try_from(moment.duration_since(self.stable_now())).unwrap_or_default()
     }
@@ -266,7 +266,7 @@ impl Core {
         Ok(None)
     }
 
-    /// When unsaved changes are due to be saved, by [`Core::stable_now`].
+    /// When unsaved changes are due to be saved, by [`WorkspaceCore::stable_now`].
     fn unsaved_due_at(&self) -> Timestamp {
         let (now, wall) = (self.stable_now(), self.now());
         let state = self.state();
