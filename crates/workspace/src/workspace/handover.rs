@@ -172,9 +172,9 @@ impl WorkspaceCore {
         let old = plan.old.as_ref().map(|place| place.sandbox.to_string());
         let result = self.execute_handover(op, plan).await;
         let took = started.elapsed();
+        drop(closed);
         match result {
             Ok((restored, _)) => {
-                drop(closed);
                 let (provider, sandbox) = self.location();
                 let kind = if provider == from {
                     EventKind::Rotated { from: old, sandbox: sandbox.clone(), provider: provider.clone(), took }
@@ -187,11 +187,6 @@ impl WorkspaceCore {
             }
             Err(error) => {
                 self.emit(EventKind::HandoverFailed { reason: self.mask_text(&error_chain(&error)) }).await;
-                if self.attached().is_some_and(|kept| kept.sandbox.id() == attached.sandbox.id())
-                    && let Err(error) = self.mark_unmarked(op, &attached.sandbox).await
-                {
-                    warn!(workspace = %self.name, error = %error_chain(&error), "the sandbox's new mark could not be recorded");
-                }
                 Err(error)
             }
         }

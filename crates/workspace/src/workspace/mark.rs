@@ -27,7 +27,7 @@ pub(crate) struct Mark {
     /// The boot id of the sandbox. While it is the same, no write can have been lost.
     pub(crate) boot: String,
     /// A newer checkpoint of the same files, which the marker does not name yet: a handover saved
-    /// it and was rolled back.
+    /// it and was rolled back. Nothing enters the sandbox while it is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unmarked: Option<Stamp>,
 }
@@ -74,26 +74,24 @@ impl WorkspaceCore {
         let Some(mark) = self.state().details.mark.clone() else { return Ok(None) };
         let (boot, found) = self.context.upkeep.read_mark(sandbox, self.root()).await?;
         if boot == mark.boot {
-            self.mark_unmarked(op, sandbox).await?;
+            if let Some(unmarked) = mark.unmarked {
+                let written = self.write_mark(sandbox, unmarked).await.filter(|written| written.boot == boot);
+                // Without the marker, what is written from now on would be taken for lost.
+                let mark = written.unwrap_or(Mark { unmarked: None, ..mark });
+                self.set_mark(op, Some(mark)).await?;
+            }
             return Ok(None);
         }
         let newest = mark.newest();
         Ok(found.is_none_or(|found| found < newest).then_some(newest))
     }
 
-    /// Marks a sandbox with the checkpoint of a handover that was rolled back, if it runs since.
-    pub(super) async fn mark_unmarked(&self, op: &OpGuard<'_>, sandbox: &Sandbox) -> Result<(), RecordChangeError> {
-        let Some(mark) = self.state().details.mark.clone() else { return Ok(()) };
-        let Some(unmarked) = mark.unmarked else { return Ok(()) };
-        let written = self.write_mark(sandbox, unmarked).await;
-        match written.filter(|written| written.boot == mark.boot) {
-            Some(written) => self.set_mark(op, Some(written)).await,
-            // The next inspection finds out what was lost.
-            None => {
-                self.detach();
-                Ok(())
-            }
-        }
+    /// The mark of a running sandbox whose handover is rolled back: with the checkpoint that the
+    /// handover saved. [`None`] if it could not be marked, or booted again.
+    pub(super) async fn mark_saved(&self, sandbox: &Sandbox, saved: Option<Stamp>) -> Option<Mark> {
+        let mark = self.state().details.mark.clone()?;
+        let Some(saved) = saved.filter(|saved| *saved > mark.newest()) else { return Some(mark) };
+        self.write_mark(sandbox, saved).await.filter(|written| written.boot == mark.boot)
     }
 
     /// Restores a checkpoint, marks the sandbox with it, and starts the services meanwhile. Fails

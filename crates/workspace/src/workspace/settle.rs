@@ -32,25 +32,37 @@ impl WorkspaceCore {
     /// Afterwards the workspace is in its old sandbox, or in none with its files in a checkpoint.
     pub(super) async fn settle(&self, op: &OpGuard<'_>) -> Result<(), WorkspaceError> {
         let handover = self.state().details.handover.clone();
-        let Some(Handover { old, .. }) = handover else {
+        let Some(Handover { old, checkpoint, .. }) = handover else {
             let strays_due = self.strays_due();
             let settle = |record: &mut _, details: &mut _| {
                 transitions::settle(record, details, false, Vec::new(), strays_due);
             };
             return Ok(self.update(op, settle).await?);
         };
-        let old_lives = match &old {
-            None => false,
-            // If unknown, it is still the best candidate; the next inspection decides.
-            Some(place) => !matches!(self.inspect_sandbox(place).await, Ok(SandboxStatus::Gone)),
+        let (old_lives, mark) = match &old {
+            None => (false, None),
+            Some(place) => match self.inspect_sandbox(place).await {
+                Ok(SandboxStatus::Gone) => (false, None),
+                Ok(SandboxStatus::Running { sandbox, .. }) => (true, self.mark_saved(&sandbox, checkpoint).await),
+                // If unknown, it is still the best candidate; the next inspection decides.
+                Ok(SandboxStatus::Paused { .. }) | Err(_) => (true, None),
+            },
         };
+        if mark.is_none() && self.state().details.mark.is_some() {
+            // The next use inspects it before anything enters.
+            self.detach();
+        }
         // A sandbox that seems gone is spared too: it may come back, and is recorded as lost.
         let strays = self.find_strays(old.as_ref()).await.found;
         if let Some(place) = old.filter(|_| !old_lives) {
             self.close_interval(&place).await;
         }
         let strays_due = self.strays_due();
-        self.update(op, |record, details| transitions::settle(record, details, old_lives, strays, strays_due)).await?;
+        self.update(op, |record, details| {
+            transitions::settle(record, details, old_lives, strays, strays_due);
+            details.mark = mark.or(details.mark.take());
+        })
+        .await?;
         reach(WorkspacePoint::HandoverSettled).await;
         self.kill_retired(op).await
     }
