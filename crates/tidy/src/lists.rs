@@ -81,7 +81,6 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
             "SecretError",
             "BuildError",
             "CreateError",
-            "Secret",
             "Secrets",
             "Volumes",
             "Build",
@@ -94,6 +93,7 @@ pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
         &["Create", "Shell", "Run", "Start", "Trust", "Watch", "Workspace"],
         "subcommands of the program, named like the commands they parse",
     ),
+    (&["Secret"], "what users store in `node`; a value that is not shown in `secret` and `browser`"),
     (&[], "Dockerfile's words in `dockerfile`, and the same step of a build behind it"),
     (&["Records", "RecordsError", "MemoryRecords", "OpenError"], "every crate with tables has this port to them"),
     (
