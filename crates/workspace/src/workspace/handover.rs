@@ -344,7 +344,7 @@ impl WorkspaceCore {
             reach(WorkspacePoint::HandoverRestored).await;
             self.start_services(&placed.sandbox, Start::AfterRestore).await;
         };
-        let (restored, mark) = self.restore_and_mark(&placed.sandbox, which, services).await?;
+        let (restored, mark) = Box::pin(self.restore_and_mark(&placed.sandbox, which, services)).await?;
         reach(WorkspacePoint::HandoverServed).await;
         Ok((placed, restored, mark))
     }

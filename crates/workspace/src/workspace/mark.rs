@@ -95,7 +95,8 @@ impl WorkspaceCore {
     }
 
     /// Restores a checkpoint, marks the sandbox with it, and starts the services meanwhile. Fails
-    /// if the sandbox stopped or booted again in between: its disk may not have the files.
+    /// if the sandbox stopped or booted again in between: its disk may not have the files. Callers
+    /// box it, since a deeper future is more than the compiler takes.
     pub(super) async fn restore_and_mark(
         &self,
         sandbox: &Sandbox,
@@ -152,7 +153,7 @@ impl WorkspaceCore {
             Err(error) => return self.keep_older_files(op, lost, &error_chain(&error)).await,
         };
         info!(workspace = %self.name, %lost, %aside, "the sandbox lost its last writes; restoring the checkpoint");
-        let (restored, mark) = match self.restore_and_mark(sandbox, Which::Exactly(lost), async {}).await {
+        let (restored, mark) = match Box::pin(self.restore_and_mark(sandbox, Which::Exactly(lost), async {})).await {
             Ok(restored) => restored,
             // The next inspection finds the loss again.
             Err(error @ WorkspaceError::RestoreCut { .. }) => return Err(error),

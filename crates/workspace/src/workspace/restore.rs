@@ -171,7 +171,7 @@ impl WorkspaceCore {
         })
         .await?;
         let services = self.start_services_again(sandbox, Start::AfterRestore);
-        let failed = match self.restore_and_mark(sandbox, which, services).await {
+        let failed = match Box::pin(self.restore_and_mark(sandbox, which, services)).await {
             Ok(restored) => return Ok(restored),
             Err(failed) => failed,
         };
