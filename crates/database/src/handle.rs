@@ -5,8 +5,6 @@
 //! does not notice. A transaction in which a statement failed that way therefore accepts no further
 //! statement (each would be committed alone), and the pool closes its connection.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -14,9 +12,8 @@ use durable::Unwritable;
 use futures::future::BoxFuture;
 use sea_orm::sqlx::{Connection as _, Error as SqlxError, Executor as _, SqliteConnection};
 use sea_orm::{
-    AccessMode, ConnectionTrait, DatabaseConnection, DatabaseExecutor, DatabaseTransaction, DbBackend, DbErr,
-    ExecResult, IntoDatabaseExecutor, IsolationLevel, QueryResult, Statement, TransactionError, TransactionOptions,
-    TransactionSession, TransactionTrait,
+    ConnectionTrait, DatabaseConnection, DatabaseExecutor, DatabaseTransaction, DbBackend, DbErr, ExecResult,
+    IntoDatabaseExecutor, QueryResult, Statement, TransactionTrait as _,
 };
 use tracing::warn;
 
@@ -48,6 +45,16 @@ impl Database {
     pub async fn close(self) -> Result<(), DbErr> {
         self.readers.close().await?;
         self.writer.close().await
+    }
+
+    /// Starts a transaction.
+    ///
+    /// # Errors
+    /// [`DbErr`] while writes are refused, or when no connection is free in time.
+    pub async fn begin(&self) -> Result<Transaction, DbErr> {
+        self.admit()?;
+        let inner = self.writer.begin().await.map_err(|error| self.classify(error))?;
+        Ok(Transaction { inner, database: self.clone(), broken: OnceLock::new() })
     }
 
     fn admit(&self) -> Result<(), DbErr> {
@@ -113,61 +120,13 @@ impl ConnectionTrait for Database {
     }
 }
 
-#[async_trait]
-impl TransactionTrait for Database {
-    type Transaction = Transaction;
-
-    async fn begin(&self) -> Result<Transaction, DbErr> {
-        self.begin_with_options(TransactionOptions::default()).await
-    }
-
-    async fn begin_with_config(
-        &self,
-        isolation_level: Option<IsolationLevel>,
-        access_mode: Option<AccessMode>,
-    ) -> Result<Transaction, DbErr> {
-        let options = TransactionOptions { isolation_level, access_mode, ..TransactionOptions::default() };
-        self.begin_with_options(options).await
-    }
-
-    async fn begin_with_options(&self, options: TransactionOptions) -> Result<Transaction, DbErr> {
-        self.admit()?;
-        let inner = self.writer.begin_with_options(options).await.map_err(|error| self.classify(error))?;
-        Ok(Transaction { inner, database: self.clone(), broken: Arc::default() })
-    }
-
-    async fn transaction<F, T, E>(&self, callback: F) -> Result<T, TransactionError<E>>
-    where
-        F: for<'c> FnOnce(&'c Transaction) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
-        T: Send,
-        E: std::fmt::Display + std::fmt::Debug + Send,
-    {
-        self.transaction_with_config(callback, None, None).await
-    }
-
-    async fn transaction_with_config<F, T, E>(
-        &self,
-        callback: F,
-        isolation_level: Option<IsolationLevel>,
-        access_mode: Option<AccessMode>,
-    ) -> Result<T, TransactionError<E>>
-    where
-        F: for<'c> FnOnce(&'c Transaction) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
-        T: Send,
-        E: std::fmt::Display + std::fmt::Debug + Send,
-    {
-        let transaction = self.begin_with_config(isolation_level, access_mode).await;
-        run(transaction.map_err(TransactionError::Connection)?, callback).await
-    }
-}
-
 /// An open transaction. Dropping it rolls it back.
 #[derive(Debug)]
 pub struct Transaction {
     inner: DatabaseTransaction,
     database: Database,
-    /// The error that made SQLite roll back; shared with nested transactions.
-    broken: Arc<OnceLock<DbErr>>,
+    /// The error that made SQLite roll back.
+    broken: OnceLock<DbErr>,
 }
 
 impl Transaction {
@@ -195,24 +154,6 @@ impl Transaction {
         let Self { inner, database, .. } = self;
         inner.commit().await.map_err(|error| database.classify(error))
     }
-
-    /// # Errors
-    /// [`DbErr`]: the pool closes the connection, which rolls back too.
-    pub async fn rollback(self) -> Result<(), DbErr> {
-        let Self { inner, database, .. } = self;
-        inner.rollback().await.map_err(|error| database.classify(error))
-    }
-}
-
-#[async_trait]
-impl TransactionSession for Transaction {
-    async fn commit(self) -> Result<(), DbErr> {
-        self.commit().await
-    }
-
-    async fn rollback(self) -> Result<(), DbErr> {
-        self.rollback().await
-    }
 }
 
 #[async_trait]
@@ -239,70 +180,6 @@ impl ConnectionTrait for Transaction {
     async fn query_all_raw(&self, statement: Statement) -> Result<Vec<QueryResult>, DbErr> {
         self.check()?;
         self.inner.query_all_raw(statement).await.map_err(|error| self.classify(error))
-    }
-}
-
-#[async_trait]
-impl TransactionTrait for Transaction {
-    type Transaction = Self;
-
-    async fn begin(&self) -> Result<Self, DbErr> {
-        self.begin_with_options(TransactionOptions::default()).await
-    }
-
-    async fn begin_with_config(
-        &self,
-        isolation_level: Option<IsolationLevel>,
-        access_mode: Option<AccessMode>,
-    ) -> Result<Self, DbErr> {
-        let options = TransactionOptions { isolation_level, access_mode, ..TransactionOptions::default() };
-        self.begin_with_options(options).await
-    }
-
-    async fn begin_with_options(&self, options: TransactionOptions) -> Result<Self, DbErr> {
-        self.check()?;
-        let inner = self.inner.begin_with_options(options).await.map_err(|error| self.classify(error))?;
-        Ok(Self { inner, database: self.database.clone(), broken: Arc::clone(&self.broken) })
-    }
-
-    async fn transaction<F, T, E>(&self, callback: F) -> Result<T, TransactionError<E>>
-    where
-        F: for<'c> FnOnce(&'c Self) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
-        T: Send,
-        E: std::fmt::Display + std::fmt::Debug + Send,
-    {
-        self.transaction_with_config(callback, None, None).await
-    }
-
-    async fn transaction_with_config<F, T, E>(
-        &self,
-        callback: F,
-        isolation_level: Option<IsolationLevel>,
-        access_mode: Option<AccessMode>,
-    ) -> Result<T, TransactionError<E>>
-    where
-        F: for<'c> FnOnce(&'c Self) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
-        T: Send,
-        E: std::fmt::Display + std::fmt::Debug + Send,
-    {
-        let inner = self.begin_with_config(isolation_level, access_mode).await;
-        run(inner.map_err(TransactionError::Connection)?, callback).await
-    }
-}
-
-/// Commits when `callback` succeeds, rolls back when it fails.
-async fn run<F, T, E>(transaction: Transaction, callback: F) -> Result<T, TransactionError<E>>
-where
-    F: for<'c> FnOnce(&'c Transaction) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>> + Send,
-    T: Send,
-    E: std::fmt::Display + std::fmt::Debug + Send,
-{
-    match callback(&transaction).await {
-        Ok(done) => transaction.commit().await.map(|()| done).map_err(TransactionError::Connection),
-        Err(error) => {
-            transaction.rollback().await.map_err(TransactionError::Connection)?;
-            Err(TransactionError::Transaction(error))
-        }
     }
 }
 

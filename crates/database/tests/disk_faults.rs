@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sandbar_database::{Database, find_unwritable};
-use sea_orm::{ConnectionTrait, DbBackend, DbErr, Statement, TransactionTrait};
+use sea_orm::{ConnectionTrait, DbBackend, DbErr, Statement};
 use testing::{DISK_FAULTS, FaultyDisk};
 
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use database::{Database, SetAside};
 use jiff::Timestamp;
 use sdk::Secret;
 use sea_orm::sea_query::{Expr, OnConflict};
-use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, TransactionTrait};
+use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder};
 
 use super::entity::{answer, entry, run};
 use super::migration::Migrator;

@@ -11,7 +11,7 @@ use engine::{FilesId, Instance, Resources};
 use jiff::Timestamp;
 use protocol::SandboxId;
 use sea_orm::sea_query::OnConflict;
-use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, Iterable, QueryFilter, Set, TransactionTrait};
+use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, Iterable, QueryFilter, Set};
 use tracing::warn;
 
 use super::entity::{creation, layer, sandbox, secret, template, volume};

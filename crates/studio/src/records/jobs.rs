@@ -10,7 +10,6 @@ use jiff::{SignedDuration, Timestamp};
 use sea_orm::sea_query::{Expr, ExprTrait, LockBehavior, LockType, Query, Value as SqlValue};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect,
-    TransactionTrait,
 };
 use tracing::info;
 use uuid::Uuid;

@@ -4,9 +4,7 @@
 use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
-use sea_orm::{
-    ColumnTrait, Condition, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect, TransactionTrait,
-};
+use sea_orm::{ColumnTrait, Condition, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder, QuerySelect};
 
 use super::entity::{session, token, user};
 use super::users::{lock_user, to_user};

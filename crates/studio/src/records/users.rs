@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
     ColumnTrait, ConnectionTrait, DbErr, EntityTrait, IntoActiveModel, PaginatorTrait, QueryFilter, QueryOrder,
-    QuerySelect, SqlErr, TransactionTrait,
+    QuerySelect, SqlErr,
 };
 use uuid::Uuid;
 

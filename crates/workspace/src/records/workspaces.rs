@@ -11,7 +11,7 @@ use sdk::Secret;
 use sea_orm::sea_query::{Expr, ExprTrait, OnConflict, Query};
 use sea_orm::{
     ActiveModelTrait, ColumnTrait, ConnectionTrait, DbBackend, DbErr, EntityTrait, IntoActiveModel, QueryFilter,
-    QueryOrder, SqlErr, TransactionTrait,
+    QueryOrder, SqlErr,
 };
 
 use super::database::{DatabaseRecords, cannot};
