@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sandbar_agent::records::MemoryRunRecords;
 use sandbar_agent::{Message, Model, Run, RunId, RunRecords, StopReason};
 use serde_json::json;
 
 use crate::gated_records::{Gated, Side};
+use crate::memory_records::MemoryRunRecords;
 use crate::support::{FakeModel, Rig, bash, call, done, plan, quick, results, says};
 
 fn memory() -> Arc<dyn RunRecords> {

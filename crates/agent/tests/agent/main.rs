@@ -7,6 +7,7 @@ mod compaction;
 mod crash;
 mod gated_records;
 mod killed;
+mod memory_records;
 mod openai;
 mod property;
 mod real;

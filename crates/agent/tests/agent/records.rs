@@ -5,12 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use sandbar_agent::approval::ApprovalAnswer;
 use sandbar_agent::model::Usage;
-use sandbar_agent::records::{
-    AppendError, DatabaseRunRecords, Head, JournalEntry, MemoryRunRecords, RunRecord, RunState,
-};
+use sandbar_agent::records::{AppendError, DatabaseRunRecords, Head, JournalEntry, RunRecord, RunState};
 use sandbar_agent::{Change, Event, Happened, Message, RunId, RunRecords, StopReason};
 use sdk::Secret;
 
+use crate::memory_records::MemoryRunRecords;
 use crate::support::{plan, quick};
 
 /// Two handles to the same records, as two processes have them.

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use sandbar_agent::approval::{Approver, DenyAll, Policy};
 use sandbar_agent::model::scripted::Scripted;
 use sandbar_agent::model::{Delta, DeltaSink, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
-use sandbar_agent::records::MemoryRunRecords;
 use sandbar_agent::{
     Block, Checkpointer, Event, Feed, Happened, Message, Model, NoCheckpoints, Parts, Plan, Report, Run, RunId,
     RunRecords, Settings, ToolUse,
@@ -18,6 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tools::{InMemoryToolDispatcher, ToolDispatcher};
 
+use crate::memory_records::MemoryRunRecords;
 use crate::valid::wrong_with;
 
 /// Everything around a model.

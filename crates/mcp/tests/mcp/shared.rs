@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use agent::approval::{DenyAll, Policy};
 use agent::model::scripted::Scripted;
-use agent::records::MemoryRunRecords;
+use agent::records::DatabaseRunRecords;
 use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer, workspace_tools};
 use async_trait::async_trait;
 use sandbar_mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, Server, Settings};
@@ -76,12 +76,12 @@ fn script() -> Scripted {
     Scripted::new("scripted:lines", &json!({ "turns": turns }).to_string()).expect("a script")
 }
 
-fn run(workspace: &Workspace) -> (Parts, Plan) {
+fn run(workspace: &Workspace, records: DatabaseRunRecords) -> (Parts, Plan) {
     let parts = Parts {
         model: Arc::new(script()),
         tools: Arc::new(workspace_tools(workspace.clone())),
         checkpointer: Arc::new(WorkspaceCheckpointer(workspace.clone())),
-        records: Arc::new(MemoryRunRecords::default()),
+        records: Arc::new(records),
         approver: Arc::new(DenyAll),
         feed: Feed::default(),
         cancel: CancellationToken::new(),
@@ -117,7 +117,9 @@ async fn client_and_agent_loop_share_a_rotating_workspace() {
     let mcp = Server::new(Arc::new(Shared(workspace.clone())), Settings::default());
     let (serving, stream) = OnStreams::start(mcp);
     let client = client(stream).await;
-    let (parts, plan) = run(&workspace);
+    let records = format!("sqlite://{}", directory.path().join("runs.sqlite").display());
+    let records = DatabaseRunRecords::open(&records.as_str().into()).await.expect("they open");
+    let (parts, plan) = run(&workspace, records);
     let looping = async {
         let report = Run::begin(parts, RunId::new(), plan).await.expect("begun").drive().await.expect("an end");
         assert_eq!(report.stop_reason, StopReason::Completed, "{}", report.message);

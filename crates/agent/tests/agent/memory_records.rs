@@ -1,4 +1,5 @@
-//! Run records in memory, for tests.
+//! Run records in memory, for tests on a paused clock, which a wait for SQLite's thread would let
+//! pass.
 
 use std::collections::{BTreeMap, btree_map};
 
@@ -6,12 +7,12 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::port::{AppendError, Head, JournalEntry, RunId, RunRecord, RunRecords, RunRecordsError};
-use crate::approval::ApprovalAnswer;
-use crate::plan::Plan;
+use sandbar_agent::approval::ApprovalAnswer;
+use sandbar_agent::records::{AppendError, Head, JournalEntry, RunRecord, RunRecordsError};
+use sandbar_agent::{Plan, RunId, RunRecords};
 
 #[derive(Debug, Default)]
-pub struct MemoryRunRecords {
+pub(crate) struct MemoryRunRecords {
     runs: Mutex<BTreeMap<RunId, (RunRecord, Vec<JournalEntry>)>>,
     answers: Mutex<BTreeMap<(RunId, String), ApprovalAnswer>>,
 }
