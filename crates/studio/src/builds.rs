@@ -7,9 +7,9 @@ use tracing::warn;
 use crate::error::{REBUILD_QUESTION, StudioError};
 use crate::events;
 use crate::id::{JobId, ProjectId};
-use crate::job::{Status, Step, next};
-use crate::new_build::{BuildParts, NewBuild, ProjectRef};
-use crate::records::{Change, JobRecord, NewJob, Precondition, ProjectRecord};
+use crate::job::{JobStep, Status, next};
+use crate::new_build::{NewBuild, ProjectRef};
+use crate::records::{Change, JobRecord, JobSpec, Precondition, ProjectRecord};
 use crate::studio::Studio;
 use crate::view::{Job, User};
 use crate::worker;
@@ -22,7 +22,7 @@ impl Studio {
     /// [`StudioError::NoCredits`], [`StudioError::Invalid`], [`StudioError::ProjectExists`], or
     /// [`StudioError::NotFound`] when the user has no such project.
     pub async fn start(&self, user: &User, build: NewBuild) -> Result<Job, StudioError> {
-        let BuildParts { project, goal, model, spec } = build.into_parts()?;
+        let (project, model, mut spec) = build.validate()?;
         let chosen = self.inner.host.model(model.as_deref());
         let chosen = chosen.map_err(|error| StudioError::invalid("model", error_chain(&error)))?;
         if spec.budget_usd.is_some() && chosen.model.price().is_none() {
@@ -43,22 +43,15 @@ impl Studio {
             ProjectRef::Name(name) => self.records().ensure_project(&user.id, &name).await?,
             ProjectRef::New(name) => self.new_project(user, &name).await?,
         };
-        let begins_from = if spec.repo.is_none() { self.find_newest_files(&project.id).await? } else { None };
-        let new = NewJob {
-            id: JobId::new(),
-            project: project.id,
-            user: user.id.clone(),
-            goal,
-            spec,
-            model: chosen.name,
-            begins_from,
-            rebuilt_from: None,
-        };
-        self.enqueue(user, new).await
+        spec.model = chosen.name;
+        if spec.repo.is_none() {
+            spec.begins_from = self.find_newest_files(&project.id).await?;
+        }
+        self.enqueue(user, &project.id, &spec).await
     }
 
-    async fn enqueue(&self, user: &User, new: NewJob) -> Result<Job, StudioError> {
-        let job = self.records().enqueue(&new).await?.ok_or(StudioError::NoCredits)?;
+    async fn enqueue(&self, user: &User, project: &ProjectId, spec: &JobSpec) -> Result<Job, StudioError> {
+        let job = self.records().enqueue(&user.id, project, spec).await?.ok_or(StudioError::NoCredits)?;
         self.inner.work.notify_waiters();
         self.view_job(user, job).await
     }
@@ -109,23 +102,14 @@ impl Studio {
         if !confirm {
             return Err(StudioError::ConfirmNeeded { question: REBUILD_QUESTION });
         }
-        let begins_from = match (self.find_files(&old).await?, old.begins_from) {
+        let begins_from = match (self.find_files(&old).await?, old.spec.begins_from) {
             (Some(own), _) => Some(own),
             // The build that it started from may be deleted by now.
             (None, Some(from)) => self.has_files(&from).await?.then_some(from),
             (None, None) => None,
         };
-        let new = NewJob {
-            id: JobId::new(),
-            project: old.project,
-            user: old.user,
-            goal: old.goal,
-            spec: old.spec,
-            model: old.model,
-            begins_from,
-            rebuilt_from: Some(old.id),
-        };
-        self.enqueue(user, new).await
+        let spec = JobSpec { begins_from, rebuilt_from: Some(old.id), ..old.spec };
+        self.enqueue(user, &old.project, &spec).await
     }
 
     /// Cancels a build. A build that has ended stays unchanged.
@@ -140,7 +124,7 @@ impl Studio {
         // A queued job ends here. The compare-and-swap of the status decides between two cancels or
         // a cancel and a claim.
         if job.status == Status::Queued
-            && let Ok(status) = next(job.status, Step::Cancelled)
+            && let Ok(status) = next(job.status, JobStep::Cancel)
         {
             let change = Change {
                 status: Some((job.status, status)),

@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use checkpoint::Stamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,42 +29,53 @@ pub enum Status {
     Cancelled,
 }
 
-/// An event in the life cycle of a job.
+/// What a worker does with a job that it claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// A worker claimed the job, also after another worker died.
-    Claimed,
+pub enum Task {
+    /// Builds it, or completes what is left to do after its end.
+    Build,
+    /// Restores its files from this snapshot.
+    Restore(Stamp),
+    /// Removes what a deleted job left.
+    Remove,
+}
+
+/// A step in the life cycle of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobStep {
+    /// A worker claims the job, also after another worker died.
+    Claim,
     /// The workspace exists, and the run starts or continues.
-    Provisioned,
+    StartRun,
     /// The run and the preview are finished.
-    Built,
-    Failed,
-    Cancelled,
+    Finish,
+    Fail,
+    Cancel,
 }
 
 /// A job with this status cannot take this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {status} cannot take the step {step:?}")]
-pub struct Refused {
+pub struct StepRefused {
     pub status: Status,
-    pub step: Step,
+    pub step: JobStep,
 }
 
 /// The status after a step. A final status never changes.
 ///
 /// # Errors
-/// [`Refused`] when a job with this status cannot take the step.
-pub fn next(status: Status, step: Step) -> Result<Status, Refused> {
+/// [`StepRefused`] when a job with this status cannot take the step.
+pub fn next(status: Status, step: JobStep) -> Result<Status, StepRefused> {
     match (status, step) {
-        (Status::Queued | Status::Provisioning, Step::Claimed) => Ok(Status::Provisioning),
+        (Status::Queued | Status::Provisioning, JobStep::Claim) => Ok(Status::Provisioning),
         // Another worker continues the same run.
-        (Status::Building, Step::Claimed) | (Status::Provisioning | Status::Building, Step::Provisioned) => {
+        (Status::Building, JobStep::Claim) | (Status::Provisioning | Status::Building, JobStep::StartRun) => {
             Ok(Status::Building)
         }
-        (Status::Building, Step::Built) => Ok(Status::Ready),
-        (Status::Queued | Status::Provisioning | Status::Building, Step::Failed) => Ok(Status::Failed),
-        (Status::Queued | Status::Provisioning | Status::Building, Step::Cancelled) => Ok(Status::Cancelled),
-        (status, step) => Err(Refused { status, step }),
+        (Status::Building, JobStep::Finish) => Ok(Status::Ready),
+        (Status::Queued | Status::Provisioning | Status::Building, JobStep::Fail) => Ok(Status::Failed),
+        (Status::Queued | Status::Provisioning | Status::Building, JobStep::Cancel) => Ok(Status::Cancelled),
+        (status, step) => Err(StepRefused { status, step }),
     }
 }
 
@@ -115,28 +127,28 @@ mod tests {
     fn a_final_status_never_changes() {
         use Status::{Building, Cancelled, Failed, Provisioning, Queued, Ready};
         let table = [
-            (Queued, Step::Claimed, Some(Provisioning)),
-            (Queued, Step::Provisioned, None),
-            (Queued, Step::Built, None),
-            (Queued, Step::Failed, Some(Failed)),
-            (Queued, Step::Cancelled, Some(Cancelled)),
-            (Provisioning, Step::Claimed, Some(Provisioning)),
-            (Provisioning, Step::Provisioned, Some(Building)),
-            (Provisioning, Step::Built, None),
-            (Provisioning, Step::Failed, Some(Failed)),
-            (Provisioning, Step::Cancelled, Some(Cancelled)),
-            (Building, Step::Claimed, Some(Building)),
-            (Building, Step::Provisioned, Some(Building)),
-            (Building, Step::Built, Some(Ready)),
-            (Building, Step::Failed, Some(Failed)),
-            (Building, Step::Cancelled, Some(Cancelled)),
+            (Queued, JobStep::Claim, Some(Provisioning)),
+            (Queued, JobStep::StartRun, None),
+            (Queued, JobStep::Finish, None),
+            (Queued, JobStep::Fail, Some(Failed)),
+            (Queued, JobStep::Cancel, Some(Cancelled)),
+            (Provisioning, JobStep::Claim, Some(Provisioning)),
+            (Provisioning, JobStep::StartRun, Some(Building)),
+            (Provisioning, JobStep::Finish, None),
+            (Provisioning, JobStep::Fail, Some(Failed)),
+            (Provisioning, JobStep::Cancel, Some(Cancelled)),
+            (Building, JobStep::Claim, Some(Building)),
+            (Building, JobStep::StartRun, Some(Building)),
+            (Building, JobStep::Finish, Some(Ready)),
+            (Building, JobStep::Fail, Some(Failed)),
+            (Building, JobStep::Cancel, Some(Cancelled)),
         ];
         for (status, step, expected) in table {
             assert_eq!(next(status, step).ok(), expected, "{status} {step:?}");
         }
         for status in Status::ALL.into_iter().filter(|status| status.is_final()) {
-            for step in [Step::Claimed, Step::Provisioned, Step::Built, Step::Failed, Step::Cancelled] {
-                assert_eq!(next(status, step), Err(Refused { status, step }));
+            for step in [JobStep::Claim, JobStep::StartRun, JobStep::Finish, JobStep::Fail, JobStep::Cancel] {
+                assert_eq!(next(status, step), Err(StepRefused { status, step }));
             }
         }
     }

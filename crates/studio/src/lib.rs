@@ -33,7 +33,7 @@ pub use error::{REBUILD_QUESTION, StudioError};
 pub use events::{EventBody, EventImage, StudioEvent, TimelineEvent, TimelineEventKind};
 pub use host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 pub use id::{InvalidId, JobId, ProjectId, ScreenshotId, UserId};
-pub use job::{Refused, Status, Step, next};
+pub use job::{JobStep, Status, StepRefused, next};
 pub use new_build::NewBuild;
 pub use settings::Settings;
 pub use studio::Studio;

@@ -1,4 +1,4 @@
-//! A request for a build. Parsing checks its texts and amounts, and [`NewBuild::into_parts`] the
+//! A request for a build. Parsing checks its texts and amounts, and [`NewBuild::validate`] the
 //! rest.
 
 use agent::approval::{Decision, Policy, Rule};
@@ -8,7 +8,7 @@ use workspace::setup::{Repo, RepoSource};
 
 use crate::error::StudioError;
 use crate::id::ProjectId;
-use crate::records::Spec;
+use crate::records::JobSpec;
 use crate::text::{Dollars, NonBlankText, Object};
 
 const MAX_PHASES: usize = 50;
@@ -68,20 +68,13 @@ pub(crate) enum ProjectRef {
     New(String),
 }
 
-pub(crate) struct BuildParts {
-    pub(crate) project: ProjectRef,
-    pub(crate) goal: String,
-    /// None: the default model.
-    pub(crate) model: Option<String>,
-    pub(crate) spec: Spec,
-}
-
 impl NewBuild {
-    /// Checks what the types cannot express.
+    /// Checks what the types cannot express. Returns the model that the request names beside the
+    /// spec, whose model is set when that one is known to exist.
     ///
     /// # Errors
     /// [`StudioError::Invalid`] with the field.
-    pub(crate) fn into_parts(self) -> Result<BuildParts, StudioError> {
+    pub(crate) fn validate(self) -> Result<(ProjectRef, Option<String>, JobSpec), StudioError> {
         let new = self.new_project.unwrap_or_default();
         let project = match (self.project_id, self.name) {
             (Some(_), None) if new => return Err(StudioError::invalid("new_project", "it needs `name`")),
@@ -106,15 +99,17 @@ impl NewBuild {
             check_repo(repo)?;
         }
         let rules = approvals.into_iter().map(|Object(rule)| rule.check()).collect::<Result<_, _>>()?;
-        let spec = Spec {
+        let spec = JobSpec {
+            goal: self.goal.0,
             phases: phases.into_iter().map(|phase| phase.0).collect(),
             repo: self.repo.map(|text| text.0),
             branch: self.branch.map(|text| text.0),
             template: self.template.map(|text| text.0),
             budget_usd: self.budget_usd.map(|amount| amount.0),
             policy: Policy { rules, otherwise: Decision::Allow },
+            ..JobSpec::default()
         };
-        Ok(BuildParts { project, goal: self.goal.0, model: self.model.map(|text| text.0), spec })
+        Ok((project, self.model.map(|text| text.0), spec))
     }
 }
 

@@ -249,7 +249,7 @@ impl Studio {
         jobs: Vec<JobRecord>,
         spent: &CostByWorkspace,
     ) -> Result<Vec<Job>, StudioError> {
-        let running = |job: &&JobRecord| job.status == Status::Ready && is_running(job);
+        let running = |job: &&JobRecord| job.status == Status::Ready && job.is_running();
         let running: Vec<JobId> = jobs.iter().filter(running).map(|job| job.id.clone()).collect();
         let mut screenshots: HashMap<JobId, ScreenshotId> = HashMap::new();
         if !running.is_empty() {
@@ -266,11 +266,6 @@ impl Studio {
     }
 }
 
-/// Whether the sandbox runs according to the records: only a running sandbox has an expiry.
-fn is_running(job: &JobRecord) -> bool {
-    !job.sandbox_paused && job.sandbox_expires_at.is_some()
-}
-
 /// The cost of a job: the recorded usage, or the run's own figure while that is ahead of it.
 fn cost(job: &JobRecord, spent: &CostByWorkspace) -> f64 {
     let recorded = spent.get(job.workspace.as_str()).map_or(0.0, |sums| sums.cost.dollars());
@@ -278,15 +273,15 @@ fn cost(job: &JobRecord, spent: &CostByWorkspace) -> f64 {
 }
 
 fn to_view(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId>, cost_usd: f64) -> Job {
-    let (paused, running) = (job.sandbox_paused, is_running(&job));
+    let (paused, running) = (job.sandbox_paused, job.is_running());
     Job {
         debug_id: job.workspace.to_string(),
         screenshot_url: screenshot.map(|screenshot| screenshot.url(&job.id)),
         id: job.id,
         project: job.project,
         project_name,
-        goal: job.goal,
-        model: job.model,
+        goal: job.spec.goal,
+        model: job.spec.model,
         status: job.status,
         stage_label: job.stage_label,
         created_at: job.created_at,
@@ -298,7 +293,7 @@ fn to_view(job: JobRecord, project_name: String, screenshot: Option<ScreenshotId
         sandbox_expires_at: job.sandbox_expires_at.filter(|_| !paused),
         cost_usd,
         error_message: job.error_message,
-        rebuilt_from: job.rebuilt_from,
+        rebuilt_from: job.spec.rebuilt_from,
     }
 }
 

@@ -20,12 +20,12 @@ use workspace::setup::PROJECT_DIRECTORY;
 use super::batch::BatchLoader;
 use super::entity::{event, job, project, screenshot};
 use super::events::append;
-use super::model::{Change, JobRecord, NewJob, Precondition, to_i64};
+use super::model::{Change, JobRecord, JobSpec, Precondition, to_i64};
 use super::users::{CreditChange, charge};
 use super::{Records, RecordsError, cannot};
 use crate::events::{self, EventBody};
 use crate::id::{JobId, ProjectId, UserId};
-use crate::job::{Status, Step, next};
+use crate::job::{JobStep, Status, next};
 
 /// Ids per query: databases limit the parameters of a statement.
 const LOOKUP_BATCH: usize = 500;
@@ -74,10 +74,13 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be written.
-    pub async fn enqueue(&self, new: &NewJob) -> Result<Option<JobRecord>, RecordsError> {
-        let NewJob { id, project, user, goal, spec, model, begins_from, rebuilt_from } = new;
-        let spec = serde_json::to_string(spec).map_err(cannot("write"))?;
-        let now = self.clock.now();
+    pub async fn enqueue(
+        &self,
+        user: &UserId,
+        project: &ProjectId,
+        spec: &JobSpec,
+    ) -> Result<Option<JobRecord>, RecordsError> {
+        let (id, now) = (&JobId::new(), self.clock.now());
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let charged = charge(&transaction, user, -1, "a build", Some(id)).await.map_err(cannot("write"))?;
         let CreditChange::Done(left) = charged else { return Ok(None) };
@@ -98,9 +101,9 @@ impl Records {
             id: id.to_string(),
             project: project.to_string(),
             user: user.to_string(),
-            goal: goal.clone(),
-            spec,
-            model: model.clone(),
+            goal: spec.goal.clone(),
+            spec: serde_json::to_string(spec).map_err(cannot("write"))?,
+            model: spec.model.clone(),
             status: status.as_str().to_owned(),
             stage_label: status.label().to_owned(),
             created_at_us: now.as_microsecond(),
@@ -108,8 +111,8 @@ impl Records {
             build_version,
             workspace: workspace_name(id),
             workspace_path: PROJECT_DIRECTORY.to_owned(),
-            begins_from: begins_from.as_ref().map(ToString::to_string),
-            rebuilt_from: rebuilt_from.as_ref().map(ToString::to_string),
+            begins_from: spec.begins_from.as_ref().map(ToString::to_string),
+            rebuilt_from: spec.rebuilt_from.as_ref().map(ToString::to_string),
             sandbox_id: None,
             sandbox_paused: false,
             sandbox_expires_at_us: None,
@@ -322,7 +325,7 @@ impl Records {
             .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
             .to_owned();
         // A queued job starts; others keep their status.
-        let begun = next(Status::Queued, Step::Claimed).map_err(cannot("claim from"))?;
+        let begun = next(Status::Queued, JobStep::Claim).map_err(cannot("claim from"))?;
         let waits = || job::Column::Status.eq(Status::Queued.as_str());
         // A worker that releases a job for an immediate claim sets no lease; others count as
         // interrupted.

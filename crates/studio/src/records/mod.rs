@@ -26,7 +26,7 @@ use self::batch::BatchLoader;
 use self::entity::job;
 pub(crate) use self::jobs::MAX_RETRY_DELAY;
 use self::migration::Migrator;
-pub use self::model::{Change, JobRecord, NewJob, Precondition, Spec};
+pub use self::model::{Change, JobRecord, JobSpec, Precondition};
 pub use self::projects::ProjectRecord;
 pub use self::screenshots::NewScreenshot;
 pub use self::sessions::SessionRecord;

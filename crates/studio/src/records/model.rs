@@ -10,12 +10,21 @@ use workspace::WorkspaceName;
 use super::Damage;
 use super::entity::job;
 use crate::id::{JobId, ProjectId, UserId};
-use crate::job::Status;
+use crate::job::{Status, Task};
 
-/// The request for a build, besides the goal and the model.
+/// What a job builds. The skipped fields have columns of their own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Spec {
+pub struct JobSpec {
+    #[serde(skip)]
+    pub goal: String,
+    #[serde(skip)]
+    pub model: String,
+    /// The workspace whose newest snapshot the build starts from.
+    #[serde(skip)]
+    pub begins_from: Option<SnapshotsOf>,
+    #[serde(skip)]
+    pub rebuilt_from: Option<JobId>,
     pub phases: Vec<String>,
     pub repo: Option<String>,
     pub branch: Option<String>,
@@ -24,28 +33,12 @@ pub struct Spec {
     pub policy: Policy,
 }
 
-/// A job to be queued.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewJob {
-    pub id: JobId,
-    pub project: ProjectId,
-    pub user: UserId,
-    pub goal: String,
-    pub spec: Spec,
-    pub model: String,
-    /// The workspace whose newest snapshot the build starts from.
-    pub begins_from: Option<SnapshotsOf>,
-    pub rebuilt_from: Option<JobId>,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRecord {
     pub id: JobId,
     pub project: ProjectId,
     pub user: UserId,
-    pub goal: String,
-    pub spec: Spec,
-    pub model: String,
+    pub spec: JobSpec,
     pub status: Status,
     pub stage_label: String,
     pub created_at: Timestamp,
@@ -54,8 +47,6 @@ pub struct JobRecord {
     pub workspace: WorkspaceName,
     /// The project's directory in the workspace.
     pub workspace_path: String,
-    pub begins_from: Option<SnapshotsOf>,
-    pub rebuilt_from: Option<JobId>,
     pub sandbox_id: Option<String>,
     /// True only after a successful pause.
     pub sandbox_paused: bool,
@@ -138,15 +129,33 @@ fn to_timestamp(micros: i64) -> Result<Timestamp, Damage> {
 }
 
 impl JobRecord {
+    /// What its next worker does.
+    pub fn task(&self) -> Task {
+        match self.restore_to {
+            _ if self.deleted => Task::Remove,
+            Some(stamp) => Task::Restore(stamp),
+            None => Task::Build,
+        }
+    }
+
+    /// Whether the sandbox runs according to the records: only a running sandbox has an expiry.
+    pub fn is_running(&self) -> bool {
+        !self.sandbox_paused && self.sandbox_expires_at.is_some()
+    }
+
     pub(super) fn from_row(row: job::Model) -> Result<Self, Damage> {
         let status = Status::ALL.into_iter().find(|status| status.as_str() == row.status);
         Ok(Self {
             id: row.id.parse()?,
             project: row.project.parse()?,
             user: row.user.parse()?,
-            goal: row.goal,
-            spec: serde_json::from_str(&row.spec)?,
-            model: row.model,
+            spec: JobSpec {
+                goal: row.goal,
+                model: row.model,
+                begins_from: row.begins_from.map(|id| id.parse()).transpose()?,
+                rebuilt_from: row.rebuilt_from.map(|id| id.parse()).transpose()?,
+                ..serde_json::from_str(&row.spec)?
+            },
             status: status.ok_or_else(|| format!("unknown status `{}`", row.status))?,
             stage_label: row.stage_label,
             created_at: to_timestamp(row.created_at_us)?,
@@ -154,8 +163,6 @@ impl JobRecord {
             build_version: u32::try_from(row.build_version)?,
             workspace: row.workspace.parse()?,
             workspace_path: row.workspace_path,
-            begins_from: row.begins_from.map(|id| id.parse()).transpose()?,
-            rebuilt_from: row.rebuilt_from.map(|id| id.parse()).transpose()?,
             sandbox_id: row.sandbox_id,
             sandbox_paused: row.sandbox_paused,
             sandbox_expires_at: row.sandbox_expires_at_us.map(to_timestamp).transpose()?,

@@ -25,7 +25,7 @@ impl WorkspaceHost {
     /// The snapshots to start from. They contain all files of the earlier build's sandbox, edits by
     /// hand included. If the earlier build never had files, those that it started from itself.
     pub(super) async fn prepare_base(&self, job: &JobRecord) -> Result<Option<SnapshotsOf>, Interrupted> {
-        let mut from = job.begins_from.clone();
+        let mut from = job.spec.begins_from.clone();
         while let Some(files) = from {
             let workspace = files.as_str().parse().map_err(StudioError::unavailable)?;
             let earlier = self.studio.records().job_in_workspace(&workspace).await.map_err(StudioError::from)?;
@@ -35,7 +35,7 @@ impl WorkspaceHost {
             if self.studio.has_files(&files).await? {
                 return Ok(Some(files));
             }
-            from = earlier.and_then(|earlier| earlier.begins_from);
+            from = earlier.and_then(|earlier| earlier.spec.begins_from);
         }
         Ok(None)
     }

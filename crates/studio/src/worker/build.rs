@@ -23,7 +23,7 @@ use super::run::DriveError;
 use crate::error::StudioError;
 use crate::events::{self, StudioEvent};
 use crate::id::ScreenshotId;
-use crate::job::{Status, Step, next};
+use crate::job::{JobStep, Status, Task, next};
 use crate::records::{Change, JobRecord, MAX_RETRY_DELAY, NewScreenshot, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
@@ -78,7 +78,7 @@ pub(super) async fn build(
     let claim = Claim::hold(studio, &job);
     let work = JobTask { studio, host, claim: &claim, attempt: job.attempt };
     let left = tokio::select! {
-        done = work.build(job.clone(), permit) => match done {
+        done = work.run(job.clone(), permit) => match done {
             Ok(()) => return,
             Err(left) => left,
         },
@@ -133,13 +133,15 @@ pub(super) struct JobTask<'a, H> {
 }
 
 impl<H: BuildHost> JobTask<'_, H> {
+    async fn run(&self, job: JobRecord, permit: Option<OwnedSemaphorePermit>) -> Result<(), Interrupted> {
+        match job.task() {
+            Task::Build => self.build(job, permit).await,
+            Task::Restore(stamp) => self.restore(&job, stamp).await,
+            Task::Remove => self.remove(&job).await,
+        }
+    }
+
     async fn build(&self, mut job: JobRecord, permit: Option<OwnedSemaphorePermit>) -> Result<(), Interrupted> {
-        if job.deleted {
-            return self.remove(&job).await;
-        }
-        if let Some(stamp) = job.restore_to {
-            return self.restore(&job, stamp).await;
-        }
         if !job.status.is_final() {
             self.publish_status(&job).await?;
             let (site, end) = match self.provision(&job).await? {
@@ -200,7 +202,7 @@ impl<H: BuildHost> JobTask<'_, H> {
     /// Starts or continues the agent's run and drives it to its end.
     async fn run_agent(&self, job: &mut JobRecord, site: &H::Site) -> Result<JobEnd, Interrupted> {
         let id = job.run.clone().unwrap_or_else(RunId::new);
-        let status = next(job.status, Step::Provisioned).map_err(|refused| Interrupted::Retry(refused.to_string()))?;
+        let status = next(job.status, JobStep::StartRun).map_err(|refused| Interrupted::Retry(refused.to_string()))?;
         let label = status.label();
         let change = Change {
             status: Some((job.status, status)),
@@ -221,7 +223,7 @@ impl<H: BuildHost> JobTask<'_, H> {
             StopReason::Completed => {}
             StopReason::Cancelled => return Ok(JobEnd::Cancelled),
             reason => {
-                let scripted = job.model.starts_with("scripted:");
+                let scripted = job.spec.model.starts_with("scripted:");
                 return Ok(JobEnd::Failed(explain_stop(reason, &done.message, scripted)));
             }
         }
@@ -258,14 +260,14 @@ impl<H: BuildHost> JobTask<'_, H> {
     async fn end(&self, job: &JobRecord, end: JobEnd) -> Result<JobRecord, Interrupted> {
         let given_up = matches!(end, JobEnd::GivenUp);
         let (step, preview, message) = match end {
-            JobEnd::Ready(preview) => (Step::Built, preview, None),
-            JobEnd::Failed(message) => (Step::Failed, None, Some(message)),
+            JobEnd::Ready(preview) => (JobStep::Finish, preview, None),
+            JobEnd::Failed(message) => (JobStep::Fail, None, Some(message)),
             JobEnd::GivenUp => {
                 let text =
                     format!("The build broke off {MAX_INTERRUPTIONS} times and got no further. Rebuild to try again.");
-                (Step::Failed, None, Some(text))
+                (JobStep::Fail, None, Some(text))
             }
-            JobEnd::Cancelled => (Step::Cancelled, None, None),
+            JobEnd::Cancelled => (JobStep::Cancel, None, None),
         };
         let status = next(job.status, step).map_err(|refused| Interrupted::Retry(refused.to_string()))?;
         let mut change = Change {

@@ -83,7 +83,7 @@ impl BuildHost for WorkspaceHost {
         }
         let from = match job.status {
             // The workspace exists and has its files.
-            Status::Building => job.begins_from.clone(),
+            Status::Building => job.spec.begins_from.clone(),
             _ => self.prepare_base(job).await?,
         };
         let setup = Setup {

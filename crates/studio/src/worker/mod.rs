@@ -128,9 +128,8 @@ mod tests {
     use super::*;
     use crate::events::TimelineEventKind;
     use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
-    use crate::id::JobId;
     use crate::job::Status;
-    use crate::records::{Change, NewJob, Precondition, Spec};
+    use crate::records::{Change, JobSpec, Precondition};
     use crate::settings::Settings;
     use crate::token::{Digest, new_token};
 
@@ -167,17 +166,8 @@ mod tests {
         let digest = Digest::from_token(new_token().expose()).expect("a token");
         let user = studio.records().add_user("ada", &digest, 1).await.expect("a user");
         let project = studio.records().ensure_project(&user.id, "page").await.expect("a project");
-        let new = NewJob {
-            id: JobId::new(),
-            project: project.id,
-            user: user.id,
-            goal: "Make a page.".to_owned(),
-            spec: Spec::default(),
-            model: "scripted:here".to_owned(),
-            begins_from: None,
-            rebuilt_from: None,
-        };
-        let mut job = studio.records().enqueue(&new).await.expect("taken in").expect("a job");
+        let spec = JobSpec { goal: "Make a page.".to_owned(), model: "scripted:here".to_owned(), ..JobSpec::default() };
+        let mut job = studio.records().enqueue(&user.id, &project.id, &spec).await.expect("taken in").expect("a job");
         for to in [Status::Provisioning, Status::Building, Status::Ready] {
             let change = Change {
                 status: Some((job.status, to)),
@@ -212,9 +202,9 @@ mod tests {
             seen_at: Timestamp::now(),
         };
         let plan = Plan {
-            goal: job.goal.clone(),
+            goal: job.spec.goal.clone(),
             phases: Vec::new(),
-            model: job.model.clone(),
+            model: job.spec.model.clone(),
             workspace: None,
             system: String::new(),
             settings: agent::Settings::default(),
@@ -249,7 +239,7 @@ mod tests {
             run: run.clone(),
             project: "project".to_owned(),
             job: job.id.to_string(),
-            model: job.model.clone(),
+            model: job.spec.model.clone(),
         };
         let phases = || tokio::sync::mpsc::unbounded_channel().0;
         let copier = || copy::JournalCopier::new(&studio, &job.id, job.attempt, books.clone(), 0, phases());

@@ -49,7 +49,7 @@ pub(super) async fn drive(
     cancel: CancellationToken,
 ) -> Result<RunOutcome, DriveError> {
     let inner = &studio.inner;
-    let chosen = inner.host.model(Some(&job.model)).map_err(|error| DriveError::Permanent(error_chain(&error)))?;
+    let chosen = inner.host.model(Some(&job.spec.model)).map_err(|error| DriveError::Permanent(error_chain(&error)))?;
     let books = UsageRecorder {
         records: inner.usage.clone(),
         run: id.clone(),
@@ -141,9 +141,9 @@ async fn start_or_resume(studio: &Studio, job: &JobRecord, id: &RunId, parts: Pa
 fn plan(studio: &Studio, job: &JobRecord) -> Plan {
     let port = studio.inner.settings.preview_port;
     Plan {
-        goal: job.goal.clone(),
+        goal: job.spec.goal.clone(),
         phases: job.spec.phases.iter().map(|goal| Phase { goal: goal.clone() }).collect(),
-        model: job.model.clone(),
+        model: job.spec.model.clone(),
         workspace: Some(job.workspace.to_string()),
         system: system_prompt(&job.workspace_path, port),
         settings: Settings { max_cost_usd: job.spec.budget_usd, ..Settings::default() },

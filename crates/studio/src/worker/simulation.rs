@@ -52,7 +52,7 @@ use crate::events::{self, StudioEvent, TimelineEvent, TimelineEventKind};
 use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
 use crate::id::JobId;
 use crate::job::Status;
-use crate::records::{Change, JobRecord, NewJob, Precondition, Spec};
+use crate::records::{Change, JobRecord, JobSpec, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
 use crate::token::{Digest, new_token};
@@ -192,7 +192,7 @@ impl BuildHost for Simulated {
             run: run.clone(),
             project: job.workspace.to_string(),
             job: job.id.to_string(),
-            model: job.model.clone(),
+            model: job.spec.model.clone(),
         };
         let phases = unbounded_channel().0;
         let mut copier = JournalCopier::new(&self.studio, &job.id, job.attempt, usage, job.run_entries, phases);
@@ -302,9 +302,9 @@ fn head() -> Head {
 
 fn record(job: &JobRecord, run: &RunId) -> RunRecord {
     let plan = Plan {
-        goal: job.goal.clone(),
+        goal: job.spec.goal.clone(),
         phases: Vec::new(),
-        model: job.model.clone(),
+        model: job.spec.model.clone(),
         workspace: None,
         system: String::new(),
         settings: agent::Settings::default(),
@@ -548,25 +548,16 @@ impl<'a> Simulation<'a> {
     async fn ask_for_build(&mut self) {
         let records = self.process.users.records();
         let project = records.ensure_project(&self.user.id, "simulated").await.expect("a project");
-        let new = NewJob {
-            id: JobId::new(),
-            project: project.id,
-            user: self.user.id.clone(),
-            goal: "Make a page.".to_owned(),
-            spec: Spec::default(),
-            model: "scripted:here".to_owned(),
-            begins_from: None,
-            rebuilt_from: None,
-        };
+        let spec = JobSpec { goal: "Make a page.".to_owned(), model: "scripted:here".to_owned(), ..JobSpec::default() };
         let script = {
             let random = &self.world.lock().random;
             let end = if chance(random, 70) { StopReason::Completed } else { StopReason::MaxTurns };
             Script { entries: random.below(8), end }
         };
-        self.world.lock().scripts.insert(new.id.clone(), script);
-        if records.enqueue(&new).await.expect("asked").is_some() {
-            self.taken_in.push(new.id.clone());
-            self.jobs.push(new.id);
+        if let Some(job) = records.enqueue(&self.user.id, &project.id, &spec).await.expect("asked") {
+            self.world.lock().scripts.insert(job.id.clone(), script);
+            self.taken_in.push(job.id.clone());
+            self.jobs.push(job.id);
         }
     }
 

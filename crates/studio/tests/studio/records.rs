@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use sandbar_studio::records::{
-    AddUserError, Change, CreditChange, JobRecord, NewJob, NewScreenshot, Precondition, Records, Spec,
+    AddUserError, Change, CreditChange, JobRecord, JobSpec, NewScreenshot, Precondition, Records,
 };
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{EventBody, JobId, ScreenshotId, Status, StudioEvent, TimelineEventKind, User};
@@ -26,18 +26,20 @@ fn body(number: usize) -> (Timestamp, EventBody) {
     (Timestamp::now(), StudioEvent::Notice { text: format!("ä \"{number}\"") }.into())
 }
 
-async fn new_job(records: &Records, user: &User, name: &str) -> NewJob {
-    let project = records.ensure_project(&user.id, name).await.expect("a project");
-    NewJob {
-        id: JobId::new(),
-        project: project.id,
-        user: user.id.clone(),
+fn spec() -> JobSpec {
+    JobSpec {
         goal: "Make a page.".into(),
-        spec: Spec { phases: vec!["one".into()], budget_usd: Some(0.5), ..Spec::default() },
         model: "scripted:demo".into(),
-        begins_from: None,
-        rebuilt_from: None,
+        phases: vec!["one".into()],
+        budget_usd: Some(0.5),
+        ..JobSpec::default()
     }
+}
+
+/// Queues a job in the project of that name; none without a credit.
+async fn enqueue(records: &Records, user: &User, name: &str, spec: &JobSpec) -> Option<JobRecord> {
+    let project = records.ensure_project(&user.id, name).await.expect("a project");
+    records.enqueue(&user.id, &project.id, spec).await.expect("asked")
 }
 
 async fn users(one: &Records, two: &Records) {
@@ -62,8 +64,8 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
     let mut asked = Vec::new();
     for number in 0..8 {
         let records = if number % 2 == 0 { one.clone() } else { two.clone() };
-        let new = new_job(one, &bob, "shop").await;
-        asked.push(tokio::spawn(async move { records.enqueue(&new).await.expect("asked") }));
+        let bob = bob.clone();
+        asked.push(tokio::spawn(async move { enqueue(&records, &bob, "shop", &spec()).await }));
     }
     let mut versions = Vec::new();
     for asked in asked {
@@ -99,8 +101,7 @@ async fn credits_are_spent_once(one: &Records, two: &Records) {
 /// A deleted job is hidden, is claimed for removal, and keeps its cost.
 async fn deleted(one: &Records, two: &Records) {
     let fay = one.add_user("fay", &digest(), 3).await.expect("added");
-    let taken = async |new: NewJob| one.enqueue(&new).await.expect("asked").expect("taken in");
-    let gone = taken(new_job(one, &fay, "shop").await).await;
+    let gone = enqueue(one, &fay, "shop", &spec()).await.expect("taken in");
     let end = Change {
         status: Some((Status::Queued, Status::Cancelled)),
         settled: Some(true),
@@ -109,7 +110,8 @@ async fn deleted(one: &Records, two: &Records) {
     };
     one.change(&gone.id, Precondition::None, end.clone(), Vec::new()).await.expect("asked").expect("ended");
     let from = gone.workspace.as_str().parse().expect("an id");
-    let waiting = taken(NewJob { begins_from: Some(from), ..new_job(one, &fay, "shop").await }).await;
+    let from_gone = JobSpec { begins_from: Some(from), ..spec() };
+    let waiting = enqueue(one, &fay, "shop", &from_gone).await.expect("taken in");
     assert!(two.is_base_of_queued_job(&gone.workspace).await.expect("read"));
     one.change(&waiting.id, Precondition::None, end, Vec::new()).await.expect("asked").expect("ended");
     assert!(!two.is_base_of_queued_job(&gone.workspace).await.expect("read"));
@@ -137,7 +139,7 @@ async fn deleted(one: &Records, two: &Records) {
     assert!(two.erase_job(&gone.id, second.attempt).await.expect("asked"));
     assert!(one.events(&gone.id, 0).await.expect("read").is_empty());
     let left = one.job(&gone.id).await.expect("read").expect("what it cost");
-    assert_eq!((left.goal.as_str(), left.cost_nanos, left.settled, left.deleted), ("", 5, true, true));
+    assert_eq!((left.spec.goal.as_str(), left.cost_nanos, left.settled, left.deleted), ("", 5, true, true));
     let names = two.project_names().await.expect("read");
     assert_eq!(names.get(gone.workspace.as_str()).map(String::as_str), Some("shop"));
 }
@@ -147,8 +149,7 @@ async fn claims(one: &Records, two: &Records) {
     let eve = one.add_user("eve", &digest(), 10).await.expect("added");
     let mut ids = Vec::new();
     for _ in 0..4 {
-        let new = new_job(one, &eve, "shop").await;
-        ids.push(one.enqueue(&new).await.expect("asked").expect("taken in").id);
+        ids.push(enqueue(one, &eve, "shop", &spec()).await.expect("taken in").id);
     }
     let claiming = (0..10).map(|number| {
         let records = if number % 2 == 0 { one.clone() } else { two.clone() };
@@ -230,7 +231,7 @@ async fn claims(one: &Records, two: &Records) {
 async fn void_leases(url: &str, one: &Records, two: &Records) {
     const SHORT: Duration = Duration::from_secs(15);
     let kim = one.add_user("kim", &digest(), 1).await.expect("added");
-    let job = one.enqueue(&new_job(one, &kim, "shop").await).await.expect("asked").expect("taken in");
+    let job = enqueue(one, &kim, "shop", &spec()).await.expect("taken in");
     let claimed = one.claim(SHORT, Some(&job.id)).await.expect("asked").expect("free");
     assert!(two.claim(SHORT, Some(&job.id)).await.expect("asked").is_none(), "its process runs");
     let mut child = std::process::Command::new("true").spawn().expect("it starts");
@@ -265,7 +266,7 @@ async fn void_leases(url: &str, one: &Records, two: &Records) {
 /// Event numbers have no gaps across writers, and reading page by page returns every event.
 async fn events(one: &Records, two: &Records) {
     let dan = one.add_user("dan", &digest(), 1).await.expect("added");
-    let job = one.enqueue(&new_job(one, &dan, "shop").await).await.expect("asked").expect("taken in");
+    let job = enqueue(one, &dan, "shop", &spec()).await.expect("taken in");
     let writing = (0..40).map(|number| {
         let (records, id) = (if number % 2 == 0 { one.clone() } else { two.clone() }, job.id.clone());
         tokio::spawn(async move {
@@ -358,7 +359,7 @@ async fn reads_do_not_wait_for_writes() {
     let url = format!("sqlite://{}", directory.path().join("records.sqlite").display());
     let records = open(&url).await;
     let gus = records.add_user("gus", &digest(), 2).await.expect("added");
-    let job = records.enqueue(&new_job(&records, &gus, "shop").await).await.expect("asked").expect("taken in");
+    let job = enqueue(&records, &gus, "shop", &spec()).await.expect("taken in");
 
     let other = database::connect(&url).await.expect("another process");
     let other = other.begin().await.expect("it begins");

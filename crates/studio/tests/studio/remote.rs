@@ -216,7 +216,7 @@ async fn refused(database: Option<String>) {
     front.now(None);
     let studio = remote.studio();
     let left = until(&records, &id, "all is removed", |job| job.settled).await;
-    assert_eq!((left.deleted, left.goal.as_str(), left.events), (true, "", 0));
+    assert_eq!((left.deleted, left.spec.goal.as_str(), left.events), (true, "", 0));
     // The retry delay also holds for a process that has not seen the failure.
     assert!(left.attempt > tried.attempt);
     assert!(asked.elapsed() >= Duration::from_secs(5), "{:?}", asked.elapsed());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agent::model::ChoiceError;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use sandbar_studio::records::{Change, JobRecord, NewJob, Precondition, Spec};
+use sandbar_studio::records::{Change, JobRecord, JobSpec, Precondition};
 use sandbar_studio::token::{Digest, new_token};
 use sandbar_studio::{
     CapturedScreenshot, ChosenModel, JobId, Resumed, ScreenshotFailed, Settings, Status, Studio, StudioError,
@@ -184,17 +184,8 @@ impl Process {
         let digest = Digest::from_token(new_token().expose()).expect("a token");
         let user = records.add_user("ada", &digest, 1).await.expect("a user");
         let project = records.ensure_project(&user.id, "page").await.expect("a project");
-        let new = NewJob {
-            id: JobId::new(),
-            project: project.id,
-            user: user.id.clone(),
-            goal: "Make a page.".to_owned(),
-            spec: Spec::default(),
-            model: "scripted:here".to_owned(),
-            begins_from: None,
-            rebuilt_from: None,
-        };
-        let job = records.enqueue(&new).await.expect("taken in").expect("a job");
+        let spec = JobSpec { goal: "Make a page.".to_owned(), model: "scripted:here".to_owned(), ..JobSpec::default() };
+        let job = records.enqueue(&user.id, &project.id, &spec).await.expect("taken in").expect("a job");
         let made = self.host.workspaces.create(&job.workspace, Setup::default()).await.expect("a workspace");
         let workspace = made.workspace;
         workspace.serve(Some(application())).await.expect("it answers");
