@@ -31,7 +31,7 @@ pub use event::{Event, Happened, Image};
 pub use feed::{Feed, Watcher};
 pub use message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
 pub use model::Model;
-pub use plan::{Phase, Plan, Settings, system_prompt};
+pub use plan::{Plan, PlanPhase, Settings, system_prompt};
 pub use records::{RunId, RunRecords};
 pub use run::{Parts, Report, Run, RunError};
 pub use stop::StopReason;

@@ -5,15 +5,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::approval::Policy;
+use crate::approval::ApprovalPolicy;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub goal: String,
     /// Worked on one after the other; if empty, the goal alone.
     #[serde(default)]
-    pub phases: Vec<Phase>,
-    /// In the syntax of [`Choice`](crate::model::Choice).
+    pub phases: Vec<PlanPhase>,
+    /// In the syntax of [`ModelChoice`](crate::model::ModelChoice).
     pub model: String,
     /// Name of the workspace, for display and for resuming.
     pub workspace: Option<String>,
@@ -22,7 +22,7 @@ pub struct Plan {
     #[serde(default)]
     pub settings: Settings,
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: ApprovalPolicy,
     /// Data that the program needs to resume the run, opaque to this crate.
     #[serde(default)]
     pub details: Value,
@@ -30,7 +30,7 @@ pub struct Plan {
 
 /// A part of the work that is committed on its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Phase {
+pub struct PlanPhase {
     pub goal: String,
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::records::Records;
-use crate::token::Digest;
+use crate::token::TokenDigest;
 
 /// Between two polls. Together with [`crate::studio`]'s credential cache, a revoked credential
 /// keeps nothing open for more than 5 s.
@@ -19,7 +19,7 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The credentials that hold something open in this process.
 #[derive(Default)]
 pub(crate) struct Credentials {
-    open: Mutex<HashMap<Digest, Open>>,
+    open: Mutex<HashMap<TokenDigest, Open>>,
 }
 
 struct Open {
@@ -29,7 +29,7 @@ struct Open {
 
 /// Held while something is open by a credential.
 pub(crate) struct CredentialGuard {
-    credential: Digest,
+    credential: TokenDigest,
     revoked: CancellationToken,
     credentials: Arc<Credentials>,
 }
@@ -54,11 +54,11 @@ impl Drop for CredentialGuard {
 }
 
 impl Credentials {
-    fn open(&self) -> MutexGuard<'_, HashMap<Digest, Open>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<TokenDigest, Open>> {
         self.open.lock()
     }
 
-    pub(crate) fn guard(self: &Arc<Self>, credential: &Digest) -> CredentialGuard {
+    pub(crate) fn guard(self: &Arc<Self>, credential: &TokenDigest) -> CredentialGuard {
         let mut open = self.open();
         let entry =
             open.entry(credential.clone()).or_insert_with(|| Open { guards: 0, revoked: CancellationToken::new() });
@@ -68,7 +68,7 @@ impl Credentials {
     }
 
     /// Ends everything that a credential holds open.
-    pub(crate) fn revoke(&self, credential: &Digest) {
+    pub(crate) fn revoke(&self, credential: &TokenDigest) {
         if let Some(entry) = self.open().get(credential) {
             entry.revoked.cancel();
         }
@@ -79,7 +79,7 @@ impl Credentials {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             let Some(credentials) = credentials.upgrade() else { return };
-            let open: Vec<Digest> = credentials.open().keys().cloned().collect();
+            let open: Vec<TokenDigest> = credentials.open().keys().cloned().collect();
             if open.is_empty() {
                 continue;
             }
@@ -106,8 +106,10 @@ mod tests {
     fn revoking_a_credential_cancels_all_its_guards() {
         let credentials = Arc::new(Credentials::default());
         let (mine, other) = (new_token(), new_token());
-        let (mine, other) =
-            (Digest::from_token(mine.expose()).expect("a token"), Digest::from_token(other.expose()).expect("a token"));
+        let (mine, other) = (
+            TokenDigest::from_token(mine.expose()).expect("a token"),
+            TokenDigest::from_token(other.expose()).expect("a token"),
+        );
         let guards = [credentials.guard(&mine), credentials.guard(&mine)];
         let kept = credentials.guard(&other);
         credentials.revoke(&mine);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::job::Status;
-use crate::view::Screenshot;
+use crate::view::ScreenshotView;
 
 /// An event on a job's timeline: one JSON object.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -147,8 +147,8 @@ pub struct EventImage {
     pub height: u32,
 }
 
-impl From<&Screenshot> for EventImage {
-    fn from(Screenshot { url, device, width, height, .. }: &Screenshot) -> Self {
+impl From<&ScreenshotView> for EventImage {
+    fn from(ScreenshotView { url, device, width, height, .. }: &ScreenshotView) -> Self {
         Self { url: url.clone(), device: device.clone(), width: *width, height: *height }
     }
 }

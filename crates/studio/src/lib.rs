@@ -40,6 +40,6 @@ pub use studio::Studio;
 pub use terminal::{Terminal, TerminalInput, TerminalOutput};
 pub use view::{
     Dashboard, FileContent, FileEntry, FileKind, FileSource, Job, Listing, Me, PlanUse, PreviewCheck, PreviewState,
-    Project, Resumed, Screenshot, ScreenshotFile, SnapshotView, Totals, UsageLine, UsageReport, User,
+    Project, ResumedPreview, ScreenshotFile, ScreenshotView, SnapshotView, Totals, UsageLine, UsageReport, User,
 };
 pub use worker::work;

@@ -1,7 +1,7 @@
 //! A request for a build. Parsing checks its texts and amounts, and [`NewBuild::validate`] the
 //! rest.
 
-use agent::approval::{Decision, Policy, Rule};
+use agent::approval::{ApprovalDecision, ApprovalPolicy, Rule};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use workspace::setup::{Repo, RepoSource};
@@ -55,7 +55,7 @@ struct ApprovalRule {
     tool: NonBlankText<100>,
     /// A regular expression that matches anywhere in the command or path; absent: always.
     pattern: Option<NonBlankText<1000>>,
-    decision: Decision,
+    decision: ApprovalDecision,
 }
 
 /// The project that a build belongs to.
@@ -106,7 +106,7 @@ impl NewBuild {
             branch: self.branch.map(|text| text.0),
             template: self.template.map(|text| text.0),
             budget_usd: self.budget_usd.map(|amount| amount.0),
-            policy: Policy { rules, otherwise: Decision::Allow },
+            policy: ApprovalPolicy { rules, otherwise: ApprovalDecision::Allow },
             ..JobSpec::default()
         };
         Ok((project, self.model.map(|text| text.0), spec))

@@ -24,11 +24,11 @@ use crate::job::Status;
 use crate::probe::{self, AppResponse, SandboxStatus};
 use crate::records::{Change, JobRecord, Precondition};
 use crate::studio::Studio;
-use crate::view::{Job, PreviewCheck, PreviewState, Resumed, SnapshotView, User};
+use crate::view::{Job, PreviewCheck, PreviewState, ResumedPreview, SnapshotView, User};
 use text::error_chain;
 
 /// A resume in progress, shared by its callers.
-pub(crate) type Resuming = Shared<BoxFuture<'static, Result<Resumed, Arc<StudioError>>>>;
+pub(crate) type Resuming = Shared<BoxFuture<'static, Result<ResumedPreview, Arc<StudioError>>>>;
 
 /// Removes a resume from the map of resumes in progress when dropped.
 struct ResumeGuard<'a> {
@@ -211,7 +211,7 @@ impl Studio {
     /// [`StudioError::SandboxExpired`], [`StudioError::SandboxUnreachable`],
     /// [`StudioError::OverBudget`], [`StudioError::ApplicationFailed`], [`StudioError::NotReady`],
     /// or [`StudioError::NotFound`].
-    pub async fn resume(&self, user: &User, id: &JobId) -> Result<Resumed, StudioError> {
+    pub async fn resume(&self, user: &User, id: &JobId) -> Result<ResumedPreview, StudioError> {
         // The deadline includes all waiting: the response must arrive before clients time out.
         let until = Instant::now() + self.inner.settings.resume_deadline;
         let job = self.find_ready_job(user, id).await?;
@@ -258,7 +258,7 @@ impl Studio {
     }
 
     /// Makes two attempts, which leave time to close the workspace before `until`.
-    async fn resume_job(&self, job: &JobRecord, until: Instant) -> Result<Resumed, StudioError> {
+    async fn resume_job(&self, job: &JobRecord, until: Instant) -> Result<ResumedPreview, StudioError> {
         let settings = &self.inner.settings;
         let latest = until - CLOSE_RESERVE;
         let ready_by = latest.min(Instant::now() + settings.resume_timeout);
@@ -294,7 +294,12 @@ impl Studio {
         }
     }
 
-    async fn try_resume(&self, job: &JobRecord, ready_by: Instant, latest: Instant) -> Result<Resumed, ResumeFailure> {
+    async fn try_resume(
+        &self,
+        job: &JobRecord,
+        ready_by: Instant,
+        latest: Instant,
+    ) -> Result<ResumedPreview, ResumeFailure> {
         match probe::inspect_sandbox(self.workspaces(), &job.workspace).await {
             SandboxStatus::Gone => return Err(ResumeFailure::Permanent(StudioError::SandboxExpired)),
             SandboxStatus::Unreachable(reason) => return Err(ResumeFailure::Transient(reason)),
@@ -339,7 +344,7 @@ impl Studio {
         tokio::time::timeout_at(by, diagnosed).await.unwrap_or_else(|_| late())
     }
 
-    async fn start_preview(&self, job: &JobRecord, workspace: &Workspace) -> Result<Resumed, ResumeFailure> {
+    async fn start_preview(&self, job: &JobRecord, workspace: &Workspace) -> Result<ResumedPreview, ResumeFailure> {
         workspace.resume().await.map_err(ResumeFailure::from_unavailable)?;
         let SandboxStatus::Running { sandbox, ends_at } =
             probe::inspect_sandbox(self.workspaces(), &job.workspace).await
@@ -372,7 +377,7 @@ impl Studio {
         self.change(&job.id, Precondition::None, change, events)
             .await
             .map_err(|error| ResumeFailure::Transient(error_chain(&error)))?;
-        Ok(Resumed { preview_url, sandbox_id })
+        Ok(ResumedPreview { preview_url, sandbox_id })
     }
 
     /// After a failed resume: the provider may have resumed the sandbox after the deadline.

@@ -14,7 +14,7 @@ use crate::job::Status;
 use crate::records::JobRecord;
 use crate::studio::Studio;
 use crate::view::{
-    Dashboard, Job, Me, PlanUse, Project, Screenshot, ScreenshotFile, Totals, UsageLine, UsageReport, User,
+    Dashboard, Job, Me, PlanUse, Project, ScreenshotFile, ScreenshotView, Totals, UsageLine, UsageReport, User,
 };
 
 /// Recorded usage per workspace.
@@ -193,7 +193,7 @@ impl Studio {
     ///
     /// # Errors
     /// [`StudioError::NotFound`] when the user has no such job.
-    pub async fn screenshots(&self, user: &User, id: &JobId) -> Result<Vec<Screenshot>, StudioError> {
+    pub async fn screenshots(&self, user: &User, id: &JobId) -> Result<Vec<ScreenshotView>, StudioError> {
         self.find_own_job(user, id).await?;
         Ok(self.records().screenshots(id).await?)
     }

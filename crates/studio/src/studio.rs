@@ -28,7 +28,7 @@ use crate::previews::Resuming;
 use crate::records::{Change, JobRecord, Precondition, Records};
 use crate::settings::Settings;
 use crate::timeline::Timeline;
-use crate::token::{Digest, new_session};
+use crate::token::{TokenDigest, new_session};
 use crate::view::User;
 
 /// How long an authenticated credential is cached. A revoked credential stays usable for at most
@@ -68,7 +68,7 @@ pub(crate) struct StudioInner {
     pub(crate) tasks: TaskTracker,
     /// Cancels those background tasks that another process can continue.
     pub(crate) stop: CancellationToken,
-    credential_cache: Mutex<HashMap<Digest, (User, Instant)>>,
+    credential_cache: Mutex<HashMap<TokenDigest, (User, Instant)>>,
     project_names: Mutex<HashMap<ProjectId, String>>,
     credentials: Arc<Credentials>,
     _event_polling: AbortOnDropHandle<()>,
@@ -137,7 +137,7 @@ impl Studio {
     ///
     /// # Errors
     /// [`StudioError::Unavailable`] when the records cannot be read.
-    pub(crate) async fn authenticate(&self, token: &Digest) -> Result<Option<User>, StudioError> {
+    pub(crate) async fn authenticate(&self, token: &TokenDigest) -> Result<Option<User>, StudioError> {
         if let Some(user) = self.cached_user(token) {
             return Ok(Some(user));
         }
@@ -150,7 +150,7 @@ impl Studio {
     ///
     /// # Errors
     /// [`StudioError::Unavailable`] when the records cannot be read.
-    pub(crate) async fn authenticate_session(&self, session: &Digest) -> Result<Option<User>, StudioError> {
+    pub(crate) async fn authenticate_session(&self, session: &TokenDigest) -> Result<Option<User>, StudioError> {
         if let Some(user) = self.cached_user(session) {
             return Ok(Some(user));
         }
@@ -159,7 +159,7 @@ impl Studio {
         Ok(user)
     }
 
-    fn cached_user(&self, credential: &Digest) -> Option<User> {
+    fn cached_user(&self, credential: &TokenDigest) -> Option<User> {
         let credential_cache = self.inner.credential_cache.lock();
         credential_cache
             .get(credential)
@@ -167,7 +167,7 @@ impl Studio {
             .map(|(user, _)| user.clone())
     }
 
-    fn cache_user(&self, credential: &Digest, user: Option<&User>) {
+    fn cache_user(&self, credential: &TokenDigest, user: Option<&User>) {
         let mut credential_cache = self.inner.credential_cache.lock();
         match user {
             Some(user) => {
@@ -186,9 +186,9 @@ impl Studio {
     /// # Errors
     /// [`StudioError::Unavailable`] when the records cannot be read or written.
     pub(crate) async fn sign_in(&self, token: &str) -> Result<Option<Secret>, StudioError> {
-        let Some(access) = Digest::from_token(token) else { return Ok(None) };
+        let Some(access) = TokenDigest::from_token(token) else { return Ok(None) };
         let session = new_session();
-        let Some(digest) = Digest::from_session(session.expose()) else { return Ok(None) };
+        let Some(digest) = TokenDigest::from_session(session.expose()) else { return Ok(None) };
         let user = self.records().add_session(&access, &digest, SESSION_LIFETIME).await?;
         Ok(user.map(|_| session))
     }
@@ -198,7 +198,7 @@ impl Studio {
     /// # Errors
     /// [`StudioError::Unavailable`] when the records cannot be written. The session then stays
     /// valid.
-    pub(crate) async fn sign_out(&self, session: &Digest) -> Result<(), StudioError> {
+    pub(crate) async fn sign_out(&self, session: &TokenDigest) -> Result<(), StudioError> {
         self.records().end_session(session).await?;
         self.cache_user(session, None);
         self.inner.credentials.revoke(session);
@@ -206,7 +206,7 @@ impl Studio {
     }
 
     /// A guard that reports when the credential is revoked.
-    pub(crate) fn guard(&self, credential: &Digest) -> CredentialGuard {
+    pub(crate) fn guard(&self, credential: &TokenDigest) -> CredentialGuard {
         self.inner.credentials.guard(credential)
     }
 

@@ -27,9 +27,9 @@ fn generate(prefix: &str) -> Secret {
 /// The SHA-256 of a token, in hexadecimal. Needs no salt, because a token has more random bits than
 /// can be guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Digest(String);
+pub struct TokenDigest(String);
 
-impl Digest {
+impl TokenDigest {
     /// None when the text does not have the form of an access token.
     pub fn from_token(token: &str) -> Option<Self> {
         Self::with_prefix(PREFIX, token)
@@ -62,14 +62,17 @@ mod tests {
     #[test]
     fn tokens_are_unique_and_well_formed() {
         let (one, two) = (new_token(), new_token());
-        let digest = Digest::from_token(one.expose()).expect("its own form");
-        assert_ne!(Some(&digest), Digest::from_token(two.expose()).as_ref());
+        let digest = TokenDigest::from_token(one.expose()).expect("its own form");
+        assert_ne!(Some(&digest), TokenDigest::from_token(two.expose()).as_ref());
         assert!(digest.is(digest.as_str()) && !digest.is("x"));
         for text in ["", "sbt_", "sbt_123", &one.expose()[4..], "e2b_0123456789012345678901234567890123456789"] {
-            assert!(Digest::from_token(text).is_none(), "{text}");
+            assert!(TokenDigest::from_token(text).is_none(), "{text}");
         }
         let session = new_session();
-        assert!(Digest::from_session(session.expose()).is_some() && Digest::from_token(session.expose()).is_none());
-        assert!(Digest::from_session(one.expose()).is_none(), "an access token opens no session");
+        assert!(
+            TokenDigest::from_session(session.expose()).is_some()
+                && TokenDigest::from_token(session.expose()).is_none()
+        );
+        assert!(TokenDigest::from_session(one.expose()).is_none(), "an access token opens no session");
     }
 }

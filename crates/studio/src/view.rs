@@ -124,7 +124,8 @@ pub struct UsageLine {
 
 /// A preview whose application responds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Resumed {
+#[schemars(rename = "Resumed")]
+pub struct ResumedPreview {
     /// Null when the build has no page.
     pub preview_url: Option<String>,
     pub sandbox_id: String,
@@ -160,7 +161,8 @@ pub enum PreviewState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Screenshot {
+#[schemars(rename = "Screenshot")]
+pub struct ScreenshotView {
     pub id: ScreenshotId,
     /// `desktop` or `mobile`.
     pub device: String,

@@ -16,7 +16,7 @@ use crate::records::RunId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "RuleDecision")]
-pub enum Decision {
+pub enum ApprovalDecision {
     #[default]
     Allow,
     Ask,
@@ -26,9 +26,9 @@ pub enum Decision {
 /// The first matching rule decides; without one, `otherwise` does.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Policy {
+pub struct ApprovalPolicy {
     pub rules: Vec<Rule>,
-    pub otherwise: Decision,
+    pub otherwise: ApprovalDecision,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,13 +40,13 @@ pub struct Rule {
     /// Absent, it matches every call.
     #[serde(default)]
     pub pattern: Option<String>,
-    pub decision: Decision,
+    pub decision: ApprovalDecision,
 }
 
 /// A pattern that is not a regular expression.
 #[derive(Debug, thiserror::Error)]
 #[error("the pattern `{pattern}` of an approval rule is no regular expression")]
-pub struct InvalidPattern {
+pub struct InvalidRulePattern {
     pub pattern: String,
     pub source: regex::Error,
 }
@@ -54,15 +54,15 @@ pub struct InvalidPattern {
 /// A policy with compiled patterns.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledPolicy {
-    rules: Vec<(String, Option<Regex>, Decision)>,
-    otherwise: Decision,
+    rules: Vec<(String, Option<Regex>, ApprovalDecision)>,
+    otherwise: ApprovalDecision,
 }
 
 impl CompiledPolicy {
-    pub(crate) fn new(policy: &Policy) -> Result<Self, InvalidPattern> {
+    pub(crate) fn new(policy: &ApprovalPolicy) -> Result<Self, InvalidRulePattern> {
         let compile = |rule: &Rule| {
             let pattern = rule.pattern.as_ref().map(|pattern| {
-                Regex::new(pattern).map_err(|source| InvalidPattern { pattern: pattern.clone(), source })
+                Regex::new(pattern).map_err(|source| InvalidRulePattern { pattern: pattern.clone(), source })
             });
             Ok((rule.tool.clone(), pattern.transpose()?, rule.decision))
         };
@@ -70,10 +70,10 @@ impl CompiledPolicy {
         Ok(Self { rules, otherwise: policy.otherwise })
     }
 
-    pub(crate) fn decide(&self, tool: &str, input: &Value) -> Decision {
+    pub(crate) fn decide(&self, tool: &str, input: &Value) -> ApprovalDecision {
         let subject = ["command", "path", "pattern"].iter().find_map(|field| input[*field].as_str());
         let subject = subject.map_or_else(|| input.to_string(), str::to_owned);
-        let fits = |(name, pattern, _): &&(String, Option<Regex>, Decision)| {
+        let fits = |(name, pattern, _): &&(String, Option<Regex>, ApprovalDecision)| {
             (name == "*" || name == tool) && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&subject))
         };
         self.rules.iter().find(fits).map_or(self.otherwise, |(_, _, decision)| *decision)
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn first_matching_rule_decides() {
-        let policy: Policy = serde_json::from_value(json!({
+        let policy: ApprovalPolicy = serde_json::from_value(json!({
             "rules": [
                 { "tool": "bash", "pattern": "^git push", "decision": "ask" },
                 { "tool": "bash", "pattern": "rm -rf /", "decision": "deny" },
@@ -134,16 +134,16 @@ mod tests {
         .expect("a policy");
         let compiled = CompiledPolicy::new(&policy).expect("good patterns");
         for (tool, input, expected) in [
-            ("bash", json!({ "command": "git push origin" }), Decision::Ask),
-            ("bash", json!({ "command": "sudo rm -rf /" }), Decision::Deny),
-            ("read_file", json!({ "path": "/home/user/.env" }), Decision::Deny),
-            ("bash", json!({ "command": "ls" }), Decision::Allow),
-            ("grep", json!({ "pattern": "x" }), Decision::Ask),
+            ("bash", json!({ "command": "git push origin" }), ApprovalDecision::Ask),
+            ("bash", json!({ "command": "sudo rm -rf /" }), ApprovalDecision::Deny),
+            ("read_file", json!({ "path": "/home/user/.env" }), ApprovalDecision::Deny),
+            ("bash", json!({ "command": "ls" }), ApprovalDecision::Allow),
+            ("grep", json!({ "pattern": "x" }), ApprovalDecision::Ask),
         ] {
             assert_eq!(compiled.decide(tool, &input), expected, "{tool} {input}");
         }
-        let wrong = Policy {
-            rules: vec![Rule { tool: "*".into(), pattern: Some("(".into()), decision: Decision::Deny }],
+        let wrong = ApprovalPolicy {
+            rules: vec![Rule { tool: "*".into(), pattern: Some("(".into()), decision: ApprovalDecision::Deny }],
             ..policy
         };
         assert!(CompiledPolicy::new(&wrong).is_err());

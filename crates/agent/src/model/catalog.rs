@@ -28,7 +28,7 @@ pub struct ModelInfo {
 
 /// Price of tokens, in dollars per million.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Price {
+pub struct ModelPrice {
     pub input: f64,
     pub output: f64,
     pub cache_write: f64,
@@ -38,9 +38,9 @@ pub struct Price {
 }
 
 impl ModelInfo {
-    pub fn price(&self) -> Price {
+    pub fn price(&self) -> ModelPrice {
         let Self { input, output, cache_write, cache_read, .. } = *self;
-        Price { input, output, cache_write, cache_read, long: self.above.zip(self.factor) }
+        ModelPrice { input, output, cache_write, cache_read, long: self.above.zip(self.factor) }
     }
 }
 
@@ -49,7 +49,7 @@ impl ModelInfo {
 #[error("`{0}` is no price; write dollars per million tokens of input and of output, such as 0.20/0.80")]
 pub struct InvalidPrice(String);
 
-impl FromStr for Price {
+impl FromStr for ModelPrice {
     type Err = InvalidPrice;
 
     /// Parses `IN/OUT`.
@@ -61,7 +61,7 @@ impl FromStr for Price {
     }
 }
 
-impl Price {
+impl ModelPrice {
     /// Cached input is priced like other input, so costs are at most overestimated. [`None`] if one
     /// of the two is not an amount.
     pub fn new(input: f64, output: f64) -> Option<Self> {
@@ -124,13 +124,13 @@ mod tests {
 
     #[test]
     fn price_parses_two_amounts_per_million_tokens() {
-        let price: Price = "0.20/0.80".parse().expect("a price");
+        let price: ModelPrice = "0.20/0.80".parse().expect("a price");
         let usage =
             Usage { input_tokens: 500_000, cache_read_tokens: 500_000, output_tokens: 1_000_000, ..Usage::default() };
         assert_eq!(price.cost(usage), Usd::from_cents(20 + 80));
-        assert_eq!("0/0".parse::<Price>().map(|price| price.cost(usage)), Ok(Usd::from_cents(0)));
+        assert_eq!("0/0".parse::<ModelPrice>().map(|price| price.cost(usage)), Ok(Usd::from_cents(0)));
         for text in ["", "1", "1/", "/1", "-1/1", "1/inf", "NaN/1", "1/2/3", "one/two"] {
-            assert!(text.parse::<Price>().is_err(), "{text}");
+            assert!(text.parse::<ModelPrice>().is_err(), "{text}");
         }
     }
 

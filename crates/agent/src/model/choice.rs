@@ -14,7 +14,7 @@ use super::scripted::{ScriptError, Scripted};
 use super::{Model, ModelError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Choice {
+pub enum ModelChoice {
     Anthropic { model: String },
     OpenAi { model: String, url: Url },
     Scripted { file: PathBuf },
@@ -45,7 +45,7 @@ pub enum ChoiceError {
     Model(#[from] ModelError),
 }
 
-impl FromStr for Choice {
+impl FromStr for ModelChoice {
     type Err = ChoiceError;
 
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
@@ -70,7 +70,7 @@ fn parse(text: &str) -> Result<Url, ChoiceError> {
     if ["http", "https"].contains(&url.scheme()) { Ok(url) } else { Err(ChoiceError::Unknown(text.to_owned())) }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for ModelChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Anthropic { model } => write!(f, "anthropic:{model}"),
@@ -80,7 +80,7 @@ impl fmt::Display for Choice {
     }
 }
 
-impl Choice {
+impl ModelChoice {
     /// # Errors
     /// [`ChoiceError::Key`] if a key is missing, [`ChoiceError::Url`] or [`ChoiceError::Script`] if
     /// the URL or script is invalid, [`ChoiceError::Model`] if the client cannot be created.
@@ -108,12 +108,13 @@ mod tests {
             "openai:qwen@3@http://127.0.0.1:8000/v1",
             "scripted:examples/scripts/web-app.yaml",
         ] {
-            assert_eq!(text.parse::<Choice>().expect("a model").to_string(), text);
+            assert_eq!(text.parse::<ModelChoice>().expect("a model").to_string(), text);
         }
         for text in ["claude", "anthropic:", "openai:x", "openai:@http://a", "openai:x@file:///etc", "gemini:x"] {
-            assert!(text.parse::<Choice>().is_err(), "{text}");
+            assert!(text.parse::<ModelChoice>().is_err(), "{text}");
         }
-        let missing = "anthropic:x".parse::<Choice>().expect("a model").model(&Keys::default()).err().expect("no key");
+        let missing =
+            "anthropic:x".parse::<ModelChoice>().expect("a model").model(&Keys::default()).err().expect("no key");
         assert_eq!(missing.to_string(), "ANTHROPIC_API_KEY is not set");
     }
 }

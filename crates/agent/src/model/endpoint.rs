@@ -12,7 +12,7 @@ use super::sse::SseEvent;
 
 pub(super) struct Endpoint {
     client: Client,
-    /// In the syntax of [`Choice`](super::Choice).
+    /// In the syntax of [`ModelChoice`](super::ModelChoice).
     pub(super) name: String,
     /// The endpoint's own name of the model.
     pub(super) model: String,

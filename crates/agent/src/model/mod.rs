@@ -20,14 +20,14 @@ use serde_json::Value;
 
 use crate::message::{Block, Message};
 
-pub use catalog::{InvalidPrice, ModelInfo, Price, find_model};
-pub use choice::{Choice, ChoiceError, Keys};
+pub use catalog::{InvalidPrice, ModelInfo, ModelPrice, find_model};
+pub use choice::{ChoiceError, Keys, ModelChoice};
 pub use priced::with_price;
 
 /// A language model.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// In the syntax of [`Choice`], for example `anthropic:claude-opus-5-5`.
+    /// In the syntax of [`ModelChoice`], for example `anthropic:claude-opus-5-5`.
     fn name(&self) -> &str;
 
     /// Context window in tokens.
@@ -38,7 +38,7 @@ pub trait Model: Send + Sync {
 
     /// [`None`] if the price is unknown: then no budget in dollars can be enforced. [`with_price`]
     /// sets one.
-    fn price(&self) -> Option<Price>;
+    fn price(&self) -> Option<ModelPrice>;
 
     /// Requests one response, whole or not at all. `tell` receives deltas as they arrive; after an
     /// error they are void. Dropping the future cancels the request.

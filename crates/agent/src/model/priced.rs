@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
+use super::{DeltaSink, Model, ModelError, ModelPrice, Request, Turn};
 
 struct Priced {
     model: Arc<dyn Model>,
-    price: Price,
+    price: ModelPrice,
 }
 
 /// The same model at this price, whatever the catalog says.
-pub fn with_price(model: Arc<dyn Model>, price: Price) -> Arc<dyn Model> {
+pub fn with_price(model: Arc<dyn Model>, price: ModelPrice) -> Arc<dyn Model> {
     Arc::new(Priced { model, price })
 }
 
@@ -31,7 +31,7 @@ impl Model for Priced {
         self.model.max_answer_tokens()
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         Some(self.price)
     }
 

@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Delta, DeltaSink, Model, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
+use super::{Delta, DeltaSink, Model, ModelError, ModelPrice, ModelStop, Purpose, Request, Turn, Usage};
 use crate::message::{Block, Message, Role, ToolUse};
 
 const WINDOW: u64 = 200_000;
@@ -186,8 +186,8 @@ impl Model for Scripted {
     }
 
     /// Free of charge.
-    fn price(&self) -> Option<Price> {
-        Some(Price { input: 0.0, output: 0.0, cache_write: 0.0, cache_read: 0.0, long: None })
+    fn price(&self) -> Option<ModelPrice> {
+        Some(ModelPrice { input: 0.0, output: 0.0, cache_write: 0.0, cache_read: 0.0, long: None })
     }
 
     async fn turn(&self, request: Request<'_>, tell: DeltaSink<'_>) -> Result<Turn, ModelError> {

@@ -14,7 +14,7 @@ use super::execute::{execute, output};
 use super::observe::{self, TruncatedResult};
 use super::stuck::Verdict;
 use super::{End, LAST_TURN, MAX_FORMAT_ERRORS, Next, Run, RunError};
-use crate::approval::{ApprovalAnswer, Decision, Question};
+use crate::approval::{ApprovalAnswer, ApprovalDecision, Question};
 use crate::change::{Change, Fact, FinishedCall, Strikes};
 use crate::event::{Event, Image};
 use crate::message::{Block, Message, Part, Role, ToolOutcome, ToolUse};
@@ -142,9 +142,11 @@ impl Run {
     /// Whether the policy or the approver allows a call. A denied call gets its result here.
     async fn check_approval(&mut self, call: &ToolUse) -> Result<bool, RunError> {
         let denied = match self.policy.decide(&call.name, &call.input) {
-            Decision::Allow => return Ok(true),
-            Decision::Deny => "Denied: the policy of this run does not allow this call. Find another way.".to_owned(),
-            Decision::Ask => {
+            ApprovalDecision::Allow => return Ok(true),
+            ApprovalDecision::Deny => {
+                "Denied: the policy of this run does not allow this call. Find another way.".to_owned()
+            }
+            ApprovalDecision::Ask => {
                 let args = self.mask_json(&call.input);
                 self.record(Event::ApprovalAsked { id: call.id.clone(), tool: call.name.clone(), args }, None);
                 self.flush().await?;

@@ -29,7 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tools::ToolDispatcher;
 use workspace::ledger::Usd;
 
-use crate::approval::{Approver, CompiledPolicy, InvalidPattern};
+use crate::approval::{Approver, CompiledPolicy, InvalidRulePattern};
 use crate::change::Change;
 use crate::checkpoint::Checkpointer;
 use crate::event::Event;
@@ -82,7 +82,7 @@ pub enum RunError {
     )]
     NoPrice(String),
     #[error(transparent)]
-    Policy(#[from] InvalidPattern),
+    Policy(#[from] InvalidRulePattern),
     #[error(transparent)]
     Records(#[from] RunRecordsError),
 }

@@ -6,7 +6,7 @@ use crate::change::Change;
 use crate::checkpoint::PhaseCheckpoint;
 use crate::event::Event;
 use crate::message::Message;
-use crate::plan::Phase;
+use crate::plan::PlanPhase;
 use crate::stop::StopReason;
 
 impl Run {
@@ -44,13 +44,13 @@ impl Run {
         Ok(Next::GoOn)
     }
 
-    pub(super) fn current_phase(&self) -> Option<(u64, Phase)> {
+    pub(super) fn current_phase(&self) -> Option<(u64, PlanPhase)> {
         let index = self.state.phases_done;
         let phase = usize::try_from(index).ok().and_then(|index| self.plan.phases.get(index))?;
         Some((index, phase.clone()))
     }
 
-    pub(super) fn phase_started_event(&self, index: u64, phase: &Phase) -> Event {
+    pub(super) fn phase_started_event(&self, index: u64, phase: &PlanPhase) -> Event {
         Event::PhaseStarted { phase: index + 1, of: self.plan.phases.len() as u64, goal: self.mask(&phase.goal) }
     }
 

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
-use sandbar_agent::approval::{ApprovalAnswer, Approver, Decision, Policy, Question, Rule};
-use sandbar_agent::model::{DeltaSink, ModelError, Price, Request, Turn};
+use sandbar_agent::approval::{ApprovalAnswer, ApprovalDecision, ApprovalPolicy, Approver, Question, Rule};
+use sandbar_agent::model::{DeltaSink, ModelError, ModelPrice, Request, Turn};
 use sandbar_agent::{
-    Block, CheckpointError, Checkpointer, Event, Model, Phase, PhaseCheckpoint, Plan, Run, RunId, Settings, StopReason,
+    Block, CheckpointError, Checkpointer, Event, Model, PhaseCheckpoint, Plan, PlanPhase, Run, RunId, Settings,
+    StopReason,
 };
 use serde_json::json;
 use testing::Server;
@@ -64,7 +65,7 @@ impl Model for Slow {
         self.0.max_answer_tokens()
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         self.0.price()
     }
 
@@ -129,9 +130,9 @@ fn model() -> Arc<dyn Model> {
 }
 
 fn long_plan(settings: Settings) -> Plan {
-    let ask = Rule { tool: "bash".into(), pattern: Some("^ask".into()), decision: Decision::Ask };
-    let policy = Policy { rules: vec![ask], otherwise: Decision::Allow };
-    let phases = ["One.", "Two."].map(|goal| Phase { goal: goal.into() }).into();
+    let ask = Rule { tool: "bash".into(), pattern: Some("^ask".into()), decision: ApprovalDecision::Ask };
+    let policy = ApprovalPolicy { rules: vec![ask], otherwise: ApprovalDecision::Allow };
+    let phases = ["One.", "Two."].map(|goal| PlanPhase { goal: goal.into() }).into();
     Plan { policy, phases, ..plan(settings) }
 }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use sandbar_agent::approval::{ApprovalAnswer, ApprovalQueue, Decision, Policy, Reply, Rule};
+use sandbar_agent::approval::{ApprovalAnswer, ApprovalDecision, ApprovalPolicy, ApprovalQueue, Reply, Rule};
 use sandbar_agent::{
-    Block, CheckpointError, Checkpointer, Event, Happened, Image, Message, Phase, PhaseCheckpoint, Plan, Run, RunError,
-    RunId, Settings, StopReason,
+    Block, CheckpointError, Checkpointer, Event, Happened, Image, Message, PhaseCheckpoint, Plan, PlanPhase, Run,
+    RunError, RunId, Settings, StopReason,
 };
 use serde_json::{Value, json};
 use tools::{ErrorCode, Step, StructuredResult, ToolDispatcher, ToolResult, Watch};
@@ -395,7 +395,7 @@ async fn secrets_are_masked_for_model_and_watchers() {
 async fn phases_are_committed_one_by_one() {
     let place = Arc::new(CountingCheckpointer::default());
     let rig = Rig { checkpointer: Arc::clone(&place) as Arc<_>, ..Rig::new() };
-    let phases = ["Build it.\nWell.", "Test it."].map(|goal| Phase { goal: goal.into() });
+    let phases = ["Build it.\nWell.", "Test it."].map(|goal| PlanPhase { goal: goal.into() });
     let model = FakeModel::new(|turn, _| if turn == 1 { says(vec![bash("a", "echo x")]) } else { done() });
     let (report, events) = rig.run(Arc::new(model), Plan { phases: phases.into(), ..plan(quick()) }).await;
     assert_eq!((report.stop_reason, report.turns), (StopReason::Completed, 3));
@@ -424,9 +424,9 @@ async fn phases_are_committed_one_by_one() {
 async fn denied_call_yields_a_result() {
     let rule =
         |tool: &str, pattern: &str, decision| Rule { tool: tool.into(), pattern: Some(pattern.into()), decision };
-    let policy = Policy {
-        rules: vec![rule("bash", "rm ", Decision::Deny), rule("bash", "push", Decision::Ask)],
-        otherwise: Decision::Allow,
+    let policy = ApprovalPolicy {
+        rules: vec![rule("bash", "rm ", ApprovalDecision::Deny), rule("bash", "push", ApprovalDecision::Ask)],
+        otherwise: ApprovalDecision::Allow,
     };
     let rig = Rig::new();
     let queue = ApprovalQueue::new(Arc::clone(&rig.records));

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use sandbar_agent::approval::{Approver, DenyAll, Policy};
+use sandbar_agent::approval::{ApprovalPolicy, Approver, DenyAll};
 use sandbar_agent::model::scripted::Scripted;
-use sandbar_agent::model::{Delta, DeltaSink, ModelError, ModelStop, Price, Purpose, Request, Turn, Usage};
+use sandbar_agent::model::{Delta, DeltaSink, ModelError, ModelPrice, ModelStop, Purpose, Request, Turn, Usage};
 use sandbar_agent::{
     Block, Checkpointer, Event, Feed, Happened, Message, Model, NoCheckpoints, Parts, Plan, Report, Run, RunId,
     RunRecords, Settings, ToolUse,
@@ -99,7 +99,7 @@ pub(crate) fn plan(settings: Settings) -> Plan {
         workspace: None,
         system: "You are a test.".into(),
         settings,
-        policy: Policy::default(),
+        policy: ApprovalPolicy::default(),
         details: Value::Null,
     }
 }
@@ -138,7 +138,7 @@ pub(crate) struct FakeModel {
     play: Box<Play>,
     count: AtomicUsize,
     window: u64,
-    price: Option<Price>,
+    price: Option<ModelPrice>,
     pub(crate) requests: Mutex<Vec<(Purpose, String)>>,
     /// Counted tokens per estimated one; `None` if it does not count.
     scale: Option<u64>,
@@ -147,7 +147,7 @@ pub(crate) struct FakeModel {
 
 impl FakeModel {
     pub(crate) fn new(play: impl Fn(usize, &[Message]) -> Result<Turn, ModelError> + Send + Sync + 'static) -> Self {
-        let price = Price { input: 1.0, output: 1.0, cache_write: 1.0, cache_read: 1.0, long: None };
+        let price = ModelPrice { input: 1.0, output: 1.0, cache_write: 1.0, cache_read: 1.0, long: None };
         Self {
             play: Box::new(play),
             count: AtomicUsize::new(0),
@@ -186,7 +186,7 @@ impl Model for FakeModel {
         1000
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         self.price
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use agent::approval::{DenyAll, Policy};
+use agent::approval::{ApprovalPolicy, DenyAll};
 use agent::model::scripted::Scripted;
 use agent::records::DatabaseRunRecords;
 use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer, workspace_tools};
@@ -93,7 +93,7 @@ fn run(workspace: &Workspace, records: DatabaseRunRecords) -> (Parts, Plan) {
         workspace: Some(workspace.name().to_string()),
         system: "You add lines.".into(),
         settings: agent::Settings::default(),
-        policy: Policy::default(),
+        policy: ApprovalPolicy::default(),
         details: Value::Null,
     };
     (parts, plan)

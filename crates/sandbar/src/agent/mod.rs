@@ -14,7 +14,7 @@ pub(crate) use runs::Runs;
 
 use crate::config::{Config, Overrides, variable};
 use crate::workspace::app::WorkspaceLocation;
-use agent::model::{Choice, Keys, Model, Price, with_price};
+use agent::model::{Keys, Model, ModelChoice, ModelPrice, with_price};
 use agent::records::DatabaseRunRecords;
 use anyhow::Context as _;
 use sdk::Secret;
@@ -37,7 +37,11 @@ fn records_url(location: &WorkspaceLocation) -> anyhow::Result<Secret> {
 }
 
 /// The chosen model, at `price` if the caller has one, else at the configured price.
-fn model(location: &WorkspaceLocation, choice: &Choice, price: Option<Price>) -> anyhow::Result<Arc<dyn Model>> {
+fn model(
+    location: &WorkspaceLocation,
+    choice: &ModelChoice,
+    price: Option<ModelPrice>,
+) -> anyhow::Result<Arc<dyn Model>> {
     let model = choice.model(&keys())?;
     if let Some(price) = price {
         return Ok(with_price(model, price));

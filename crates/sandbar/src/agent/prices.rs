@@ -1,7 +1,7 @@
 //! Prices of models that the program does not know, or that differ from the known ones:
 //! `[models.NAME]` of the configuration.
 
-use agent::model::{Choice, Model, Price, with_price};
+use agent::model::{Model, ModelChoice, ModelPrice, with_price};
 use anyhow::Context as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,17 +27,17 @@ pub(crate) struct ModelConfig {
 }
 
 impl ModelConfig {
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         let Self { input_usd, output_usd, cache_read_usd, cache_write_usd } = *self;
-        let price = Price::new(input_usd, output_usd)?;
-        let caches = Price::new(cache_read_usd.unwrap_or(input_usd), cache_write_usd.unwrap_or(input_usd))?;
-        Some(Price { cache_read: caches.input, cache_write: caches.output, ..price })
+        let price = ModelPrice::new(input_usd, output_usd)?;
+        let caches = ModelPrice::new(cache_read_usd.unwrap_or(input_usd), cache_write_usd.unwrap_or(input_usd))?;
+        Some(ModelPrice { cache_read: caches.input, cache_write: caches.output, ..price })
     }
 }
 
 /// Prices by a model's name, either alone or in the form that `--model` takes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Prices(BTreeMap<String, Price>);
+pub(crate) struct Prices(BTreeMap<String, ModelPrice>);
 
 impl Prices {
     pub(crate) fn new(models: &BTreeMap<String, ModelConfig>) -> anyhow::Result<Self> {
@@ -48,16 +48,16 @@ impl Prices {
         models.iter().map(price).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    fn find(&self, choice: &Choice) -> Option<Price> {
+    fn find(&self, choice: &ModelChoice) -> Option<ModelPrice> {
         let alone = match choice {
-            Choice::Anthropic { model } | Choice::OpenAi { model, .. } => self.0.get(model),
-            Choice::Scripted { .. } => None,
+            ModelChoice::Anthropic { model } | ModelChoice::OpenAi { model, .. } => self.0.get(model),
+            ModelChoice::Scripted { .. } => None,
         };
         self.0.get(&choice.to_string()).or(alone).copied()
     }
 
     /// Sets the configured price on a model, if there is one.
-    pub(crate) fn apply(&self, choice: &Choice, model: Arc<dyn Model>) -> Arc<dyn Model> {
+    pub(crate) fn apply(&self, choice: &ModelChoice, model: Arc<dyn Model>) -> Arc<dyn Model> {
         match self.find(choice) {
             Some(price) => with_price(model, price),
             None => model,
@@ -82,10 +82,10 @@ mod tests {
                     [\"openai:dear@http://127.0.0.1:8000/v1\"]\ninput_usd = 5\noutput_usd = 9\ncache_read_usd = 0.5";
         let prices = prices(text).expect("prices");
         let price = |name: &str| {
-            let choice: Choice = name.parse().expect("a model");
+            let choice: ModelChoice = name.parse().expect("a model");
             prices.apply(&choice, choice.model(&Keys::default()).expect("a model")).price()
         };
-        assert_eq!(price("openai:qwen3-coder@http://127.0.0.1:8000/v1"), Price::new(0.2, 0.8));
+        assert_eq!(price("openai:qwen3-coder@http://127.0.0.1:8000/v1"), ModelPrice::new(0.2, 0.8));
         let dear = price("openai:dear@http://127.0.0.1:8000/v1").expect("a price");
         assert_eq!((dear.input, dear.cache_read, dear.cache_write), (5.0, 0.5, 5.0));
         assert_eq!(

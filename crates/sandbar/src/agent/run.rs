@@ -4,9 +4,9 @@ use super::drive::{Drive, RunStart};
 use super::{keys, records_url};
 use crate::workspace::app::{EndAction, WorkspaceApp, WorkspaceLocation};
 use crate::{logging, runtime};
-use agent::approval::{Decision, Policy, Rule};
-use agent::model::{Choice, Price};
-use agent::{Phase, Plan, RunError, RunId, Settings, system_prompt};
+use agent::approval::{ApprovalDecision, ApprovalPolicy, Rule};
+use agent::model::{ModelChoice, ModelPrice};
+use agent::{Plan, PlanPhase, RunError, RunId, Settings, system_prompt};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use cli::values::{self, Variable};
@@ -49,7 +49,7 @@ pub(crate) struct Start {
     phase: Vec<String>,
     /// anthropic:NAME, openai:NAME@URL or scripted:FILE [default: anthropic:claude-opus-5-5]
     #[arg(long, value_name = "MODEL")]
-    model: Option<Choice>,
+    model: Option<ModelChoice>,
     /// Where to work; made if there is none of that name [default: a new one]
     #[arg(long, value_name = "NAME")]
     workspace: Option<WorkspaceName>,
@@ -71,10 +71,10 @@ pub(crate) struct Start {
     /// Ask before calls of a tool, or those that a regular expression fits: TOOL[:PATTERN]; may be
     /// repeated. With --json-events the question is an event that `sandbar runs answer` answers;
     /// where no user can be asked, the answer is no
-    #[arg(long, value_name = "RULE", value_parser = rule(Decision::Ask))]
+    #[arg(long, value_name = "RULE", value_parser = rule(ApprovalDecision::Ask))]
     ask: Vec<Rule>,
     /// Refuse such calls; may be repeated
-    #[arg(long, value_name = "RULE", value_parser = rule(Decision::Deny))]
+    #[arg(long, value_name = "RULE", value_parser = rule(ApprovalDecision::Deny))]
     deny: Vec<Rule>,
     /// Let MCP clients work in the workspace meanwhile; prints the URL and the token
     #[arg(long, value_name = "ADDR")]
@@ -100,7 +100,7 @@ pub(super) struct Limits {
     /// price Sandbar does not know, or that costs something else here; [models.NAME] of the
     /// configuration says it for good
     #[arg(long, value_name = "IN/OUT")]
-    pub(super) price: Option<Price>,
+    pub(super) price: Option<ModelPrice>,
     /// Answers of the model [default: 100]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     max_turns: Option<u64>,
@@ -131,7 +131,7 @@ fn dollars(text: &str) -> Result<f64, String> {
     }
 }
 
-fn rule(decision: Decision) -> impl Fn(&str) -> Result<Rule, String> + Clone + Send + Sync {
+fn rule(decision: ApprovalDecision) -> impl Fn(&str) -> Result<Rule, String> + Clone + Send + Sync {
     move |text| {
         let (tool, pattern) = match text.split_once(':') {
             Some((tool, pattern)) => (tool, Some(pattern.to_owned())),
@@ -167,12 +167,12 @@ impl Start {
         let rules = self.deny.into_iter().chain(self.ask).collect();
         let plan = Plan {
             goal: self.goal,
-            phases: self.phase.into_iter().map(|goal| Phase { goal }).collect(),
+            phases: self.phase.into_iter().map(|goal| PlanPhase { goal }).collect(),
             model: model.to_string(),
             workspace: Some(workspace.name().to_string()),
             system: system_prompt(PROJECT_DIRECTORY, self.port),
             settings,
-            policy: Policy { rules, otherwise: Decision::Allow },
+            policy: ApprovalPolicy { rules, otherwise: ApprovalDecision::Allow },
             details: json!({ "preview_port": self.port, "price": self.limits.price }),
         };
         let (preview_port, has_event_reader, mcp) = (self.port, self.json_events, self.mcp);
@@ -182,7 +182,7 @@ impl Start {
         drive.run(id, RunStart::New(Box::new(plan))).await
     }
 
-    fn choose_model(&self) -> anyhow::Result<Choice> {
+    fn choose_model(&self) -> anyhow::Result<ModelChoice> {
         let model = match &self.model {
             Some(model) => model.clone(),
             None if keys().anthropic.is_some() => DEFAULT_MODEL.parse()?,
@@ -193,10 +193,10 @@ impl Start {
         };
         // Absolute: the run may be resumed from another directory.
         Ok(match model {
-            Choice::Scripted { file } => {
+            ModelChoice::Scripted { file } => {
                 let whole =
                     file.canonicalize().with_context(|| format!("cannot read the script {}", file.display()))?;
-                Choice::Scripted { file: whole }
+                ModelChoice::Scripted { file: whole }
             }
             other => other,
         })

@@ -7,7 +7,7 @@ use super::{open_records, records_url};
 use crate::workspace::app::{EndAction, WorkspaceApp, WorkspaceLocation};
 use crate::{logging, runtime};
 use agent::approval::{self, ApprovalAnswer, ApprovalQueue};
-use agent::model::{Choice, Price};
+use agent::model::{ModelChoice, ModelPrice};
 use agent::records::{RunRecord, RunState};
 use agent::{RunId, RunRecords, StopReason};
 use anyhow::{Context as _, anyhow, bail};
@@ -268,8 +268,9 @@ impl Resume {
         if changed {
             records.update_plan(&id, &plan).await?;
         }
-        let model: Choice = plan.model.parse().context("the run's model")?;
-        let price: Option<Price> = serde_json::from_value(plan.details["price"].clone()).context("the run's price")?;
+        let model: ModelChoice = plan.model.parse().context("the run's model")?;
+        let price: Option<ModelPrice> =
+            serde_json::from_value(plan.details["price"].clone()).context("the run's price")?;
         let model = super::model(location, &model, price)?;
         let name = plan.workspace.as_deref().context("the run has no workspace to go on in")?;
         let name: WorkspaceName = name.parse().context("the run's workspace")?;

@@ -6,7 +6,7 @@
 use crate::agent::{DEFAULT_MODEL, Prices, keys};
 use ::studio::ChosenModel;
 use agent::model::scripted::Scripted;
-use agent::model::{Choice, ChoiceError};
+use agent::model::{ChoiceError, ModelChoice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ const DEMO_SCRIPT: &str = include_str!("../../../../examples/scripts/studio-app.
 pub(super) struct Models {
     scripts: Option<PathBuf>,
     /// The first one is the default.
-    offered: Vec<Choice>,
+    offered: Vec<ModelChoice>,
     prices: Prices,
 }
 
 impl Models {
-    pub(super) fn new(scripts: Option<&Path>, offered: &[Choice], prices: Prices) -> std::io::Result<Self> {
+    pub(super) fn new(scripts: Option<&Path>, offered: &[ModelChoice], prices: Prices) -> std::io::Result<Self> {
         Ok(Self { scripts: scripts.map(Path::canonicalize).transpose()?, offered: offered.to_vec(), prices })
     }
 
@@ -53,12 +53,12 @@ impl Models {
             return Ok(ChosenModel { model: Arc::new(Scripted::new(DEMO, DEMO_SCRIPT)?), name });
         }
         match name.parse()? {
-            Choice::Scripted { file } => {
+            ModelChoice::Scripted { file } => {
                 let (name, file) = self.script(&file).ok_or(ChoiceError::Unknown(name))?;
-                Ok(ChosenModel { name, model: Choice::Scripted { file }.model(&keys())? })
+                Ok(ChosenModel { name, model: ModelChoice::Scripted { file }.model(&keys())? })
             }
             // A user who names the URL would receive the key.
-            choice @ Choice::OpenAi { .. } if !self.offered.contains(&choice) => Err(ChoiceError::Unknown(name)),
+            choice @ ModelChoice::OpenAi { .. } if !self.offered.contains(&choice) => Err(ChoiceError::Unknown(name)),
             choice => Ok(ChosenModel { model: self.prices.apply(&choice, choice.model(&keys())?), name }),
         }
     }

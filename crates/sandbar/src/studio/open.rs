@@ -6,9 +6,9 @@ use crate::agent::Prices;
 use crate::config::{self, Config};
 use ::studio::records::{AddUserError, Records};
 use ::studio::rest::RestOptions;
-use ::studio::token::{Digest, new_token};
+use ::studio::token::{TokenDigest, new_token};
 use ::studio::{Settings, Studio, StudioHost};
-use agent::model::Choice;
+use agent::model::ModelChoice;
 use anyhow::Context as _;
 use data_directory::STUDIO;
 use sdk::Secret;
@@ -128,7 +128,7 @@ pub(crate) struct StudioOptions {
     /// Directory of scripted models.
     pub(crate) scripts: Option<PathBuf>,
     /// Models that users can choose; the first one is the default.
-    pub(crate) models: Vec<Choice>,
+    pub(crate) models: Vec<ModelChoice>,
     /// Builds that run concurrently.
     pub(crate) builds: usize,
 }
@@ -204,7 +204,7 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
     match fs::read_to_string(&file) {
         Ok(token) => {
             let token = token.trim().to_owned();
-            let known = match Digest::from_token(&token) {
+            let known = match TokenDigest::from_token(&token) {
                 Some(digest) => records.user_by_token(&digest).await?.is_some(),
                 None => false,
             };
@@ -219,7 +219,7 @@ async fn first_token(records: &Records, directory: &Path, credits: i64) -> anyho
         return Ok(None);
     }
     let token = new_token();
-    let digest = Digest::from_token(token.expose()).context("a new token has the form of one")?;
+    let digest = TokenDigest::from_token(token.expose()).context("a new token has the form of one")?;
     // The file is written before the user is added: a token without a user is harmless, but a user
     // whose token is lost could not sign in.
     write(directory, TOKEN, token.expose()).with_context(|| format!("cannot write {}", file.display()))?;

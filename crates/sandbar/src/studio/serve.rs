@@ -5,7 +5,7 @@ use crate::config::{Config, Overrides};
 use crate::local_server::LocalStarter;
 use crate::{hosts, logging, runtime};
 use ::studio::rest;
-use agent::model::Choice;
+use agent::model::ModelChoice;
 use anyhow::Context as _;
 use clap::Args;
 use cli::interrupt::Stops;
@@ -57,7 +57,7 @@ pub(crate) struct StudioFlags {
     /// A model that users can choose, the first by default: anthropic:NAME, openai:NAME@URL; may be
     /// repeated [default: anthropic:claude-opus-5-5 where ANTHROPIC_API_KEY is set]
     #[arg(long, value_name = "MODEL", env = "SANDBAR_STUDIO_MODELS", value_delimiter = ',')]
-    model: Vec<Choice>,
+    model: Vec<ModelChoice>,
     /// Builds at once; 0 builds nothing here
     #[arg(long, value_name = "COUNT", default_value_t = 2, env = "SANDBAR_STUDIO_BUILDS")]
     builds: usize,

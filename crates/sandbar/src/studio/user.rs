@@ -5,7 +5,7 @@ use crate::config::{Config, Overrides};
 use crate::{logging, runtime};
 use ::studio::User;
 use ::studio::records::{AddUserError, CreditChange, Records};
-use ::studio::token::{Digest, new_token};
+use ::studio::token::{TokenDigest, new_token};
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
 use cli::show::Show;
@@ -189,9 +189,9 @@ impl Users {
     }
 }
 
-fn new_credential() -> anyhow::Result<(Secret, Digest)> {
+fn new_credential() -> anyhow::Result<(Secret, TokenDigest)> {
     let token = new_token();
-    let digest = Digest::from_token(token.expose()).context("a new token has the form of one")?;
+    let digest = TokenDigest::from_token(token.expose()).context("a new token has the form of one")?;
     Ok((token, digest))
 }
 

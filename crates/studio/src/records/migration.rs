@@ -298,7 +298,7 @@ async fn index(
 mod tests {
     use super::*;
     use crate::records::Records;
-    use crate::token::{Digest, new_token};
+    use crate::token::{TokenDigest, new_token};
     use sdk::Secret;
 
     /// Migrates from every earlier schema, with rows in it.
@@ -329,7 +329,7 @@ mod tests {
                 records.close().await.expect("closed");
             }
             let records = Records::open(&url).await.expect("the newest form");
-            let token = Digest::from_token(new_token().expose()).expect("a token");
+            let token = TokenDigest::from_token(new_token().expose()).expect("a token");
             let user = records.add_user("new", &token, 1).await.expect("written");
             assert!(records.jobs(&user.id, None).await.expect("read").is_empty());
         }

@@ -1,7 +1,7 @@
 //! A job in the records, and its changes.
 
 use agent::RunId;
-use agent::approval::Policy;
+use agent::approval::ApprovalPolicy;
 use checkpoint::{ProjectId as SnapshotsOf, Stamp};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct JobSpec {
     pub branch: Option<String>,
     pub template: Option<String>,
     pub budget_usd: Option<f64>,
-    pub policy: Policy,
+    pub policy: ApprovalPolicy,
 }
 
 #[derive(Debug, Clone, PartialEq)]

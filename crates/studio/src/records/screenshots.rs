@@ -8,7 +8,7 @@ use sea_orm::{ColumnTrait, EntityTrait, IntoActiveModel, QueryFilter, QueryOrder
 use super::entity::screenshot;
 use super::{Damage, Records, RecordsError, cannot};
 use crate::id::{JobId, ScreenshotId};
-use crate::view::{Screenshot, ScreenshotFile};
+use crate::view::{ScreenshotFile, ScreenshotView};
 
 /// A screenshot to be saved.
 #[derive(Debug, Clone)]
@@ -25,9 +25,9 @@ pub struct NewScreenshot {
 
 type Row = (String, String, i32, i32, i64, String);
 
-fn from_row(job: &JobId, (id, device, width, height, taken_at_us, reason): Row) -> Result<Screenshot, Damage> {
+fn from_row(job: &JobId, (id, device, width, height, taken_at_us, reason): Row) -> Result<ScreenshotView, Damage> {
     let id: ScreenshotId = id.parse()?;
-    Ok(Screenshot {
+    Ok(ScreenshotView {
         url: id.url(job),
         id,
         device,
@@ -43,9 +43,9 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be written.
-    pub async fn save_screenshot(&self, job: &JobId, new: NewScreenshot) -> Result<Screenshot, RecordsError> {
+    pub async fn save_screenshot(&self, job: &JobId, new: NewScreenshot) -> Result<ScreenshotView, RecordsError> {
         let NewScreenshot { id, device, width, height, reason, media_type, content } = new;
-        let kept = Screenshot { url: id.url(job), id, device, width, height, taken_at: Timestamp::now(), reason };
+        let kept = ScreenshotView { url: id.url(job), id, device, width, height, taken_at: Timestamp::now(), reason };
         let row = screenshot::Model {
             id: kept.id.to_string(),
             job: job.to_string(),
@@ -67,7 +67,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be read.
-    pub async fn screenshots(&self, job: &JobId) -> Result<Vec<Screenshot>, RecordsError> {
+    pub async fn screenshots(&self, job: &JobId) -> Result<Vec<ScreenshotView>, RecordsError> {
         let rows: Vec<Row> = screenshot::Entity::find()
             .select_only()
             .columns([

@@ -10,7 +10,7 @@ use super::entity::{session, token, user};
 use super::users::{lock_user, to_user};
 use super::{Damage, Records, RecordsError, cannot};
 use crate::id::UserId;
-use crate::token::Digest;
+use crate::token::TokenDigest;
 use crate::view::User;
 
 /// Per user. A further sign-in ends the oldest session.
@@ -45,8 +45,8 @@ impl Records {
     /// [`RecordsError`] when the records cannot be read or written.
     pub async fn add_session(
         &self,
-        access: &Digest,
-        new: &Digest,
+        access: &TokenDigest,
+        new: &TokenDigest,
         lifetime: SignedDuration,
     ) -> Result<Option<User>, RecordsError> {
         let Some(user) = self.user_by_token(access).await? else { return Ok(None) };
@@ -87,7 +87,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be read.
-    pub async fn user_by_session(&self, session: &Digest) -> Result<Option<User>, RecordsError> {
+    pub async fn user_by_session(&self, session: &TokenDigest) -> Result<Option<User>, RecordsError> {
         let row = session::Entity::find_by_id(session.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let now = Timestamp::now().as_microsecond();
         let Some(row) = row.filter(|row| session.is(&row.digest) && row.expires_at_us > now) else { return Ok(None) };
@@ -115,7 +115,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be written.
-    pub async fn end_session(&self, session: &Digest) -> Result<(), RecordsError> {
+    pub async fn end_session(&self, session: &TokenDigest) -> Result<(), RecordsError> {
         let ended = session::Entity::delete_by_id(session.as_str()).exec(&self.database).await;
         ended.map(drop).map_err(cannot("write"))
     }
@@ -130,11 +130,11 @@ impl Records {
     }
 
     /// The valid ones of `credentials`, which are digests of access tokens and sessions.
-    pub(crate) async fn valid_credentials(&self, credentials: &[Digest]) -> Result<HashSet<String>, RecordsError> {
+    pub(crate) async fn valid_credentials(&self, credentials: &[TokenDigest]) -> Result<HashSet<String>, RecordsError> {
         let now = Timestamp::now().as_microsecond();
         let mut valid = HashSet::new();
         for batch in credentials.chunks(LOOKUP_BATCH) {
-            let digests: Vec<&str> = batch.iter().map(Digest::as_str).collect();
+            let digests: Vec<&str> = batch.iter().map(TokenDigest::as_str).collect();
             let tokens = token::Entity::find().filter(token::Column::Digest.is_in(digests.clone()));
             let tokens = tokens.all(&self.database).await.map_err(cannot("read"))?;
             valid.extend(tokens.into_iter().map(|row| row.digest));

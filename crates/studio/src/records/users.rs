@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::entity::{credit, session, token, user};
 use super::{Damage, Records, RecordsError, cannot};
 use crate::id::{JobId, UserId};
-use crate::token::Digest;
+use crate::token::TokenDigest;
 use crate::view::User;
 
 /// The result of a change of credits.
@@ -43,7 +43,7 @@ impl Records {
     /// # Errors
     /// [`AddUserError::Taken`] when the name exists, [`AddUserError::Records`] when the records
     /// cannot be written.
-    pub async fn add_user(&self, name: &str, token: &Digest, credits: i64) -> Result<User, AddUserError> {
+    pub async fn add_user(&self, name: &str, token: &TokenDigest, credits: i64) -> Result<User, AddUserError> {
         let (id, now) = (UserId::new(), Timestamp::now());
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         let row =
@@ -85,7 +85,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be read.
-    pub async fn user_by_token(&self, token: &Digest) -> Result<Option<User>, RecordsError> {
+    pub async fn user_by_token(&self, token: &TokenDigest) -> Result<Option<User>, RecordsError> {
         let row = token::Entity::find_by_id(token.as_str()).one(&self.database).await.map_err(cannot("read"))?;
         let Some(row) = row else { return Ok(None) };
         // Timing the index reveals at most the beginning of a digest; the whole is compared in
@@ -101,7 +101,7 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordsError`] when the records cannot be written.
-    pub async fn replace_token(&self, user: &UserId, token: &Digest) -> Result<(), RecordsError> {
+    pub async fn replace_token(&self, user: &UserId, token: &TokenDigest) -> Result<(), RecordsError> {
         let transaction = self.database.begin().await.map_err(cannot("write"))?;
         lock_user(&transaction, user).await.map_err(cannot("write"))?;
         let old = token::Entity::delete_many().filter(token::Column::User.eq(user.as_str()));
@@ -193,7 +193,7 @@ async fn insert_credit<C: ConnectionTrait>(
 async fn insert_token<C: ConnectionTrait>(
     database: &C,
     user: &UserId,
-    token: &Digest,
+    token: &TokenDigest,
     at: Timestamp,
 ) -> Result<(), DbErr> {
     let row =

@@ -14,7 +14,7 @@ use http::{Extensions, HeaderMap, Uri};
 use super::failure::Failure;
 use super::{App, Shared, cookie};
 use crate::User;
-use crate::token::Digest;
+use crate::token::TokenDigest;
 
 const CSRF: &str = "x-sandbar-csrf";
 
@@ -31,7 +31,7 @@ pub(super) struct Caller {
     pub(super) user: User,
     pub(super) proof: Proof,
     /// The digest of the access token or session.
-    pub(super) credential: Digest,
+    pub(super) credential: TokenDigest,
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -59,7 +59,7 @@ pub(super) async fn identify(State(app): State<Shared>, request: Request, next: 
 
 async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Failure> {
     if let Some(token) = parse_bearer(&request.headers)? {
-        if let Some(credential) = Digest::from_token(token)
+        if let Some(credential) = TokenDigest::from_token(token)
             && let Some(user) = app.studio.authenticate(&credential).await?
         {
             return Ok(Caller { user, proof: Proof::Bearer, credential });
@@ -67,7 +67,7 @@ async fn authenticate(app: &App, request: &Parts) -> Result<Caller, Failure> {
         return Err(refuse_wrong_token(app, &request.extensions));
     }
     let session = cookie::session(request)?.ok_or_else(|| Failure::unauthorized("not signed in"))?;
-    if let Some(credential) = Digest::from_session(session)
+    if let Some(credential) = TokenDigest::from_session(session)
         && let Some(user) = app.studio.authenticate_session(&credential).await?
     {
         return Ok(Caller { user, proof: Proof::Cookie, credential });

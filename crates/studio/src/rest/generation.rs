@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::input::{JsonBody, OptionalJsonBody, PathParams};
 use super::requests::RebuildRequest;
 use super::view::{GenerationStatus, StartedBuild};
-use crate::{JobId, NewBuild, Resumed};
+use crate::{JobId, NewBuild, ResumedPreview};
 
 pub(super) async fn start(
     State(app): State<Shared>,
@@ -35,7 +35,7 @@ pub(super) async fn resume(
     State(app): State<Shared>,
     caller: Caller,
     PathParams(job): PathParams<JobId>,
-) -> Result<Json<Resumed>, Failure> {
+) -> Result<Json<ResumedPreview>, Failure> {
     Ok(Json(app.studio.resume(&caller.user, &job).await?))
 }
 

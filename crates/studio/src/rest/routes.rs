@@ -14,7 +14,9 @@ use super::requests::{
 };
 use super::view::{ApprovalAnswered, GenerationStatus, Jobs, Paused, Screenshots, Snapshots, StartedBuild};
 use super::{Shared, events, files, generation, jobs, pages, screenshots, session, terminal};
-use crate::{Dashboard, FileContent, Job, Listing, Me, NewBuild, PreviewCheck, Resumed, TimelineEvent, UsageReport};
+use crate::{
+    Dashboard, FileContent, Job, Listing, Me, NewBuild, PreviewCheck, ResumedPreview, TimelineEvent, UsageReport,
+};
 
 const OK: StatusCode = StatusCode::OK;
 const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
@@ -51,7 +53,7 @@ fn build_calls(calls: Calls) -> Calls {
                 "resume",
                 "Wake a preview; answers when it does, within 150 s",
             )
-            .answers::<Resumed>(OK, "The preview answers.")
+            .answers::<ResumedPreview>(OK, "The preview answers.")
             .refuses([NOT_READY, CONFLICT, NO_MONEY]),
             generation::resume,
         )

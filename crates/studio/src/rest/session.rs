@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::failure::Failure;
 use super::{Shared, auth, cookie, headers};
-use crate::token::Digest;
+use crate::token::TokenDigest;
 
 #[derive(Deserialize)]
 pub(super) struct SignIn {
@@ -66,7 +66,7 @@ pub(super) async fn sign_out(State(app): State<Shared>, request: Request) -> Res
 /// Ends the sessions of the request's cookies.
 async fn end_sessions(app: &Shared, parts: &Parts) -> Result<(), Failure> {
     const MAX_ENDED: usize = 4;
-    for session in cookie::all_sessions(&parts.headers).filter_map(Digest::from_session).take(MAX_ENDED) {
+    for session in cookie::all_sessions(&parts.headers).filter_map(TokenDigest::from_session).take(MAX_ENDED) {
         app.studio.sign_out(&session).await?;
     }
     Ok(())

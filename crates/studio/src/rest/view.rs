@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Job, JobId, Screenshot, SnapshotView, Status};
+use crate::{Job, JobId, ScreenshotView, SnapshotView, Status};
 
 /// A build that was queued or changed.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -68,7 +68,7 @@ pub(super) struct Paused {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Screenshots {
     /// The newest first.
-    pub(super) screenshots: Vec<Screenshot>,
+    pub(super) screenshots: Vec<ScreenshotView>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]

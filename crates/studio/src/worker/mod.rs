@@ -112,7 +112,7 @@ async fn pause_expiring(studio: &Studio) {
 
 #[cfg(test)]
 mod tests {
-    use agent::approval::Policy;
+    use agent::approval::ApprovalPolicy;
     use agent::model::{ChoiceError, Usage};
     use agent::records::{Head, JournalEntry, RunRecord, RunState};
     use agent::{Event, Happened, Plan, RunId, UsageRecorder};
@@ -131,7 +131,7 @@ mod tests {
     use crate::job::Status;
     use crate::records::{Change, JobSpec, Precondition};
     use crate::settings::Settings;
-    use crate::token::{Digest, new_token};
+    use crate::token::{TokenDigest, new_token};
 
     /// A host without workspaces, tools, models or screenshots.
     struct Closed;
@@ -163,7 +163,7 @@ mod tests {
 
     /// A ready job whose sandbox runs and expires within a minute.
     async fn ending(studio: &Studio) -> JobRecord {
-        let digest = Digest::from_token(new_token().expose()).expect("a token");
+        let digest = TokenDigest::from_token(new_token().expose()).expect("a token");
         let user = studio.records().add_user("ada", &digest, 1).await.expect("a user");
         let project = studio.records().ensure_project(&user.id, "page").await.expect("a project");
         let spec = JobSpec { goal: "Make a page.".to_owned(), model: "scripted:here".to_owned(), ..JobSpec::default() };
@@ -208,7 +208,7 @@ mod tests {
             workspace: None,
             system: String::new(),
             settings: agent::Settings::default(),
-            policy: Policy::default(),
+            policy: ApprovalPolicy::default(),
             details: json!({}),
         };
         let record = RunRecord {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent::approval::ApprovalQueue;
 use agent::records::RunState;
 use agent::{
-    Feed, Parts, Phase, Plan, Run, RunError, RunId, Settings, StopReason, UsageRecorder, WorkspaceCheckpointer,
+    Feed, Parts, Plan, PlanPhase, Run, RunError, RunId, Settings, StopReason, UsageRecorder, WorkspaceCheckpointer,
     system_prompt,
 };
 use serde_json::json;
@@ -142,7 +142,7 @@ fn plan(studio: &Studio, job: &JobRecord) -> Plan {
     let port = studio.inner.settings.preview_port;
     Plan {
         goal: job.spec.goal.clone(),
-        phases: job.spec.phases.iter().map(|goal| Phase { goal: goal.clone() }).collect(),
+        phases: job.spec.phases.iter().map(|goal| PlanPhase { goal: goal.clone() }).collect(),
         model: job.spec.model.clone(),
         workspace: Some(job.workspace.to_string()),
         system: system_prompt(&job.workspace_path, port),

@@ -19,7 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::approval::Policy;
+use agent::approval::ApprovalPolicy;
 use agent::model::{ChoiceError, Usage};
 use agent::records::{Head, JournalEntry, RunRecord, RunState};
 use agent::{Event, Happened, Plan, RunId, StopReason, UsageRecorder};
@@ -55,7 +55,7 @@ use crate::job::Status;
 use crate::records::{Change, JobRecord, JobSpec, Precondition};
 use crate::settings::Settings;
 use crate::studio::Studio;
-use crate::token::{Digest, new_token};
+use crate::token::{TokenDigest, new_token};
 use crate::view::User;
 
 const ACTIONS: usize = 160;
@@ -308,7 +308,7 @@ fn record(job: &JobRecord, run: &RunId) -> RunRecord {
         workspace: None,
         system: String::new(),
         settings: agent::Settings::default(),
-        policy: Policy::default(),
+        policy: ApprovalPolicy::default(),
         details: json!({}),
     };
     RunRecord { id: run.clone(), plan, created_at: Timestamp::now(), head: head(), cancel_asked: false, entries: 0 }
@@ -486,7 +486,7 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     async fn new(process: &'a Process, seed: u64) -> Self {
         process.empty().await;
-        let digest = Digest::from_token(new_token().expose()).expect("a token");
+        let digest = TokenDigest::from_token(new_token().expose()).expect("a token");
         let user = process.users.records().add_user(&format!("user {seed}"), &digest, CREDITS).await.expect("a user");
         let world = World {
             random: Random::new(seed),

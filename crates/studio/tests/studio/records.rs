@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use sandbar_studio::records::{
     AddUserError, Change, CreditChange, JobRecord, JobSpec, NewScreenshot, Precondition, Records,
 };
-use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::token::{TokenDigest, new_token};
 use sandbar_studio::{EventBody, JobId, ScreenshotId, Status, StudioEvent, TimelineEventKind, User};
 use sdk::Secret;
 use sea_orm::ConnectionTrait;
@@ -18,8 +18,8 @@ async fn open(url: &str) -> Records {
     Records::open(&Secret::from(url)).await.expect("the records open")
 }
 
-fn digest() -> Digest {
-    Digest::from_token(new_token().expose()).expect("a token")
+fn digest() -> TokenDigest {
+    TokenDigest::from_token(new_token().expose()).expect("a token")
 }
 
 fn body(number: usize) -> (Timestamp, EventBody) {

@@ -9,9 +9,9 @@ use agent::model::ChoiceError;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use sandbar_studio::records::{Change, JobRecord, JobSpec, Precondition};
-use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::token::{TokenDigest, new_token};
 use sandbar_studio::{
-    CapturedScreenshot, ChosenModel, JobId, Resumed, ScreenshotFailed, Settings, Status, Studio, StudioError,
+    CapturedScreenshot, ChosenModel, JobId, ResumedPreview, ScreenshotFailed, Settings, Status, Studio, StudioError,
     StudioEvent, StudioHost, TimelineEventKind, User,
 };
 use sdk::model::SandboxState;
@@ -168,7 +168,7 @@ impl Process {
     }
 
     /// Resumes the preview in a task.
-    fn resuming(&self, user: &User, job: &JobRecord) -> JoinHandle<Result<Resumed, StudioError>> {
+    fn resuming(&self, user: &User, job: &JobRecord) -> JoinHandle<Result<ResumedPreview, StudioError>> {
         let (studio, user, id) = (self.studio.clone(), user.clone(), job.id.clone());
         tokio::spawn(async move { studio.resume(&user, &id).await })
     }
@@ -181,7 +181,7 @@ impl Process {
     /// The same with another file that blocks the application.
     async fn paused_with(&self, obstacle: &str) -> (User, JobRecord) {
         let records = self.studio.records();
-        let digest = Digest::from_token(new_token().expose()).expect("a token");
+        let digest = TokenDigest::from_token(new_token().expose()).expect("a token");
         let user = records.add_user("ada", &digest, 1).await.expect("a user");
         let project = records.ensure_project(&user.id, "page").await.expect("a project");
         let spec = JobSpec { goal: "Make a page.".to_owned(), model: "scripted:here".to_owned(), ..JobSpec::default() };

@@ -13,7 +13,7 @@ use url::Url;
 use super::catalog::{self, ModelInfo};
 use super::endpoint::{Endpoint, json};
 use super::http::{self, Step};
-use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
+use super::{DeltaSink, Model, ModelError, ModelPrice, Request, Turn};
 use assemble::Assembly;
 use body::body;
 
@@ -64,7 +64,7 @@ impl Model for Anthropic {
         self.known().map_or(MAX_ANSWER_TOKENS, |known| known.max_answer_tokens)
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         self.known().map(ModelInfo::price)
     }
 

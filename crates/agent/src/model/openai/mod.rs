@@ -9,7 +9,7 @@ use url::Url;
 
 use super::endpoint::{Endpoint, json};
 use super::http::{self, Step};
-use super::{DeltaSink, Model, ModelError, Price, Request, Turn};
+use super::{DeltaSink, Model, ModelError, ModelPrice, Request, Turn};
 use assemble::Assembly;
 
 /// Limits of an unknown model: most have at least these.
@@ -49,7 +49,7 @@ impl Model for OpenAi {
         MAX_ANSWER_TOKENS
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         None
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use sandbar_studio::rest::{Limits, Rate, RestOptions};
-use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::token::{TokenDigest, new_token};
 use serde_json::json;
 
 use super::lab::{Database, Lab, Person, fill, on_both};
@@ -175,7 +175,7 @@ async fn replacing_the_token_ends_all_sessions() {
         let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
         let cookie = sign_in(&lab, &ada).await;
         let fresh = new_token();
-        let digest = Digest::from_token(fresh.expose()).expect("a token");
+        let digest = TokenDigest::from_token(fresh.expose()).expect("a token");
         lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
         assert!(lab.studio.records().sessions(&user.id).await.expect("read").is_empty());
         let form = [("content-type", "application/x-www-form-urlencoded")];

@@ -14,7 +14,7 @@ use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use sandbar_studio::records::{Change, Precondition};
 use sandbar_studio::rest::{self, RestOptions};
-use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::token::{TokenDigest, new_token};
 use sandbar_studio::{
     CapturedScreenshot, ChosenModel, EventBody, JobId, ScreenshotFailed, Settings, Status, Studio, StudioHost,
 };
@@ -185,7 +185,7 @@ impl Lab {
 
     pub(crate) async fn person(&self, name: &str, credits: i64) -> Person {
         let token = new_token();
-        let digest = Digest::from_token(token.expose()).expect("a token");
+        let digest = TokenDigest::from_token(token.expose()).expect("a token");
         self.studio.records().add_user(name, &digest, credits).await.expect("a new user");
         Person { token: token.expose().to_owned() }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use sandbar_studio::StudioEvent;
 use sandbar_studio::rest::RestOptions;
-use sandbar_studio::token::{Digest, new_token};
+use sandbar_studio::token::{TokenDigest, new_token};
 use serde_json::Value;
 
 use super::access::sign_in;
@@ -153,7 +153,7 @@ async fn revoking_a_credential_ends_its_streams_only() {
 
         // Another process revokes it, in the records only.
         let user = lab.studio.records().user_by_name("ada").await.expect("read").expect("there");
-        let digest = Digest::from_token(new_token().expose()).expect("a token");
+        let digest = TokenDigest::from_token(new_token().expose()).expect("a token");
         lab.studio.records().replace_token(&user.id, &digest).await.expect("written");
         for mut watch in [session, token] {
             while watch.block().await.is_some() {}
