@@ -27,6 +27,18 @@ use self::write_gate::WriteGate;
 pub use self::write_gate::{find_unwritable, unwrap_cause};
 pub use durable::Unwritable;
 
+/// Completes the module of a table for SeaORM: without relations that queries follow, and without
+/// hooks.
+#[macro_export]
+macro_rules! plain_entity {
+    () => {
+        #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+        pub enum Relation {}
+
+        impl ActiveModelBehavior for ActiveModel {}
+    };
+}
+
 /// How long a statement waits for another process's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a caller waits for a connection from the pool, so that an unreachable database is

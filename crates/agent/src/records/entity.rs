@@ -22,10 +22,7 @@ pub(super) mod run {
         pub entries: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod entry {
@@ -41,10 +38,7 @@ pub(super) mod entry {
         pub entry: String,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod answer {
@@ -61,8 +55,5 @@ pub(super) mod answer {
         pub reason: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }

@@ -42,10 +42,7 @@ pub(super) mod sandbox {
         pub ingress: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// Templates, each as one JSON document.
@@ -60,10 +57,7 @@ pub(super) mod template {
         pub document: String,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// Volumes.
@@ -80,10 +74,7 @@ pub(super) mod volume {
         pub files: String,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// Secrets, with encrypted values.
@@ -103,10 +94,7 @@ pub(super) mod secret {
         pub updated_at_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// Cached states of files that builds start from.
@@ -122,10 +110,7 @@ pub(super) mod layer {
         pub used_at_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// Create calls with an idempotency key, and their answers.
@@ -146,8 +131,5 @@ pub(super) mod creation {
         pub traffic_token: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }

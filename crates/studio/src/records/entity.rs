@@ -17,10 +17,7 @@ pub(super) mod user {
         pub turn: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod token {
@@ -36,10 +33,7 @@ pub(super) mod token {
         pub created_at_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod session {
@@ -56,10 +50,7 @@ pub(super) mod session {
         pub expires_at_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod credit {
@@ -78,10 +69,7 @@ pub(super) mod credit {
         pub job: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod project {
@@ -100,10 +88,7 @@ pub(super) mod project {
         pub builds: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod job {
@@ -153,10 +138,7 @@ pub(super) mod job {
         pub lease_owner: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod event {
@@ -173,10 +155,7 @@ pub(super) mod event {
         pub body: String,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod screenshot {
@@ -197,8 +176,5 @@ pub(super) mod screenshot {
         pub content: Vec<u8>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }

@@ -112,54 +112,19 @@ async fn pause_expiring(studio: &Studio) {
 
 #[cfg(test)]
 mod tests {
-    use agent::approval::ApprovalPolicy;
-    use agent::model::{ChoiceError, Usage};
-    use agent::records::{Head, JournalEntry, RunRecord, RunState};
-    use agent::{Event, Happened, Plan, RunId, UsageRecorder};
-    use async_trait::async_trait;
+    use agent::records::JournalEntry;
+    use agent::{Event, Happened, RunId, UsageRecorder};
     use futures::FutureExt as _;
     use sdk::Secret;
-    use serde_json::json;
     use tempfile::TempDir;
-    use tools::ToolDispatcher;
-    use workspace::events::Observer;
-    use workspace::{Workspace, Workspaces};
 
+    use super::simulation::{NoHost, run_head, run_record};
     use super::*;
     use crate::events::TimelineEventKind;
-    use crate::host::{CapturedScreenshot, ChosenModel, ScreenshotFailed, StudioHost};
     use crate::job::Status;
     use crate::records::{Change, JobSpec, Precondition};
     use crate::settings::Settings;
     use crate::token::{TokenDigest, new_token};
-
-    /// A host without workspaces, tools, models or screenshots.
-    struct Closed;
-
-    #[async_trait]
-    impl StudioHost for Closed {
-        fn workspaces(&self) -> &Workspaces {
-            panic!("the test has no workspaces")
-        }
-
-        fn observe(&self, _: Arc<dyn Observer>) {}
-
-        fn tools(&self, _: &Workspace, _: u16) -> Arc<dyn ToolDispatcher> {
-            panic!("the test has no tools")
-        }
-
-        fn model(&self, _: Option<&str>) -> Result<ChosenModel, ChoiceError> {
-            panic!("the test has no model")
-        }
-
-        fn models(&self) -> Vec<String> {
-            Vec::new()
-        }
-
-        async fn take_screenshots(&self, _: &Workspace, _: u16) -> Result<Vec<CapturedScreenshot>, ScreenshotFailed> {
-            panic!("the test takes no screenshots")
-        }
-    }
 
     /// A ready job whose sandbox runs and expires within a minute.
     async fn ending(studio: &Studio) -> JobRecord {
@@ -184,7 +149,7 @@ mod tests {
 
     async fn nowhere(directory: &TempDir) -> Studio {
         let url = Secret::from(format!("sqlite://{}", directory.path().join("records.db").display()));
-        Studio::open(&url, Arc::new(Closed), Settings::default()).await.expect("a studio")
+        Studio::open(&url, Arc::new(NoHost), Settings::default()).await.expect("a studio")
     }
 
     /// A write may succeed although its response is lost.
@@ -193,33 +158,7 @@ mod tests {
         let directory = TempDir::new().expect("a directory");
         let studio = nowhere(&directory).await;
         let (job, run) = (ending(&studio).await, RunId::new());
-        let head = Head {
-            state: RunState::Running,
-            stop_reason: None,
-            turns: 0,
-            usage: Usage::default(),
-            cost_nanos: 0,
-            seen_at: Timestamp::now(),
-        };
-        let plan = Plan {
-            goal: job.spec.goal.clone(),
-            phases: Vec::new(),
-            model: job.spec.model.clone(),
-            workspace: None,
-            system: String::new(),
-            settings: agent::Settings::default(),
-            policy: ApprovalPolicy::default(),
-            details: json!({}),
-        };
-        let record = RunRecord {
-            id: run.clone(),
-            plan,
-            created_at: Timestamp::now(),
-            head: head.clone(),
-            cancel_asked: false,
-            entries: 0,
-        };
-        studio.inner.runs.begin(&record).await.expect("begun");
+        studio.inner.runs.begin(&run_record(&job, &run)).await.expect("begun");
         let message_entry = |seq: u64| JournalEntry {
             happened: Happened {
                 seq,
@@ -232,7 +171,7 @@ mod tests {
         };
         let append = async |from: u64, to: u64| {
             let entries: Vec<JournalEntry> = (from + 1..=to).map(message_entry).collect();
-            studio.inner.runs.append(&run, from, &entries, &head).await.expect("written");
+            studio.inner.runs.append(&run, from, &entries, &run_head()).await.expect("written");
         };
         let books = UsageRecorder {
             records: studio.inner.usage.clone(),

@@ -202,7 +202,7 @@ impl BuildHost for Simulated {
         let mut count = known.as_ref().map_or(0, |known| known.entries);
         if known.is_none() {
             step().await;
-            inner.runs.begin(&record(job, run)).await.map_err(|error| again(&error))?;
+            inner.runs.begin(&run_record(job, run)).await.map_err(|error| again(&error))?;
         }
         while count < script.entries {
             step().await;
@@ -213,7 +213,7 @@ impl BuildHost for Simulated {
                 return Ok(RunOutcome { reason: StopReason::Cancelled, message: String::new() });
             }
             let entry = [entry(count + 1)];
-            inner.runs.append(run, count, &entry, &head()).await.map_err(|error| again(&error))?;
+            inner.runs.append(run, count, &entry, &run_head()).await.map_err(|error| again(&error))?;
             count += 1;
             step().await;
             copier.copy().await?;
@@ -289,7 +289,7 @@ impl BuildHost for Simulated {
     }
 }
 
-fn head() -> Head {
+pub(super) fn run_head() -> Head {
     Head {
         state: RunState::Running,
         stop_reason: None,
@@ -300,7 +300,7 @@ fn head() -> Head {
     }
 }
 
-fn record(job: &JobRecord, run: &RunId) -> RunRecord {
+pub(super) fn run_record(job: &JobRecord, run: &RunId) -> RunRecord {
     let plan = Plan {
         goal: job.spec.goal.clone(),
         phases: Vec::new(),
@@ -311,7 +311,7 @@ fn record(job: &JobRecord, run: &RunId) -> RunRecord {
         policy: ApprovalPolicy::default(),
         details: json!({}),
     };
-    RunRecord { id: run.clone(), plan, created_at: Timestamp::now(), head: head(), cancel_asked: false, entries: 0 }
+    RunRecord { id: run.clone(), plan, created_at: Timestamp::now(), head: run_head(), cancel_asked: false, entries: 0 }
 }
 
 /// A message, with the usage of its turn before it: the third of each three is the model's
@@ -328,10 +328,10 @@ fn entry(number: u64) -> JournalEntry {
 }
 
 /// A host without workspaces, tools and models: the simulated host is passed to the worker.
-struct Nothing;
+pub(super) struct NoHost;
 
 #[async_trait]
-impl StudioHost for Nothing {
+impl StudioHost for NoHost {
     fn workspaces(&self) -> &Workspaces {
         panic!("there are no workspaces in a simulation")
     }
@@ -419,7 +419,7 @@ impl Process {
             preview_load_grace: Duration::ZERO,
             ..Settings::default()
         };
-        let open = async || Studio::open(&Secret::from(url.as_str()), Arc::new(Nothing), settings.clone()).await;
+        let open = async || Studio::open(&Secret::from(url.as_str()), Arc::new(NoHost), settings.clone()).await;
         let (workers, users) = (open().await.expect("a studio"), open().await.expect("a studio"));
         let database = database::connect(&url).await.expect("the database");
         let tables = database.query_all_raw(Statement::from_string(DbBackend::Sqlite, TABLES)).await.expect("read");

@@ -30,10 +30,7 @@ pub(super) mod workspace {
         }
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// A row stays when the lease is released, so that fencing numbers only grow.
@@ -51,10 +48,7 @@ pub(super) mod lease {
         pub until_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 /// A sandbox that no workspace record names.
@@ -72,10 +66,7 @@ pub(super) mod orphan {
         pub watched_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod creation {
@@ -93,10 +84,7 @@ pub(super) mod creation {
         pub sandbox: Option<String>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod interval {
@@ -120,10 +108,7 @@ pub(super) mod interval {
         pub ended_at_us: Option<i64>,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod stored {
@@ -139,10 +124,7 @@ pub(super) mod stored {
         pub bytes: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod tokens {
@@ -162,10 +144,7 @@ pub(super) mod tokens {
         pub cost_nanos: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod warning {
@@ -183,10 +162,7 @@ pub(super) mod warning {
         pub at_us: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
 
 pub(super) mod health {
@@ -206,8 +182,5 @@ pub(super) mod health {
         pub version: i64,
     }
 
-    #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
-    pub enum Relation {}
-
-    impl ActiveModelBehavior for ActiveModel {}
+    database::plain_entity!();
 }
