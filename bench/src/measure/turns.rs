@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent::approval::{DenyAll, Policy};
-use agent::model::{DeltaSink, ModelError, ModelStop, Price, Request, Turn, Usage};
+use agent::approval::{ApprovalPolicy, DenyAll};
+use agent::model::{DeltaSink, ModelError, ModelPrice, ModelStop, Request, Turn, Usage};
 use agent::records::DatabaseRunRecords;
 use agent::{Block, Feed, Model, NoCheckpoints, Parts, Run, RunId, Settings, ToolUse};
 use anyhow::ensure;
@@ -65,7 +65,7 @@ impl Model for AtOnce {
         1000
     }
 
-    fn price(&self) -> Option<Price> {
+    fn price(&self) -> Option<ModelPrice> {
         None
     }
 
@@ -182,7 +182,7 @@ async fn drive(directory: &Path) -> anyhow::Result<Clock> {
         workspace: None,
         system: "You count.".into(),
         settings: Settings { max_turns: 10 * TURNS as u64, ..Settings::default() },
-        policy: Policy::default(),
+        policy: ApprovalPolicy::default(),
         details: Value::Null,
     };
     let report = Run::begin(parts, RunId::new(), plan).await?.drive().await?;

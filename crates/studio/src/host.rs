@@ -13,7 +13,8 @@ use workspace::{Workspace, Workspaces};
 /// A model that is configured and can be called.
 #[derive(Clone)]
 pub struct ChosenModel {
-    /// The name that [`agent::model::ModelChoice`] parses. It does not depend on the working directory.
+    /// The name that [`agent::model::ModelChoice`] parses. It does not depend on the working
+    /// directory.
     pub name: String,
     pub model: Arc<dyn Model>,
 }

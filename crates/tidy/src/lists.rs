@@ -41,7 +41,7 @@ pub const UNSAFE_EXCEPTIONS: &[(&str, &str)] = &[
 
 /// Type names that several crates may define, with the reason.
 pub const ALLOWED_TYPES: &[(&[&str], &str)] = &[
-    (&["Model", "Relation"], "SeaORM derives these names for every table and crate"),
+    (&["Model"], "SeaORM derives these names for every table and crate"),
     (
         &[
             "ArchiveFormat",
