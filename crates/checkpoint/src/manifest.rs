@@ -249,10 +249,7 @@ impl Serialize for FilePath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => {
-                let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-                serializer.collect_map([("hex", hex)])
-            }
+            Err(_) => serializer.collect_map([("hex", hex::encode(&self.0))]),
         }
     }
 }
@@ -284,18 +281,12 @@ impl<'de> Visitor<'de> for PathVisitor {
         let mut bytes = None;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "hex" => bytes = from_hex(&map.next_value::<String>()?),
+                "hex" => bytes = hex::decode(map.next_value::<String>()?).ok(),
                 _ => return Err(A::Error::unknown_field(&key, &["hex"])),
             }
         }
         bytes.map(FilePath).ok_or_else(|| A::Error::custom("these are not bytes in hexadecimal"))
     }
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let whole = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    text.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>().filter(|_| whole)
 }
 
 /// Serializes modes in octal, for readers.

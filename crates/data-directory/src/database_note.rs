@@ -29,7 +29,7 @@ impl DatabaseNote {
         let directory = data.join(DATABASE_NOTES);
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(write_error(&directory))?;
         let digest = Sha256::digest(url.expose());
-        let path = directory.join(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let path = directory.join(hex::encode(&digest[..8]));
         loop {
             // Written once: a replaced file would take the note from the process that locked it.
             if !path.exists() {

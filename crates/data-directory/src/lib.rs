@@ -162,7 +162,7 @@ impl DataDirectory {
         const LONGEST: usize = 70;
         const NOTE: &str = "runtime";
         let digest = Sha256::digest(self.path.as_os_str().as_encoded_bytes());
-        let name = format!("sandbar-{}", digest[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let name = format!("sandbar-{}", hex::encode(&digest[..4]));
         if is_own(Path::new("/run")) {
             return Ok(Path::new("/run").join(name));
         }
@@ -194,7 +194,7 @@ impl DataDirectory {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).map_err(failed(|| format!("cannot read {}", file.display()))),
         }
-        let key = format!("e2b_{}", rand::random::<[u8; 20]>().map(|byte| format!("{byte:02x}")).concat());
+        let key = format!("e2b_{}", hex::encode(rand::random::<[u8; 20]>()));
         self.write_whole("api-key", key.as_bytes())?;
         Ok(key)
     }

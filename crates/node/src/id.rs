@@ -57,7 +57,7 @@ impl Token {
     /// 256 random bits, as lower-case hex digits.
     pub fn random() -> Self {
         let bytes: [u8; 32] = rand::rng().random();
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hex::encode(bytes))
     }
 
     pub fn reveal(&self) -> &str {

@@ -118,7 +118,7 @@ fn encodings(value: &str) -> BTreeSet<String> {
         Some((digits, rest)) if place > 0 => format!("%{}{rest}", digits.to_ascii_lowercase()),
         _ => part.to_owned(),
     });
-    let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(value);
     let lower: String = lower.collect();
     let mut texts = BTreeSet::from([value.to_owned(), json[1..json.len() - 1].to_owned()]);
     texts.extend([hex.to_ascii_uppercase(), hex]);
@@ -224,7 +224,7 @@ mod tests {
             assert!(found(&format!("Basic {credentials}")), "{user}");
             assert!(found(&credentials.replace('+', "-").replace('/', "_")), "{user}");
         }
-        let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(value);
         assert!(found(&hex) && found(&hex.to_uppercase()));
         assert!(!found("p\"ss w\u{f6}rd") && !found(&encode("another value of no variable")));
     }

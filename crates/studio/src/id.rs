@@ -103,7 +103,7 @@ id! {
 impl ScreenshotId {
     /// The id derived from a name: equal names give equal ids.
     pub(crate) fn from_name(name: &str) -> Self {
-        let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(Sha256::digest(name.as_bytes()));
         Self(format!("pic_{}", &digest[..DIGITS]))
     }
 

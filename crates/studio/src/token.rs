@@ -43,7 +43,7 @@ impl TokenDigest {
     fn with_prefix(prefix: &str, token: &str) -> Option<Self> {
         let digits = token.strip_prefix(prefix)?;
         let plain = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        plain.then(|| Self(Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()))
+        plain.then(|| Self(hex::encode(Sha256::digest(token.as_bytes()))))
     }
 
     pub fn as_str(&self) -> &str {

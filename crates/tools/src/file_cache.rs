@@ -52,7 +52,7 @@ impl Hasher {
     }
 
     pub(crate) fn finish(self) -> String {
-        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0.finalize())
     }
 }
 

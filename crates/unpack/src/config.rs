@@ -101,6 +101,5 @@ pub fn digest(bytes: &[u8]) -> String {
 
 /// A hash in the form `sha256:…`.
 pub fn written(hash: &[u8]) -> String {
-    let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{digits}")
+    format!("sha256:{}", hex::encode(hash))
 }

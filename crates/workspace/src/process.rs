@@ -137,7 +137,7 @@ fn machine() -> Option<String> {
     let id = fs::read_to_string("/etc/machine-id").ok()?;
     let id = id.trim();
     let digest = Sha256::digest(format!("sandbar {id}").as_bytes());
-    (!id.is_empty()).then(|| digest[..8].iter().map(|byte| format!("{byte:02x}")).collect())
+    (!id.is_empty()).then(|| hex::encode(&digest[..8]))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Run {
     /// Writes of a file are atomic, so its current content tells whether the call took effect.
     async fn describe_write(&self, call: &ToolUse, path: &str) -> String {
         let content = call.input["content"].as_str().unwrap_or_default();
-        let wanted: String = Sha256::digest(content.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let wanted = hex::encode(Sha256::digest(content.as_bytes()));
         let read = self.call_internally("read_file", json!({ "path": path, "limit": 1 })).await;
         let found = match &read.structured.output {
             ToolOutput::ReadFile(ReadFileOutput { content: ReadContent::Text(page), .. }) => page.sha256.as_deref(),

@@ -48,7 +48,7 @@ fn fingerprint(body: &[u8]) -> String {
         Ok(text) => Sha256::digest(text),
         Err(_) => Sha256::digest(body),
     };
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest)
 }
 
 fn validate(app: &App, asked: rest::NewSandbox, version: ApiVersion) -> Result<NewSandbox, Failure> {

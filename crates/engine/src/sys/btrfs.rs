@@ -58,7 +58,7 @@ pub(crate) fn file_system_id(fd: impl AsFd) -> io::Result<[u8; 16]> {
 
 /// The kernel's directory about the file system `id`; exists while it is mounted anywhere.
 pub(crate) fn state_directory(id: [u8; 16]) -> PathBuf {
-    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(id);
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     Path::new("/sys/fs/btrfs").join(parts.join("-"))
 }

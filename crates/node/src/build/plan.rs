@@ -150,7 +150,7 @@ fn next_key(before: &str, step: &Step, source: &str) -> String {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest.finalize())
 }
 
 fn validate(step: &Step, settings: &mut Defaults) -> Result<StepAction, String> {

@@ -124,5 +124,5 @@ fn run(line: &[&str]) -> anyhow::Result<()> {
 
 /// The fingerprint that `openssl x509 -fingerprint -sha256` and browsers show, without colons.
 pub(super) fn fingerprint(authority: &Authority) -> String {
-    Sha256::digest(authority.certificate_der()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(authority.certificate_der()))
 }

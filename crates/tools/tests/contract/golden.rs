@@ -53,7 +53,7 @@ impl Recorder {
         }
         let mut wire = serde_json::to_string(&wire).expect("a result serialises");
         if wire.len() > 8192 {
-            let digest: String = Sha256::digest(&wire).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest = hex::encode(Sha256::digest(&wire));
             wire = format!("{} bytes, sha256 {digest}", wire.len());
         }
         self.recorded.push_str(&format!("{wire}\n\n"));

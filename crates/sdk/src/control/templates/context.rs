@@ -240,14 +240,14 @@ pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: b
             feed(&mut hash, path).map_err(failed)?;
         }
     }
-    Ok(hex(&hash))
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// The hash of one file's content.
 pub(super) fn content_hash(path: &Path) -> Result<String, ContextError> {
     let mut hash = Sha256::new();
     feed(&mut hash, path).map_err(|source| ContextError::Io { path: path.to_owned(), source })?;
-    Ok(hex(&hash))
+    Ok(hex::encode(hash.finalize()))
 }
 
 fn feed(hash: &mut Sha256, path: &Path) -> io::Result<()> {
@@ -258,10 +258,6 @@ fn feed(hash: &mut Sha256, path: &Path) -> io::Result<()> {
             count => hash.update(&buffer[..count]),
         }
     }
-}
-
-fn hex(hash: &Sha256) -> String {
-    hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Mode, and size except for directories, whose size depends on the file system.

@@ -40,8 +40,7 @@ pub(in crate::sandbox) enum Engine {
 pub(in crate::sandbox) fn helper_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
-        let digest = Sha256::digest(HELPER);
-        let name: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = hex::encode(&Sha256::digest(HELPER)[..8]);
         format!("{SHARED}/bin/search-{name}")
     })
 }
