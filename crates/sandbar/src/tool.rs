@@ -22,9 +22,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tools::{
-    Block, Image, InMemoryToolDispatcher, SandboxToolDispatcher, ToolDispatcher as _, ToolOutput, ToolResult, Watch,
-};
+use tools::{Block, Image, SandboxToolDispatcher, ToolDispatcher as _, ToolOutput, ToolResult, Watch};
 use workspace::WorkspaceName;
 
 /// Metadata key of sandboxes that this command created. Its value is the session's name.
@@ -86,9 +84,8 @@ impl Tool {
 
     async fn call(self, input: Value) -> anyhow::Result<ExitCode> {
         if !tools::NAMES.contains(&self.name.as_str()) {
-            // Any dispatcher returns the error; no sandbox is created or resumed for it.
-            let refused = InMemoryToolDispatcher::new().dispatch(&self.name, input).await;
-            return self.print_result(&refused);
+            // No sandbox is created or resumed for it.
+            return self.print_result(&ToolResult::for_unknown_tool(&self.name));
         }
         let mut stops = Stops::install()?;
         if let Some(name) = &self.workspace {

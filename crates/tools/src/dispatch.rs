@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+#[cfg(feature = "testing")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,7 +22,6 @@ use crate::notice::Provenance;
 use crate::port::{Machine, MachineSource};
 use crate::result::{Block, ErrorCode, Failure, Outcome, ToolResult, conclude};
 use crate::screenshots::ScreenshotProvider;
-use crate::structured::FailureFacts;
 use crate::tools::{self, BUDGET};
 use text::{ExitKind, Truncation, truncate};
 
@@ -97,6 +97,7 @@ pub enum OverwriteGuard {
 pub(crate) enum Ids {
     Random,
     /// Deterministic.
+    #[cfg(feature = "testing")]
     Counted(AtomicU64),
 }
 
@@ -104,6 +105,7 @@ impl Ids {
     fn next(&self) -> String {
         match self {
             Self::Random => format!("c{:016x}", rand::random::<u64>()),
+            #[cfg(feature = "testing")]
             Self::Counted(count) => format!("c{}", count.fetch_add(1, Ordering::Relaxed) + 1),
         }
     }
@@ -173,9 +175,7 @@ impl Core {
             Err(failure) => return conclude(Err(failure), &[]),
         };
         if !NAMES.contains(&tool_name) {
-            let facts = FailureFacts { tools: Some(NAMES.map(str::to_owned).to_vec()), ..FailureFacts::default() };
-            let failure = Failure::new(ErrorCode::UnknownTool, format!("[{tool_name}: unknown tool]"));
-            return conclude(Err(failure.with(facts)), &[]);
+            return ToolResult::for_unknown_tool(tool_name);
         }
         // The lock comes before the sandbox: a waiting call must not block the replacement of a
         // sandbox.

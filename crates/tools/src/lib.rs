@@ -1,5 +1,5 @@
 //! The seven tools of a coding agent, behind one dispatcher. They work on any E2B sandbox, on
-//! whatever a [`SandboxSource`] provides, or in memory.
+//! whatever a [`SandboxSource`] provides, or for tests in memory, with the feature `testing`.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -23,6 +23,7 @@ mod image;
 mod input;
 mod live_output;
 mod mask;
+#[cfg(feature = "testing")]
 mod memory;
 mod notice;
 mod output_buffer;
@@ -39,6 +40,7 @@ mod tools;
 pub use definitions::{Annotations, Definition, NAMES, definitions};
 pub use dispatch::{OverwriteGuard, Progress, ToolDispatcher, Watch};
 pub use live_output::OutputChunk;
+#[cfg(feature = "testing")]
 pub use memory::{InMemoryToolDispatcher, Step};
 pub use notice::{Producer, Provenance, Saved};
 pub use port::{Stream, Survivor};

@@ -7,6 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
+use crate::definitions::NAMES;
 use crate::structured::{CallFacts, EndedTask, ErrorFact, FailureFacts, StructuredResult, ToolOutput};
 
 /// The result of one tool call. It serialises to `{"is_error", "code", "content", "structured"}`,
@@ -106,6 +107,13 @@ impl ErrorCode {
 }
 
 impl ToolResult {
+    /// The result of a call of a tool that does not exist. It names those that do.
+    pub fn for_unknown_tool(tool_name: &str) -> Self {
+        let facts = FailureFacts { tools: Some(NAMES.map(str::to_owned).to_vec()), ..FailureFacts::default() };
+        let failure = Failure::new(ErrorCode::UnknownTool, format!("[{tool_name}: unknown tool]"));
+        conclude(Err(failure.with(facts)), &[])
+    }
+
     /// All text of the result, with blocks joined by newlines.
     pub fn text(&self) -> String {
         let texts: Vec<&str> = self.content.iter().filter_map(Block::as_text).collect();
