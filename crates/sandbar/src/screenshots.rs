@@ -11,6 +11,7 @@ use http::header::HOST;
 use parking_lot::Mutex;
 use sdk::{Connect, PortRoute, Sandbox};
 use std::sync::{Arc, OnceLock};
+use text::error_chain;
 use tools::{Screenshot, ScreenshotError, ScreenshotProvider, ScreenshotRequest, ScreenshotSet};
 
 /// Status of an edge's response when no process listens on the port.
@@ -198,10 +199,4 @@ fn explain(error: browser::CaptureError, port: u16) -> ScreenshotError {
         | Seen::Refused { .. }
         | Seen::Closed => ScreenshotError::Failed(error_chain(&error)),
     }
-}
-
-/// An error with its causes on one line.
-fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -22,6 +22,7 @@ use sdk::{Client, ListQuery, SandboxId};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use testing::{RunningServer, Server, ServerLaunch};
+pub(crate) use text::error_chain;
 
 use testing::trees::tree_of;
 pub(crate) use testing::trees::{assert_same, run};
@@ -258,17 +259,6 @@ fn launch(listen: &str, data: &Path) -> RunningServer {
     let launch =
         ServerLaunch { program: &testing::program(), data, arguments: &["--ephemeral"], umask: "022", user: None };
     RunningServer::launch_at(listen, launch)
-}
-
-/// An error with its causes.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// The only server: every sandbox is its own.

@@ -9,6 +9,7 @@ use sandbar_workspace::devserver::{self, DevServer, Start};
 use sandbar_workspace::phase;
 use sandbar_workspace::setup::{self, Progress, Setup, StepFailed};
 use sdk::Sandbox;
+pub(crate) use text::error_chain;
 
 pub(crate) const PROJECT: &str = setup::PROJECT_DIRECTORY;
 
@@ -74,17 +75,6 @@ impl Kept {
         };
         setup::run(sandbox, setup, &mut progress, save).await.map(|()| progress)
     }
-}
-
-/// An error with its causes.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// All futures of this crate are `Send`.
