@@ -26,7 +26,7 @@ pub(crate) type FallbackError = Box<dyn Error + Send + Sync>;
 type ResponseFuture = Pin<Box<dyn Future<Output = Response<FallbackBody>> + Send>>;
 
 /// Why a part refuses changes, while it does. Called with every `/ready`: it does no I/O.
-pub type Check = Arc<dyn Fn() -> Option<Unwritable> + Send + Sync>;
+pub type PartCheck = Arc<dyn Fn() -> Option<Unwritable> + Send + Sync>;
 
 /// Serves requests that are neither for the control plane nor for the edge. The default has no
 /// service: the response is 404.
@@ -36,7 +36,7 @@ pub struct Fallback {
     /// Prefix of the paths that it serves; empty serves all.
     prefix: &'static str,
     /// Its parts in `/ready`.
-    pub(crate) parts: Vec<(&'static str, Check)>,
+    pub(crate) parts: Vec<(&'static str, PartCheck)>,
 }
 
 impl Fallback {
@@ -66,7 +66,7 @@ impl Fallback {
 
     /// Adds a part whose state `/ready` reports beside the node's.
     #[must_use]
-    pub fn with_part(mut self, name: &'static str, check: Check) -> Self {
+    pub fn with_part(mut self, name: &'static str, check: PartCheck) -> Self {
         self.parts.push((name, check));
         self
     }

@@ -24,7 +24,7 @@ mod tally;
 mod tls;
 
 pub use content::Content;
-pub use fallback::{Check, Fallback};
+pub use fallback::{Fallback, PartCheck};
 pub use server::serve;
 
 use std::fmt;

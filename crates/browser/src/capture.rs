@@ -8,7 +8,7 @@ use url::Url;
 
 use crate::origin::{Origin, Upstream};
 use crate::page::{Foreign, Page, cut};
-use crate::proxy::{Notes, Refused};
+use crate::proxy::{ProxyNotes, Refused};
 
 /// A page to capture.
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ impl fmt::Display for BlockReason {
 
 /// Merges the requests that pages reported with those that the proxy refused. Pages know resource
 /// types and full URLs; only the proxy sees others, such as a worker's requests.
-pub(crate) fn merge_blocked(pages: &[Page], notes: &Notes) -> (Vec<BlockedRequest>, usize) {
+pub(crate) fn merge_blocked(pages: &[Page], notes: &ProxyNotes) -> (Vec<BlockedRequest>, usize) {
     let mut list: Vec<BlockedRequest> = Vec::new();
     let mut add = |url: &str, kind: &str| {
         // Fragments are never sent.

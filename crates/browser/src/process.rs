@@ -3,8 +3,10 @@
 //! A dedicated thread starts the browser and waits for it. The kernel kills the browser when that
 //! thread ends (PR_SET_PDEATHSIG), so the thread stays; killing this process kills the browser too.
 
+mod command;
+mod stderr;
+
 use std::error::Error as _;
-use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,9 +21,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use serde_json::json;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -31,58 +31,14 @@ use crate::cdp::{CdpError, Connection};
 use crate::config::{BrowserConfig, RunAs};
 use crate::error::BrowserError;
 use crate::profile::Profile;
-use crate::sys::{self, Plan, Root, SpawnError, Spawned};
+use crate::sys::{self, Plan, Root, SpawnFailure, Spawned};
+use command::command;
+use stderr::{drain, explain_exit};
 
 /// Time for the browser to exit when asked.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
-const STDERR_TAIL_BYTES: usize = 2048;
 /// Prefix of the names of browsers' cgroups.
 const CGROUP_PREFIX: &str = "sandbar-browser-";
-
-/// For `--host-resolver-rules`: no name resolves. The proxy resolves names instead.
-const NO_NAMES: &str = "MAP * ~NOTFOUND , EXCLUDE 127.0.0.1";
-
-const FLAGS: [&str; 27] = [
-    "--headless",
-    // A page needs few renderers, and its scripts no gigabytes.
-    "--renderer-process-limit=8",
-    "--js-flags=--max-old-space-size=512",
-    "--remote-debugging-pipe",
-    "--no-first-run",
-    "--no-startup-window",
-    // Builds other than Google's enable all field trials.
-    "--disable-field-trial-config",
-    "--no-default-browser-check",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--mute-audio",
-    // No traffic that no page asked for.
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-domain-reliability",
-    "--disable-extensions",
-    "--disable-sync",
-    "--disable-breakpad",
-    "--no-pings",
-    // Nothing bypasses the proxy.
-    "--disable-quic",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--enable-features=NetworkServiceSandbox",
-    // The first two upgrade http to https. The others load pages for an address bar that headless
-    // windows do not have: 0.6 s of CPU time per screenshot.
-    "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,\
-     WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup",
-    // Both viewports load concurrently, so one of the two windows is always in the background.
-    "--disable-background-timer-throttling",
-    "--disable-backgrounding-occluded-windows",
-    "--disable-renderer-backgrounding",
-    "--password-store=basic",
-];
-
-/// A socket path is limited to 107 bytes, and Chromium appends
-/// `/org.chromium.Chromium.XXXXXX/SingletonSocket`.
-const MAX_SOCKET_DIRECTORY: usize = 62;
 
 pub(crate) struct Process {
     pub(crate) connection: Connection,
@@ -246,7 +202,7 @@ pub fn check_own_root(config: &BrowserConfig) -> Result<(), BrowserError> {
     let command = Command::new(program);
     let plan = Plan { command, run_as: config.run_as, listeners: 1, cgroup_procs: None, root };
     let spawned =
-        sys::spawn(plan).map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source });
+        sys::spawn(plan).map_err(|SpawnFailure { step, source }| BrowserError::Spawn { step: step.describe(), source });
     let status = spawned?.child.wait().map_err(failed)?;
     if status.success() { Ok(()) } else { Err(failed(io::Error::other(status.to_string()))) }
 }
@@ -312,7 +268,7 @@ impl Launched {
         };
         let spawned = sys::spawn(plan(command(program, profile.path()), root));
         let Spawned { mut child, commands, responses, listeners } =
-            spawned.map_err(|SpawnError { step, source }| BrowserError::Spawn { step: step.describe(), source })?;
+            spawned.map_err(|SpawnFailure { step, source }| BrowserError::Spawn { step: step.describe(), source })?;
         let pid = Pid::from_child(&child);
         let lost = |source: io::Error| BrowserError::Spawn { step: "watch it", source };
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|error| lost(error.into()));
@@ -331,25 +287,6 @@ impl Launched {
     }
 }
 
-fn command(program: &Path, profile: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.env_clear().current_dir(profile);
-    command.env("HOME", profile).env("PATH", "/usr/bin:/bin").env("LANG", "C.UTF-8").env("TZ", "UTC");
-    // Temporary files in the profile are removed with it. They stay in /tmp where the path would be
-    // too long for a socket.
-    if profile.as_os_str().len() <= MAX_SOCKET_DIRECTORY {
-        command.env("TMPDIR", profile);
-    }
-    command.args(FLAGS).arg(format!("--host-resolver-rules={NO_NAMES}"));
-    let mut directory = OsString::from("--user-data-dir=");
-    directory.push(profile);
-    command.arg(directory);
-    // Every context has its own proxy. Requests outside a context, such as the browser's own, meet
-    // a closed port here.
-    command.arg("--proxy-server=http://127.0.0.1:1").arg("--proxy-bypass-list=<-loopback>");
-    command
-}
-
 /// Waits for the browser and kills its process group, whose id stays valid until the browser is
 /// reaped.
 fn reap(mut child: Child) {
@@ -362,33 +299,5 @@ fn reap(mut child: Child) {
     match child.wait() {
         Ok(status) => debug!(%status, "the browser ended"),
         Err(error) => debug!(%error, "the browser's end was not seen"),
-    }
-}
-
-type StderrTail = Arc<Mutex<Vec<u8>>>;
-
-/// Reads stderr so that the pipe never fills, and keeps its tail.
-fn drain(stderr: ChildStderr) -> io::Result<(StderrTail, AbortOnDropHandle<()>)> {
-    let mut stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
-    let tail = StderrTail::default();
-    let kept = Arc::clone(&tail);
-    let task = tokio::spawn(async move {
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            let mut tail = kept.lock();
-            tail.extend_from_slice(&buffer[..length]);
-            let surplus = tail.len().saturating_sub(STDERR_TAIL_BYTES);
-            tail.drain(..surplus);
-        }
-    });
-    Ok((tail, AbortOnDropHandle::new(task)))
-}
-
-fn explain_exit(tail: &StderrTail) -> BrowserError {
-    let tail = tail.lock();
-    let text = String::from_utf8_lossy(&tail).trim().to_owned();
-    match text.contains("No usable sandbox") {
-        true => BrowserError::NoSandbox,
-        false => BrowserError::Exited { last_words: text },
     }
 }

@@ -51,14 +51,14 @@ type Body = Either<Incoming, Full<Bytes>>;
 pub(crate) struct OriginProxy {
     origin: Origin,
     upstream: Upstream,
-    notes: Mutex<Notes>,
+    notes: Mutex<ProxyNotes>,
     connections: TaskTracker,
     stop: CancellationToken,
 }
 
 /// What a proxy recorded.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Notes {
+pub(crate) struct ProxyNotes {
     pub(crate) refused: Vec<Refused>,
     /// Refused requests after the list was full.
     pub(crate) refused_more: usize,
@@ -112,11 +112,11 @@ impl OriginProxy {
         self.connections.wait().await;
     }
 
-    pub(crate) fn notes(&self) -> Notes {
+    pub(crate) fn notes(&self) -> ProxyNotes {
         self.notes.lock().clone()
     }
 
-    fn note(&self, change: impl FnOnce(&mut Notes)) {
+    fn note(&self, change: impl FnOnce(&mut ProxyNotes)) {
         change(&mut self.notes.lock());
     }
 

@@ -9,7 +9,8 @@
 //! A stored screenshot has a URL: on the configured CDN, else presigned by S3, else signed by a
 //! [`LinkSigner`](crate::link::LinkSigner) for files that the Sandbar server serves.
 
-use std::fmt;
+mod config;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,86 +22,15 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::signer::Signer;
 use object_store::{Attribute, Attributes, ClientOptions, ObjectStore, PutOptions, RetryConfig};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use url::Url;
+
+pub use config::{Credentials, S3Config, Secret, StoreConfig, StoreLocation};
 
 const PUT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_RETRIES: usize = 3;
 /// The maximum that S3 allows.
 const URL_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const MAX_NAME: usize = 128;
-
-/// Where screenshots are stored, and how URLs point to them.
-#[derive(Debug, Clone)]
-pub struct StoreConfig {
-    pub place: StoreLocation,
-    /// A domain (`cdn.example.com`) or URL prefix (`https://example.com/media`) that publishes the
-    /// store.
-    pub cdn: Option<String>,
-}
-
-/// Where screenshots are kept.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum StoreLocation {
-    Disk {
-        /// A directory. Sandbar removes nothing from a directory that is named here.
-        directory: PathBuf,
-        /// Beginning of the URL at which another server publishes the directory; none: the running
-        /// Sandbar server signs and serves.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        served_at: Option<String>,
-    },
-    S3(S3Config),
-}
-
-/// A bucket of AWS, or of a service with the same API.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct S3Config {
-    /// A bucket. URLs are signed for seven days unless `screenshots.cdn` is set.
-    pub bucket: String,
-    /// Its region.
-    #[serde(default = "S3Config::default_region")]
-    pub region: String,
-    /// URL of another service than AWS with S3's protocol. `http://` sends everything unencrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-default" = "AWS"))]
-    pub endpoint: Option<String>,
-    /// Never part of a configuration file. Without them the machine's instance role is used.
-    #[serde(skip)]
-    pub credentials: Option<Credentials>,
-}
-
-/// Access key of a bucket.
-#[derive(Debug, Clone)]
-pub struct Credentials {
-    pub access_key_id: String,
-    pub secret_access_key: Secret,
-}
-
-impl S3Config {
-    fn default_region() -> String {
-        "us-east-1".to_owned()
-    }
-}
-
-/// A text that `Debug` does not show.
-#[derive(Clone)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(hidden)")
-    }
-}
 
 /// Why a screenshot was taken; part of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]

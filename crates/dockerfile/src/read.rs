@@ -11,7 +11,7 @@ use crate::error::DockerfileError;
 use crate::expand::{UnknownVariable, expand};
 use crate::plan::{Action, Options, Plan, Stage, Step};
 use crate::scan::{Instruction, scan};
-use crate::scope::{Scope, predefined};
+use crate::scope::{StageScope, predefined};
 use crate::words::{self, Word};
 
 use command::StartCommand;
@@ -42,7 +42,7 @@ pub fn plan(text: &str, options: &Options) -> Result<Plan> {
         line_starts: text.match_indices('\n').map(|(newline, _)| newline + 1).collect(),
         left: MAX_PLAN_BYTES,
         escape,
-        global: Scope::default(),
+        global: StageScope::default(),
         predefined: predefined(options),
         declared: BTreeSet::new(),
         stages: Vec::new(),
@@ -61,7 +61,7 @@ struct Reader<'a> {
     left: usize,
     escape: char,
     /// Arguments declared before the first `FROM`.
-    global: Scope,
+    global: StageScope,
     predefined: BTreeMap<String, String>,
     /// Names of all arguments that the file declares.
     declared: BTreeSet<String>,
@@ -77,7 +77,7 @@ struct Draft {
     stage: Stage,
     /// An image that only serves as the source of a copy.
     is_implied: bool,
-    scope: Scope,
+    scope: StageScope,
     shell: Option<Vec<String>>,
     /// Whether the file sets a user, and a working directory.
     has_user: bool,
@@ -207,7 +207,7 @@ impl Reader<'_> {
     /// Expands the variables of one word of the instruction.
     fn expand_word(
         &self,
-        scope: &Scope,
+        scope: &StageScope,
         instruction: &Instruction,
         word: &Word,
         unknown: UnknownVariable,

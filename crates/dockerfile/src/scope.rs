@@ -8,14 +8,14 @@ use crate::words::shell_quote;
 
 /// Variables of one stage.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Scope {
+pub(crate) struct StageScope {
     /// Declared arguments; [`None`] without a value.
     args: BTreeMap<String, Option<String>>,
     /// Environment variables; [`None`] where the value depends on the image.
     env: BTreeMap<String, Option<String>>,
 }
 
-impl Scope {
+impl StageScope {
     pub(crate) fn lookup(&self, name: &str) -> Value<'_> {
         match (self.env.get(name), self.args.get(name)) {
             (Some(Some(value)), _) | (None, Some(Some(value))) => Value::Set(value),

@@ -27,5 +27,5 @@ mod size;
 mod state;
 
 pub use access::{Access, Token};
-pub use provider::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
+pub use provider::{AcquiredSandbox, FileContents, ReadError, SandboxHandle, SandboxProvider};
 pub use server::{ServeError, Server, Settings};

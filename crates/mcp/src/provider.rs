@@ -40,12 +40,12 @@ pub trait SandboxHandle: Send + Sync {
     ///
     /// # Errors
     /// [`ReadError::NotFound`] if the file does not exist, else [`ReadError::Failed`].
-    async fn read(&self, path: &str, limit: usize) -> Result<Contents, ReadError>;
+    async fn read(&self, path: &str, limit: usize) -> Result<FileContents, ReadError>;
 }
 
 /// The beginning of a file.
 #[derive(Debug, Clone)]
-pub struct Contents {
+pub struct FileContents {
     pub bytes: Bytes,
     /// The file has no more bytes.
     pub whole: bool,

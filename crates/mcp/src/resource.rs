@@ -8,7 +8,7 @@ use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use text::{ExitKind, Truncation, truncate};
 use tools::{Provenance, Saved};
 
-use crate::provider::Contents;
+use crate::provider::FileContents;
 use crate::size;
 
 const SCHEME: &str = "sandbox://";
@@ -58,7 +58,7 @@ pub(crate) fn template() -> ResourceTemplate {
 }
 
 /// The contents of a file, shortened to fit into one message.
-pub(crate) fn contents(uri: &str, path: &str, file: &Contents) -> Result<ResourceContents, String> {
+pub(crate) fn contents(uri: &str, path: &str, file: &FileContents) -> Result<ResourceContents, String> {
     let budget = size::MAX_MESSAGE_BYTES - size::ENVELOPE_BYTES;
     let Ok(text) = std::str::from_utf8(&file.bytes) else {
         let blob = STANDARD.encode(&file.bytes);
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn long_text_is_cut_with_a_notice() {
         let text = "\u{1}\u{2}line\n".repeat(1_000_000);
-        let file = Contents { bytes: Bytes::from(text), whole: true };
+        let file = FileContents { bytes: Bytes::from(text), whole: true };
         let answer = contents("sandbox://i/x", "/x", &file).expect("a text");
         assert!(size::serialized_len(&answer) < size::MAX_MESSAGE_BYTES);
         let ResourceContents::TextResourceContents { text, .. } = answer else { panic!("not a text") };
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn binary_files_are_sent_whole_or_refused() {
-        let small = Contents { bytes: Bytes::from_static(&[0xff, 0xfe]), whole: true };
+        let small = FileContents { bytes: Bytes::from_static(&[0xff, 0xfe]), whole: true };
         assert!(matches!(contents("u", "/x", &small), Ok(ResourceContents::BlobResourceContents { .. })));
-        let large = Contents { bytes: Bytes::from(vec![0xff; 2 << 20]), whole: true };
+        let large = FileContents { bytes: Bytes::from(vec![0xff; 2 << 20]), whole: true };
         assert!(contents("u", "/x", &large).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::rpc::process::{ProcessConfig, StartRequest};
 
-use crate::commands::{CommandError, Launch, OUTPUT_LIMIT, Process, ProcessName, Running, Source, terminal};
+use crate::commands::{CommandError, OUTPUT_LIMIT, Process, ProcessLaunch, ProcessName, Running, Source, terminal};
 use crate::sandbox::Sandbox;
 
 /// Default of the official SDKs.
@@ -146,7 +146,7 @@ impl Pty<'_> {
         let Shell { config, user, limit, tag } = shell;
         let request =
             StartRequest { process: config.into(), pty: terminal(size).into(), tag, ..StartRequest::default() };
-        let launch = Launch { request, user, limit, output_limit: OUTPUT_LIMIT, source: Source::Terminal };
+        let launch = ProcessLaunch { request, user, limit, output_limit: OUTPUT_LIMIT, source: Source::Terminal };
         Running::start(self.sandbox, launch).await
     }
 

@@ -76,14 +76,14 @@ pub(crate) enum StreamEnd {
 }
 
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedStream {
     frames: EnvelopeStream,
     idle_timeout: Duration,
     /// The cause of a break that was not diagnosed yet: a cancelled caller resumes here.
     broken: Option<String>,
 }
 
-impl Watched {
+impl WatchedStream {
     pub(crate) fn new(frames: EnvelopeStream, sandbox: &Sandbox) -> Self {
         Self { frames, idle_timeout: sandbox.client().shared().keepalive * 2, broken: None }
     }

@@ -94,14 +94,14 @@ pub enum OverwriteGuard {
 
 /// Generates the ids of calls.
 #[derive(Debug)]
-pub(crate) enum Ids {
+pub(crate) enum CallIds {
     Random,
     /// Deterministic.
     #[cfg(feature = "testing")]
     Counted(AtomicU64),
 }
 
-impl Ids {
+impl CallIds {
     fn next(&self) -> String {
         match self {
             Self::Random => format!("c{:016x}", rand::random::<u64>()),
@@ -116,7 +116,7 @@ pub(crate) struct Core {
     pub(crate) guard: OverwriteGuard,
     pub(crate) screenshots: Option<Arc<dyn ScreenshotProvider>>,
     pub(crate) preview_port: u16,
-    ids: Ids,
+    ids: CallIds,
     /// Serialises the commands of a session, in order of arrival.
     shell: tokio::sync::Mutex<()>,
     /// Serialises the changes of one file, in order of arrival.
@@ -127,7 +127,7 @@ pub(crate) struct Core {
 pub(crate) const PREVIEW_PORT: u16 = 3000;
 
 impl Core {
-    pub(crate) fn new(ids: Ids) -> Self {
+    pub(crate) fn new(ids: CallIds) -> Self {
         Self {
             guard: OverwriteGuard::default(),
             screenshots: None,

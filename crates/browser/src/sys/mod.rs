@@ -5,4 +5,4 @@ mod root;
 mod spawn;
 
 pub(crate) use root::Root;
-pub(crate) use spawn::{Plan, SpawnError, Spawned, spawn};
+pub(crate) use spawn::{Plan, SpawnFailure, Spawned, spawn};

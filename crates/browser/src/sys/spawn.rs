@@ -117,7 +117,7 @@ impl Step {
 }
 
 #[derive(Debug)]
-pub(crate) struct SpawnError {
+pub(crate) struct SpawnFailure {
     pub(crate) step: Step,
     pub(crate) source: io::Error,
 }
@@ -126,9 +126,9 @@ pub(crate) struct SpawnError {
 /// that stays.
 ///
 /// # Errors
-/// [`SpawnError`] with the failed step.
-pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
-    let before = |source| SpawnError { step: Step::Session, source };
+/// [`SpawnFailure`] with the failed step.
+pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnFailure> {
+    let before = |source| SpawnFailure { step: Step::Session, source };
     let Plan { mut command, run_as, listeners, cgroup_procs, root } = plan;
     let (their_orders, commands) = io::pipe().map_err(before)?;
     let (responses, their_answers) = io::pipe().map_err(before)?;
@@ -166,10 +166,10 @@ pub(crate) fn spawn(plan: Plan<'_>) -> Result<Spawned, SpawnError> {
             Err(source) => {
                 let _ = child.kill(); // Fails if it has already ended.
                 let _ = child.wait();
-                Err(SpawnError { step: Step::HandOver, source })
+                Err(SpawnFailure { step: Step::HandOver, source })
             }
         },
-        Err(source) => Err(SpawnError { step: failed_step(report), source }),
+        Err(source) => Err(SpawnFailure { step: failed_step(report), source }),
     }
 }
 

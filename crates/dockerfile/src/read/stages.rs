@@ -7,7 +7,7 @@ use super::{Draft, MAX_STAGES, PORT_BYTES, Reader, Result, parse_flags};
 use crate::expand::{UnknownVariable, Value, expand};
 use crate::plan::{Action, CopyFrom, Origin, Plan, Stage, Step};
 use crate::scan::Instruction;
-use crate::scope::Scope;
+use crate::scope::StageScope;
 use crate::words::{self, Word};
 
 impl Reader<'_> {
@@ -138,7 +138,7 @@ impl Draft {
         Self {
             stage,
             is_implied: false,
-            scope: Scope::default(),
+            scope: StageScope::default(),
             shell: None,
             has_user: false,
             has_workdir: false,

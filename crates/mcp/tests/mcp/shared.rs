@@ -8,7 +8,7 @@ use agent::model::scripted::Scripted;
 use agent::records::DatabaseRunRecords;
 use agent::{Feed, Parts, Plan, Run, RunId, StopReason, WorkspaceCheckpointer, workspace_tools};
 use async_trait::async_trait;
-use sandbar_mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, Server, Settings};
+use sandbar_mcp::{AcquiredSandbox, FileContents, ReadError, SandboxHandle, SandboxProvider, Server, Settings};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tools::{AcquireError, ToolDispatcher};
@@ -52,7 +52,7 @@ impl SandboxHandle for Shared {
         Arc::new(workspace_tools(self.0.clone()).session(session))
     }
 
-    async fn read(&self, _path: &str, _limit: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, _path: &str, _limit: usize) -> Result<FileContents, ReadError> {
         Err(ReadError::NotFound)
     }
 }

@@ -13,7 +13,9 @@ use rmcp::model::{
     ServerResult,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService};
-use sandbar_mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider, ServeError, Server, Settings};
+use sandbar_mcp::{
+    AcquiredSandbox, FileContents, ReadError, SandboxHandle, SandboxProvider, ServeError, Server, Settings,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -80,10 +82,10 @@ impl SandboxHandle for MemoryHandle {
         Arc::clone(&self.0.tools) as _
     }
 
-    async fn read(&self, path: &str, limit: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, path: &str, limit: usize) -> Result<FileContents, ReadError> {
         let bytes = self.0.tools.get(path).ok_or(ReadError::NotFound)?;
         let whole = bytes.len() <= limit;
-        Ok(Contents { bytes: bytes.slice(..limit.min(bytes.len())), whole })
+        Ok(FileContents { bytes: bytes.slice(..limit.min(bytes.len())), whole })
     }
 }
 

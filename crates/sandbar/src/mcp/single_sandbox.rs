@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use cli::Connect as _;
 use cli::keep;
 use futures::StreamExt as _;
-use mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
+use mcp::{AcquiredSandbox, FileContents, ReadError, SandboxHandle, SandboxProvider};
 use sdk::model::SandboxState;
 use sdk::{Client, Connect, Create, FileError, Pause, Sandbox, SandboxError, SandboxId};
 use std::sync::Arc;
@@ -135,13 +135,13 @@ impl SandboxHandle for SingleSandboxHandle {
         Arc::new(tools.screenshots(self.screenshots.for_sandbox(self.sandbox.clone())))
     }
 
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, path: &str, most: usize) -> Result<FileContents, ReadError> {
         read(&self.sandbox, path, most).await
     }
 }
 
 /// Reads at most `most` bytes of a file.
-pub(super) async fn read(sandbox: &Sandbox, path: &str, most: usize) -> Result<Contents, ReadError> {
+pub(super) async fn read(sandbox: &Sandbox, path: &str, most: usize) -> Result<FileContents, ReadError> {
     let failed = |error: FileError| match error {
         FileError::NotFound { .. } => ReadError::NotFound,
         other => ReadError::Failed(other.to_string()),
@@ -152,8 +152,8 @@ pub(super) async fn read(sandbox: &Sandbox, path: &str, most: usize) -> Result<C
         bytes.extend_from_slice(&piece.map_err(failed)?);
         if bytes.len() > most {
             bytes.truncate(most);
-            return Ok(Contents { bytes: bytes.freeze(), whole: false });
+            return Ok(FileContents { bytes: bytes.freeze(), whole: false });
         }
     }
-    Ok(Contents { bytes: bytes.freeze(), whole: true })
+    Ok(FileContents { bytes: bytes.freeze(), whole: true })
 }

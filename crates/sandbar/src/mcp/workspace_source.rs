@@ -3,7 +3,7 @@
 use super::single_sandbox;
 use crate::workspace::app::{EndAction, WorkspaceApp};
 use async_trait::async_trait;
-use mcp::{AcquiredSandbox, Contents, ReadError, SandboxHandle, SandboxProvider};
+use mcp::{AcquiredSandbox, FileContents, ReadError, SandboxHandle, SandboxProvider};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 use tools::{AcquireError, ToolDispatcher};
@@ -85,7 +85,7 @@ impl SandboxHandle for WorkspaceHandle {
         Arc::new(self.app.tools(&self.open.workspace, self.open.port).session(session))
     }
 
-    async fn read(&self, path: &str, most: usize) -> Result<Contents, ReadError> {
+    async fn read(&self, path: &str, most: usize) -> Result<FileContents, ReadError> {
         let guard = self.open.workspace.enter().await.map_err(|error| ReadError::Failed(error.to_string()))?;
         single_sandbox::read(guard.sandbox(), path, most).await
     }

@@ -18,7 +18,7 @@ pub use error::{CommandError, ProcessName};
 pub use output::{Chunk, Event, Exit, Output};
 pub use process::{Process, Signal};
 pub(crate) use process::{Source, terminal};
-pub(crate) use running::Launch;
+pub(crate) use running::ProcessLaunch;
 pub use running::Running;
 
 use crate::sandbox::Sandbox;
@@ -127,7 +127,7 @@ impl<'a> Commands<'a> {
         if !command.stdin {
             self.sandbox.require(Feature::NoStdin, &format!("start a command in sandbox {}", self.sandbox.id()))?;
         }
-        let launch = Launch {
+        let launch = ProcessLaunch {
             user: command.user.clone(),
             limit: command.limit,
             output_limit: command.output_limit,

@@ -14,7 +14,7 @@ use crate::pty::Size;
 use crate::sandbox::Sandbox;
 use crate::transport::connect::Frame;
 use crate::transport::{Call, Failure, Idempotency};
-use crate::watched::{StreamEnd, Watched};
+use crate::watched::{StreamEnd, WatchedStream};
 
 /// Between a command's timeout and the moment the client stops relying on the server to enforce it;
 /// covers network latency.
@@ -54,7 +54,7 @@ pub struct Running {
     pid: u32,
     call: Call,
     /// [`None`] after the exit was received or the stream was lost.
-    stream: Option<Watched>,
+    stream: Option<WatchedStream>,
     exit: Option<Exit>,
     timeout: Option<Timeout>,
     reconnected: bool,
@@ -69,7 +69,7 @@ struct Timeout {
 }
 
 /// The parameters of a start besides its message.
-pub(crate) struct Launch {
+pub(crate) struct ProcessLaunch {
     pub(crate) request: StartRequest,
     pub(crate) user: Option<String>,
     pub(crate) limit: Option<Duration>,
@@ -79,8 +79,8 @@ pub(crate) struct Launch {
 
 impl Running {
     /// Starts a process and waits until it runs.
-    pub(crate) async fn start(sandbox: &Sandbox, launch: Launch) -> Result<Self, CommandError> {
-        let Launch { request, user, limit, output_limit, source } = launch;
+    pub(crate) async fn start(sandbox: &Sandbox, launch: ProcessLaunch) -> Result<Self, CommandError> {
+        let ProcessLaunch { request, user, limit, output_limit, source } = launch;
         let client = sandbox.client();
         // Not retried once sent: the first request may have started the process.
         let call = Call::new(
@@ -95,7 +95,7 @@ impl Running {
             Ok(frames) => frames,
             Err(failure) => return Err(CommandError::from_start(sandbox, &call, failure).await),
         };
-        let (pid, stream) = match read_start(Watched::new(frames, sandbox), sandbox, &call).await {
+        let (pid, stream) = match read_start(WatchedStream::new(frames, sandbox), sandbox, &call).await {
             Ok(begun) => begun,
             Err(StartFailure::Failed(failure)) => return Err(CommandError::from_start(sandbox, &call, failure).await),
             Err(StartFailure::Ended(ended)) => return Err(CommandError::from_stream_end(sandbox, &call, None, ended)),
@@ -121,7 +121,7 @@ impl Running {
             Ok(frames) => frames,
             Err(failure) => return Err(CommandError::from_call(sandbox, &call, process.name.clone(), failure).await),
         };
-        let (pid, stream) = match read_start(Watched::new(frames, sandbox), sandbox, &call).await {
+        let (pid, stream) = match read_start(WatchedStream::new(frames, sandbox), sandbox, &call).await {
             Ok(begun) => begun,
             Err(StartFailure::Failed(failure)) => {
                 return Err(CommandError::from_call(sandbox, &call, process.name.clone(), failure).await);
@@ -380,7 +380,11 @@ enum StartFailure {
 }
 
 /// Reads the start event, which every process stream begins with, within the call's deadline.
-async fn read_start(mut stream: Watched, sandbox: &Sandbox, call: &Call) -> Result<(u32, Watched), StartFailure> {
+async fn read_start(
+    mut stream: WatchedStream,
+    sandbox: &Sandbox,
+    call: &Call,
+) -> Result<(u32, WatchedStream), StartFailure> {
     loop {
         let next = tokio::time::timeout_at(call.deadline(), stream.next(sandbox)).await;
         match next.map_err(|_| StartFailure::Failed(Failure::Call(call.deadline_exceeded())))? {

@@ -18,7 +18,7 @@ use crate::sandbox::Sandbox;
 use crate::transport::connect::Frame;
 use crate::transport::{Call, Failure, Idempotency};
 use crate::version::Feature;
-use crate::watched::{StreamEnd, Watched};
+use crate::watched::{StreamEnd, WatchedStream};
 
 /// Options of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Files<'_> {
             Ok(frames) => frames,
             Err(failure) => return Err(FileError::from_failure(self.sandbox, &call, path, failure).await),
         };
-        let stream = Watched::new(frames, self.sandbox);
+        let stream = WatchedStream::new(frames, self.sandbox);
         let mut watching = Watching { stream, sandbox: self.sandbox.clone(), call, path: path.to_owned() };
         let first = tokio::time::timeout_at(watching.call.deadline(), watching.next()).await;
         match first.map_err(|_| watching.call.deadline_exceeded())?? {
@@ -161,7 +161,7 @@ impl Files<'_> {
 }
 
 struct Watching {
-    stream: Watched,
+    stream: WatchedStream,
     sandbox: Sandbox,
     call: Call,
     path: String,

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::dispatch::{Core, Ids, OverwriteGuard, ToolDispatcher, Watch};
+use crate::dispatch::{CallIds, Core, OverwriteGuard, ToolDispatcher, Watch};
 use crate::port::{Machine, MachineLease, MachineSource, PortError, SessionStore};
 use crate::result::ToolResult;
 use crate::screenshots::ScreenshotProvider;
@@ -42,7 +42,7 @@ impl Default for InMemoryToolDispatcher {
 impl InMemoryToolDispatcher {
     /// An empty home, `/home/user`.
     pub fn new() -> Self {
-        Self { core: Core::new(Ids::Counted(AtomicU64::new(0))), machine: Arc::new(MemoryMachine::new()) }
+        Self { core: Core::new(CallIds::Counted(AtomicU64::new(0))), machine: Arc::new(MemoryMachine::new()) }
     }
 
     /// Sets whether `write_file` may replace a file that was not read.

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::port::{ShellEnd, ShellEvent, Started, Stream, Survivor};
+use crate::port::{ShellEnd, ShellEvent, StartDirectory, Stream, Survivor};
 
 const RS: u8 = 0x1e;
 /// The longest mark: an end mark names processes and background tasks. Longer data is output, since
@@ -163,9 +163,9 @@ fn display_command(command: &str) -> String {
 fn parse_started(texts: &[String]) -> ShellEvent {
     let (pid, status) = texts[0].split_once(' ').unwrap_or((&texts[0], "ok"));
     let directory = match status {
-        "gone" => Started::Fallback { gone: texts[1].clone() },
-        "missing" => Started::Missing { directory: texts[1].clone() },
-        _ => Started::AsAsked,
+        "gone" => StartDirectory::Fallback { gone: texts[1].clone() },
+        "missing" => StartDirectory::Missing { directory: texts[1].clone() },
+        _ => StartDirectory::AsAsked,
     };
     ShellEvent::Started { group: pid.parse().unwrap_or(0), directory }
 }
@@ -207,7 +207,7 @@ mod tests {
             finished: vec![FinishedTask { task: "b1".into(), exit_code: Some(0), log: "/s/bg/b1.log".into() }],
         };
         let expected = [
-            MarkEvent::Event(ShellEvent::Started { group: 812, directory: Started::AsAsked }),
+            MarkEvent::Event(ShellEvent::Started { group: 812, directory: StartDirectory::AsAsked }),
             MarkEvent::Last(Some(end)),
         ];
         assert_eq!(others, expected);

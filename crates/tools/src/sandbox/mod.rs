@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use sdk::Sandbox;
 use serde_json::Value;
 
-use crate::dispatch::{Core, Ids, OverwriteGuard, Progress, ToolDispatcher, Watch};
+use crate::dispatch::{CallIds, Core, OverwriteGuard, Progress, ToolDispatcher, Watch};
 use crate::live_output::OutputChunk;
 use crate::mask::mask_result;
 use crate::port::{MachineLease, MachineSource, PortError};
@@ -55,7 +55,7 @@ impl SandboxToolDispatcher {
     /// Uses the default session in whatever sandbox `source` provides for a call.
     pub fn with_source(source: Arc<dyn SandboxSource>) -> Self {
         let settings = SessionSettings { base: SHARED, session: SESSION.to_owned(), root: ROOT.to_owned() };
-        Self { core: Core::new(Ids::Random), source, settings, machine: Mutex::default() }
+        Self { core: Core::new(CallIds::Random), source, settings, machine: Mutex::default() }
     }
 
     /// Uses the session `name`. Characters other than letters, digits, `.`, `_` and `-` are

@@ -8,7 +8,7 @@ mod select;
 use std::time::Duration;
 
 pub(crate) use glob::{GlobPattern, InvalidGlob};
-pub(crate) use pattern::{InvalidPattern, Matcher};
+pub(crate) use pattern::{InvalidRegex, Matcher};
 pub(crate) use select::{IgnoreFile, Selector, Tree, common_name_parts};
 
 /// Names of ignore files; later ones take precedence.
@@ -38,7 +38,7 @@ pub(crate) struct Search {
 pub(crate) struct Counted {
     pub(crate) files: Vec<CountedFile>,
     pub(crate) searched: u64,
-    pub(crate) skipped: Skipped,
+    pub(crate) skipped: SkipCounts,
     pub(crate) timed_out: bool,
     /// How the engine differed from the usual one.
     pub(crate) note: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) fn unnameable_note(number: u64) -> Option<String> {
 
 /// Files that were not searched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Skipped {
+pub(crate) struct SkipCounts {
     pub(crate) ignored: u64,
     /// Binary files that match.
     pub(crate) binary: u64,

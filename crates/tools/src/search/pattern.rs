@@ -5,7 +5,7 @@ use regex::bytes::{Regex, RegexBuilder};
 
 /// A pattern that no engine can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct InvalidPattern(pub(crate) String);
+pub(crate) struct InvalidRegex(pub(crate) String);
 
 /// Finds lines in bytes.
 #[derive(Debug, Clone)]
@@ -14,16 +14,11 @@ pub(crate) struct Matcher {
 }
 
 impl Matcher {
-    pub(crate) fn new(
-        pattern: &str,
-        literal: bool,
-        ignore_case: bool,
-        multiline: bool,
-    ) -> Result<Self, InvalidPattern> {
+    pub(crate) fn new(pattern: &str, literal: bool, ignore_case: bool, multiline: bool) -> Result<Self, InvalidRegex> {
         let source = if literal { regex::escape(pattern) } else { pattern.to_owned() };
         let mut builder = RegexBuilder::new(&source);
         builder.case_insensitive(ignore_case).multi_line(true).dot_matches_new_line(multiline).crlf(false);
-        builder.build().map(|regex| Self { regex }).map_err(|error| InvalidPattern(explain(pattern, &error)))
+        builder.build().map(|regex| Self { regex }).map_err(|error| InvalidRegex(explain(pattern, &error)))
     }
 
     /// The first match.

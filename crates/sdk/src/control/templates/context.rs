@@ -1,14 +1,18 @@
 //! The files a build copies, and the hash by which a server recognizes them. Both match the
 //! official SDKs, so that their caches are shared.
 
-use std::fs::{self, Metadata};
-use std::io::{self, Read as _};
+mod hash;
+mod ignore;
+
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
-use sha2::{Digest as _, Sha256};
 
 use super::pattern::{compile, is_pattern};
+pub(super) use hash::{content_hash, hash};
+use ignore::Ignore;
 
 /// Files that cannot be copied into a template.
 #[derive(Debug, thiserror::Error)]
@@ -166,121 +170,6 @@ fn normalize(source: &str) -> Option<String> {
         }
     }
     Some(if segments.is_empty() { ".".to_owned() } else { segments.join("/") })
-}
-
-/// Rules of a `.dockerignore`: the last match decides, and a match of a directory covers everything
-/// below it.
-#[derive(Debug)]
-struct Ignore {
-    rules: Vec<Rule>,
-    /// Some rules negate, so ignored directories must be walked too.
-    has_negations: bool,
-}
-
-#[derive(Debug)]
-struct Rule {
-    negates: bool,
-    matches: Regex,
-}
-
-impl Ignore {
-    fn new(lines: &[String]) -> Result<Self, ContextError> {
-        let mut rules = Vec::new();
-        for line in lines.iter().filter(|line| !line.starts_with('#')).map(|line| line.trim()) {
-            let (negates, text) = line.strip_prefix('!').map_or((false, line), |text| (true, text.trim()));
-            if line.is_empty() {
-                continue;
-            }
-            let bad = |cause: &str| ContextError::BadPattern { pattern: line.to_owned(), cause: cause.to_owned() };
-            if text.is_empty() {
-                return Err(bad("nothing to take back"));
-            }
-            let clean = normalize(text.trim_start_matches('/')).ok_or_else(|| bad("it leads out of the context"))?;
-            rules.push(Rule { negates, matches: pattern(&clean)? });
-        }
-        Ok(Self { has_negations: rules.iter().any(|rule| rule.negates), rules })
-    }
-
-    fn matches(&self, path: &str) -> bool {
-        let mut above: Vec<bool> = vec![false; self.rules.len()];
-        let mut ignored = false;
-        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-        for end in ends {
-            ignored = false;
-            for (rule, above) in self.rules.iter().zip(&mut above) {
-                // A rule that would not change the result is skipped, and so does not apply to
-                // paths below.
-                *above = *above || (rule.negates == ignored && rule.matches.is_match(&path[..end]));
-                if *above {
-                    ignored = !rule.negates;
-                }
-            }
-        }
-        ignored
-    }
-}
-
-/// The hash of a copy: covers its source and destination as written, and each entry's path, mode,
-/// size and content. Excludes owners and times, so that it is identical on every machine.
-pub(super) fn hash(source: &str, destination: &str, entries: &[Entry], follow: bool) -> Result<String, ContextError> {
-    let mut hash = Sha256::new();
-    hash.update(format!("COPY {source} {destination}"));
-    for Entry { path, relative } in entries {
-        let failed = |source| ContextError::Io { path: path.clone(), source };
-        hash.update(relative);
-        let own = path.symlink_metadata().map_err(failed)?;
-        if own.is_symlink() && !(follow && path.exists()) {
-            hash.update(stable(&own));
-            hash.update(fs::read_link(path).map_err(failed)?.to_string_lossy().as_bytes());
-            continue;
-        }
-        let metadata = path.metadata().map_err(failed)?;
-        hash.update(stable(&metadata));
-        if metadata.is_file() {
-            feed(&mut hash, path).map_err(failed)?;
-        }
-    }
-    Ok(hex::encode(hash.finalize()))
-}
-
-/// The hash of one file's content.
-pub(super) fn content_hash(path: &Path) -> Result<String, ContextError> {
-    let mut hash = Sha256::new();
-    feed(&mut hash, path).map_err(|source| ContextError::Io { path: path.to_owned(), source })?;
-    Ok(hex::encode(hash.finalize()))
-}
-
-fn feed(hash: &mut Sha256, path: &Path) -> io::Result<()> {
-    let (mut file, mut buffer) = (fs::File::open(path)?, vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => hash.update(&buffer[..count]),
-        }
-    }
-}
-
-/// Mode, and size except for directories, whose size depends on the file system.
-fn stable(metadata: &Metadata) -> String {
-    let mode = mode(metadata);
-    if metadata.is_dir() { mode.to_string() } else { format!("{mode}{}", metadata.len()) }
-}
-
-#[cfg(unix)]
-fn mode(metadata: &Metadata) -> u32 {
-    std::os::unix::fs::MetadataExt::mode(metadata)
-}
-
-/// The mode that Python reports on platforms without modes.
-#[cfg(not(unix))]
-fn mode(metadata: &Metadata) -> u32 {
-    let readonly = metadata.permissions().readonly();
-    match (metadata.is_dir(), metadata.is_symlink()) {
-        (true, _) => 0o040_777,
-        (_, true) => 0o120_777,
-        _ if readonly => 0o100_444,
-        _ => 0o100_666,
-    }
 }
 
 #[cfg(all(test, unix))]

@@ -9,7 +9,7 @@ use super::{MemoryMachine, OWN};
 use crate::paths;
 use crate::port::{PortError, Searches};
 use crate::search::{
-    Counted, CountedFile, Find, Found, FoundFile, MatchedFile, Matcher, Row, Search, Selector, Skipped,
+    Counted, CountedFile, Find, Found, FoundFile, MatchedFile, Matcher, Row, Search, Selector, SkipCounts,
 };
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl Searches for Arc<MemoryMachine> {
         }
         let selector = Selector::new(search, OWN).map_err(|error| PortError::Other(error.0))?;
         let (files, _, mut rules) = self.listing(&search.root);
-        let mut skipped = Skipped::default();
+        let mut skipped = SkipCounts::default();
         for (path, modified, bytes) in files {
             if !selector.takes(&path) {
                 continue;

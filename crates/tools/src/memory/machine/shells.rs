@@ -13,7 +13,9 @@ use super::{Background, HOME, MemoryMachine, OWN};
 use crate::memory::parse::parse;
 use crate::memory::shell::{self, Env, Exit, Io, Run, Sink};
 use crate::paths::{self, BasePaths};
-use crate::port::{FinishedTask, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, Started, Stream, Survivor};
+use crate::port::{
+    FinishedTask, PortError, Shell, ShellCall, ShellEnd, ShellEvent, Shells, StartDirectory, Stream, Survivor,
+};
 
 #[async_trait]
 impl Shells for Arc<MemoryMachine> {
@@ -72,7 +74,7 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
     }
     let (mut env, directory) = environment(machine, call, pid);
     tell(ShellEvent::Started { group: pid, directory: directory.clone() }).await;
-    let code = if matches!(directory, Started::Missing { .. }) {
+    let code = if matches!(directory, StartDirectory::Missing { .. }) {
         1
     } else {
         let io = match &task {
@@ -99,25 +101,25 @@ async fn command(run: &Arc<Run>, call: &ShellCall, pid: u32, events: &mpsc::Send
     tell(ShellEvent::Ended(end)).await;
 }
 
-fn environment(machine: &MemoryMachine, call: &ShellCall, pid: u32) -> (Env, Started) {
+fn environment(machine: &MemoryMachine, call: &ShellCall, pid: u32) -> (Env, StartDirectory) {
     let session = machine.session.lock();
     let variables = session.variables.iter().map(|(name, value)| (name.clone(), (value.clone(), true))).collect();
     let mut env = Env { cwd: session.cwd.clone(), variables, status: 0, pid };
     drop(session);
     env.variables.entry("HOME".into()).or_insert_with(|| (HOME.to_owned(), true));
     let files = machine.files.lock();
-    let mut directory = Started::AsAsked;
+    let mut directory = StartDirectory::AsAsked;
     if !files.is_directory(&env.cwd) {
-        directory = Started::Fallback { gone: std::mem::replace(&mut env.cwd, HOME.to_owned()) };
+        directory = StartDirectory::Fallback { gone: std::mem::replace(&mut env.cwd, HOME.to_owned()) };
     }
     if let Some(wanted) = &call.directory {
         let places = BasePaths { current: env.cwd.clone(), home: HOME.into() };
         let wanted = paths::resolve(&places, wanted).unwrap_or_else(|_| wanted.clone());
         if !files.is_directory(&wanted) {
-            return (env, Started::Missing { directory: wanted });
+            return (env, StartDirectory::Missing { directory: wanted });
         }
         env.cwd = wanted;
-        directory = Started::AsAsked;
+        directory = StartDirectory::AsAsked;
     }
     (env, directory)
 }

@@ -17,7 +17,7 @@ use crate::port::PortError;
 use crate::sandbox::machine::{SandboxMachine, command_error, file_error, with_resume};
 use crate::search::{
     Counted, CountedFile, Find, Found, FoundFile, IGNORE_FILES, IgnoreFile, MatchedFile, Matcher, Row, Search,
-    Selector, Skipped, Tree,
+    Selector, SkipCounts, Tree,
 };
 
 /// Prints contents of small files: path NUL content NUL. Arguments: paths
@@ -130,7 +130,7 @@ impl SandboxMachine {
                 counted.skipped.binary += 1;
             }
         }
-        counted.skipped = Skipped { unreadable: 0, ..counted.skipped };
+        counted.skipped = SkipCounts { unreadable: 0, ..counted.skipped };
         Ok(counted)
     }
 

@@ -11,7 +11,7 @@ use super::report::{fit, saved_part, side};
 use super::{Request, missing_directory};
 use crate::notice::{Producer, Provenance, Saved};
 use crate::output_buffer::OutputBuffer;
-use crate::port::{Fetched, Machine, Shell, ShellEnd, ShellEvent, Started, Stream};
+use crate::port::{Fetched, Machine, Shell, ShellEnd, ShellEvent, StartDirectory, Stream};
 use crate::result::{Done, ErrorCode, Failure, Outcome};
 use crate::structured::{BackgroundTask, BashOutput, CapturedOutput, ToolOutput};
 use crate::tools::{BUDGET, broken};
@@ -30,7 +30,7 @@ pub(super) async fn run(machine: &dyn Machine, mut shell: Box<dyn Shell>, reques
             event = shell.next() => match event.map_err(|error| broken("start the background task", &error))? {
                 ShellEvent::Task { id, log } => task = Some((id, log)),
                 ShellEvent::Started { group: pid, directory } => {
-                    if let Started::Missing { directory } = directory {
+                    if let StartDirectory::Missing { directory } = directory {
                         return Err(missing_directory(directory));
                     }
                     group = Some(pid);

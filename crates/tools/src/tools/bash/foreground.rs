@@ -12,7 +12,7 @@ use super::{Request, missing_directory};
 use crate::dispatch::Watch;
 use crate::live_output::LiveOutput;
 use crate::output_buffer::OutputBuffer;
-use crate::port::{Machine, PortError, Shell, ShellEnd, ShellEvent, Started};
+use crate::port::{Machine, PortError, Shell, ShellEnd, ShellEvent, StartDirectory};
 use crate::result::Outcome;
 use crate::tools::broken;
 
@@ -78,7 +78,7 @@ pub(super) async fn run(
     let mut live = watch.output.as_ref().map(|_| LiveOutput::new());
     let mut spoken = asked;
     let mut heartbeat = asked + HEARTBEAT_INTERVAL;
-    let mut place = Started::AsAsked;
+    let mut place = StartDirectory::AsAsked;
     let mut group = None;
     let end_reason = loop {
         tokio::select! {
@@ -126,7 +126,7 @@ pub(super) async fn run(
         live.finish();
         watch.flush_output(live);
     }
-    if let Started::Missing { directory } = place {
+    if let StartDirectory::Missing { directory } = place {
         return Err(missing_directory(directory));
     }
     let report = Report { end_reason, capture, place, elapsed: asked.elapsed(), silence: spoken.elapsed(), request };

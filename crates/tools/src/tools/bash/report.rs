@@ -9,7 +9,7 @@ use super::foreground::{EndReason, MAX_OUTPUT};
 use super::{MAX_TIMEOUT_SECONDS, Request};
 use crate::notice::{Producer, Provenance, Saved};
 use crate::output_buffer::OutputBuffer;
-use crate::port::{FinishedTask, Machine, ShellEnd, Started, Stream, Survivor};
+use crate::port::{FinishedTask, Machine, ShellEnd, StartDirectory, Stream, Survivor};
 use crate::result::{Done, ErrorCode, Outcome};
 use crate::structured::{BashOutput, CapturedOutput, EndedTask, ForegroundEnd, ToolOutput};
 use crate::tools::{BUDGET, line_count};
@@ -22,7 +22,7 @@ const PROMPT_SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct Report<'a> {
     pub(super) end_reason: EndReason,
     pub(super) capture: OutputBuffer,
-    pub(super) place: Started,
+    pub(super) place: StartDirectory,
     pub(super) elapsed: Duration,
     pub(super) silence: Duration,
     pub(super) request: &'a Request,
@@ -33,7 +33,7 @@ impl Report<'_> {
         let Self { end_reason, capture, place, elapsed, silence, request } = self;
         let body = strip_escapes(&readable(&capture.all()));
         let mut notes: Vec<String> = Vec::new();
-        if let Started::Fallback { gone } = &place {
+        if let StartDirectory::Fallback { gone } = &place {
             notes.push(format!("[Working directory {gone} no longer exists; using the root directory.]"));
         }
         let (code, exit_code, end) = match end_reason {
