@@ -467,7 +467,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         let path = |name: &str| tree.path().join(name);
         let memory = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
-        for file in memory.iter().chain(&["cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max"]) {
+        for file in memory.iter().chain(&["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares", "pids.max"]) {
             fs::write(path(file), "").unwrap();
         }
         let place = || Place::V1(tree.path().to_owned());
