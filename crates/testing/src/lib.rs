@@ -28,7 +28,7 @@ pub use faulty_disk::{DISK_FAULTS, DiskFault, FaultyDisk};
 #[cfg(feature = "objects")]
 pub use faulty_store::{FaultyStore, ObjectRequest, StoreFault};
 pub use killing::{kill_at, wait_to_be_killed};
-pub use needs::{is_root, not_run, ran_in_namespaces, test_of};
+pub use needs::{is_root, not_run, ran_in_namespaces, test_of, without_namespaces};
 pub use program::{program, without_settings};
 pub use s3::S3Server;
 #[cfg(feature = "client")]

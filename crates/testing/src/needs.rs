@@ -59,6 +59,11 @@ pub(crate) fn enter_namespaces() {
     panic!("python3: {error}");
 }
 
+/// For a test that starts its own program as another user: the program stays outside of namespaces.
+pub fn without_namespaces(command: &mut Command) -> &mut Command {
+    command.env(IN_NAMESPACES, "1")
+}
+
 /// A command that executes its arguments in namespaces.
 fn namespaces() -> Command {
     let mut command = Command::new("python3");

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::response::Html;
 use axum::routing::get;
 use sandbar_browser::{Browser, BrowserConfig, BrowserError, CaptureError, RunAs};
-use testing::{SOON, eventually_async};
+use testing::{SOON, eventually_async, without_namespaces};
 
 use tokio::sync::Notify;
 
@@ -285,7 +285,8 @@ async fn unprivileged_user_can_capture() {
     }
     let directory = passable_directory();
     std::os::unix::fs::chown(directory.path(), Some(59_981), Some(59_981)).expect("the tests run as root");
-    let done = again("unprivileged_user_can_capture", directory.path()).uid(59_981).gid(59_981).output();
+    let mut command = again("unprivileged_user_can_capture", directory.path());
+    let done = without_namespaces(&mut command).uid(59_981).gid(59_981).output();
     let done = done.expect("it starts");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
 }
