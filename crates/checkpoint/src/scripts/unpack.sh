@@ -11,12 +11,41 @@
 # names; then for every name mode, numeric user and group, inode, size, user and group names, name
 # (and target of a link).
 set -u
+
+# Reads the start time of process $1 into "started", in the kernel's ticks. Fails if it has ended.
+read_start() {
+  local words
+  { words=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
+  # What follows the name, which may have spaces, begins with the third field; this is the 22nd.
+  words=(${words##*) })
+  started=${words[19]}
+}
+
+# Whether the restore that unpacks into $1 began after this one: all processes that have the name
+# among their arguments did. A killed client's script can get its first time slice after the script
+# of the client that took over, and must not remove its files.
+began_later() {
+  local process words started own found=1
+  read_start "$$" && own=$started || return 1
+  for process in /proc/[0-9]*; do
+    { mapfile -d '' -t words <"$process/cmdline"; } 2>/dev/null || continue
+    [[ " ${words[*]-} " == *" $1 "* ]] && read_start "${process#/proc/}" || continue
+    ((started > own || (started == own && ${process#/proc/} > $$))) || return 1
+    found=0
+  done
+  return "$found"
+}
+
 root=$1 stage=$2 bytes=$3 list=$4 files=$5 who=$6
 mkdir -p -- "$root" && cd -- "$root" || exit 10
 shopt -s nullglob
 # Removes leftovers of interrupted restores. One that contains "old" was interrupted in its swap and
 # holds the only copy of the old tree, so it stays until this restore has succeeded.
 for left in ./.sandbar-restore.*; do
+  if began_later "${left##*/}"; then
+    echo 'another restore has begun' >&2
+    exit 14
+  fi
   [[ -e $left/old ]] || rm -rf --one-file-system -- "$left"
 done
 modified=$(stat --printf=%y .)

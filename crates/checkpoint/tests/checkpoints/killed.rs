@@ -5,7 +5,9 @@
 //! it gets SIGKILL.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -32,6 +34,35 @@ fn a_kill_at_any_point_loses_nothing() {
         }
         _ => runtime.block_on(kill_everywhere()),
     }
+}
+
+/// The script of a killed client may get its first time slice after that of the next client.
+#[test]
+fn a_late_script_leaves_a_newer_restore() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let stage = directory.path().join(".sandbar-restore.newer/new");
+    std::fs::create_dir_all(&stage).expect("a stage");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/scripts/unpack.sh");
+    let unpack = |before: &str| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &format!("{before} exec bash \"$0\" \"$@\""), script]).arg(directory.path());
+        bash.args([".sandbar-restore.late", "0", "0", "0", "script"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        bash.spawn().expect("bash starts")
+    };
+    let mut late = unpack("read -r;");
+    let mut newer = Command::new("bash");
+    newer.args(["-c", "read -r; :", "script", ".sandbar-restore.newer"]).stdin(Stdio::piped());
+    let mut newer = newer.spawn().expect("bash starts");
+
+    late.stdin.take().expect("it is piped").write_all(b"\n").expect("bash reads");
+    let refused = late.wait_with_output().expect("it ends");
+    assert_eq!(refused.status.code(), Some(14), "{refused:?}");
+    assert!(stage.exists(), "the newer restore continues");
+
+    drop(newer.stdin.take());
+    newer.wait().expect("it ends");
+    let next = unpack("").wait_with_output().expect("it ends");
+    assert!(!stage.exists(), "leftovers are removed: {next:?}");
 }
 
 /// The child: works until the point, and waits there to be killed.
